@@ -1,0 +1,35 @@
+"""What numpy arrays and torch tensors have in common here, so that one formula serves both."""
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
+from jaxtyping import Float, Shaped
+
+Array = Any  # a numpy array or a torch tensor; naming the second would mean importing torch
+
+
+def log(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """ln x, and −∞ at 0 without numpy's warning."""
+    xp = array_namespace(x)
+    zero = x == 0
+    return xp.where(zero, xp.full_like(x, -float("inf")), xp.log(xp.where(zero, xp.ones_like(x), x)))
+
+
+def as_numpy(values: Shaped[Array, "..."]) -> np.ndarray:
+    """The same values as a numpy array on the CPU, without their gradient."""
+    if is_torch_array(values):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
+def as_float64(values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
+    """The same values as a numpy array of float64."""
+    if is_torch_array(values):
+        values = values.detach().cpu().double()  # bfloat16 has no numpy type
+    return np.asarray(values, dtype=np.float64)
+
+
+def like(values: Float[np.ndarray, "..."], model: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same values in the kind, precision and place of `model`."""
+    return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))

@@ -1,0 +1,110 @@
+"""How far stated confidence is from the accuracy that comes with it."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from jaxtyping import Float, Integer, Shaped
+
+from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.classification import correct
+from bnuq.metrics.estimates import group_index
+from bnuq.metrics.resampling import blocks, resampled_counts
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """Sums over the points of each bin of confidence; the sums of two sets of points are added with `+`."""
+
+    count: Integer[Array, "*replicate bin"]
+    confidence: Float[Array, "*replicate bin"]
+    correct: Float[Array, "*replicate bin"]
+
+    def __add__(self, other: "CalibrationBins") -> "CalibrationBins":
+        return CalibrationBins(
+            count=self.count + other.count,
+            confidence=self.confidence + other.confidence,
+            correct=self.correct + other.correct,
+        )
+
+
+def calibration_bins(
+    confidence: Float[Array, "*replicate point"], correct: Float[Array, "*replicate point"], *, bins: int = 15
+) -> CalibrationBins:
+    """Sums of points, confidence and hits in equal-width bins of confidence over [0, 1]; no direction.
+
+    Bins are (low, high], so that confidence 1 is in the last one; confidence 0 goes to the first.
+    Leading axes are replicates: (R, n) in, sums of shape (R, bins) out.
+
+    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, §2.
+    """
+    xp = array_namespace(confidence)
+    edges = _edges(confidence, bins)
+    above = [xp.ones_like(confidence, dtype=xp.bool), *(confidence > edges[k] for k in range(1, bins))]
+    inside = [low & ~high for low, high in pairwise(above)] + above[-1:]
+    zero = xp.zeros_like(confidence)
+    return CalibrationBins(
+        count=xp.stack([xp.sum(xp.astype(bin_, xp.int64), axis=-1) for bin_ in inside], axis=-1),
+        confidence=xp.stack([xp.sum(xp.where(bin_, confidence, zero), axis=-1) for bin_ in inside], axis=-1),
+        correct=xp.stack([xp.sum(xp.where(bin_, correct, zero), axis=-1) for bin_ in inside], axis=-1),
+    )
+
+
+def _edges(confidence: Float[Array, "*replicate point"], bins: int) -> Float[Array, "edge"]:
+    # In the precision of the confidence: a float32 of 0.2 would lie above a float64 edge at 0.2.
+    xp = array_namespace(confidence)
+    return xp.asarray([k / bins for k in range(bins + 1)], dtype=confidence.dtype, device=device(confidence))
+
+
+def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
+    """Expected calibration error Σ_k (n_k/n) |accuracy_k − confidence_k|, in [0, 1]; less is better.
+
+    Empty bins add nothing.
+
+    Source: Naeini, Cooper & Hauskrecht 2015, Obtaining Well Calibrated Probabilities Using Bayesian Binning; Guo et al.
+    2017, eq. 3.
+    """
+    xp = array_namespace(bins.confidence)
+    points = xp.astype(xp.sum(bins.count, axis=-1), bins.confidence.dtype)
+    return xp.sum(xp.abs(bins.correct - bins.confidence), axis=-1) / points
+
+
+def ece(p_mean: Float[Array, "point class"], y: Integer[Array, "point"], *, bins: int = 15) -> float:
+    """Expected calibration error of the most probable class, in [0, 1]; less is better.
+
+    Equal-width bins (low, high] of the mean prediction's largest probability.
+
+    Source: Guo et al. 2017, eq. 3.
+    """
+    confidence = array_namespace(p_mean).max(p_mean, axis=-1)
+    return float(ece_of_bins(calibration_bins(confidence, correct(p_mean, y), bins=bins)))
+
+
+def ece_bootstrap(
+    confidence: Float[Array, "point"],
+    correct: Float[Array, "point"],
+    *,
+    bins: int = 15,
+    resamples: int = 400,
+    seed: int = 0,
+    group: Shaped[Array, "point"] | None = None,
+) -> Float[np.ndarray, "resample"]:
+    """Bootstrap replicates over points of the ECE, shape (resamples,), in [0, 1]; less is better.
+
+    Whole groups are drawn where `group` is given. Which points are drawn depends on (seed, n or groups) alone.
+
+    Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 6 and 13.
+    """
+    stated, hits = as_float64(confidence), as_float64(correct)
+    points = stated.size
+    bin_of_point = np.searchsorted(as_float64(_edges(confidence, bins))[1:-1], stated)
+    gaps = np.zeros((points, bins))
+    gaps[np.arange(points), bin_of_point] = hits - stated
+    groups = None if group is None else group_index(group)
+    generator = np.random.default_rng(seed)
+    found = []
+    for rows in blocks(resamples, width=points):
+        count = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
+        found.append(np.abs(count @ gaps).sum(axis=-1) / count.sum(axis=-1))
+    return np.concatenate(found)

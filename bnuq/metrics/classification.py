@@ -1,0 +1,189 @@
+"""Scores and uncertainties of classifiers, point by point, from T probability vectors a point.
+
+`p` holds probabilities of shape (T, n, K), `p_mean` their mean over the T samples, `y` the true classes 0 … K−1.
+"""
+
+from array_api_compat import array_namespace, device
+from jaxtyping import Float, Integer
+
+from bnuq.metrics.arrays import Array, log
+
+
+def log_likelihood(
+    logits: Float[Array, "*sample point class"], y: Integer[Array, "point"]
+) -> Float[Array, "*sample point"]:
+    """Log-likelihood of the true class in nats, ln softmax(logits)[y], in (−∞, 0]; more is better.
+
+    By logsumexp: finite where the probability itself underflows to 0.
+
+    Source: Teye, Azizpour & Smith 2018, §4 (the summand of the predictive log-likelihood).
+    """
+    xp = array_namespace(logits)
+    shifted = logits - xp.max(logits, axis=-1, keepdims=True)
+    return _of_true_class(shifted, y) - xp.log(xp.sum(xp.exp(shifted), axis=-1))
+
+
+def _of_true_class(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+    xp, place = array_namespace(values), device(values)
+    # int64, because torch takes an index of uint8 for a mask
+    return values[..., xp.arange(values.shape[-2], device=place), xp.asarray(y, dtype=xp.int64, device=place)]
+
+
+def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
+    """Predictive log-likelihood in nats, ln of the mean over samples of p[y], in [−∞, 0]; more is better.
+
+    A mean of 0 gives −∞: nothing is clipped. `pll_from_log_likelihood` stays finite where probabilities underflow.
+
+    Source: Teye, Azizpour & Smith 2018, §4 (PLL).
+    """
+    xp = array_namespace(p)
+    return log(xp.mean(_of_true_class(p, y), axis=0))
+
+
+def pll_from_log_likelihood(
+    log_likelihood: Float[Array, "sample point"], weights: Float[Array, "*replicate sample"] | None = None
+) -> Float[Array, "*replicate point"]:
+    """Predictive log-likelihood in nats, ln Σ_t w_t exp(log-likelihood_t), in [−∞, 0]; more is better.
+
+    Without `weights` every sample counts 1/T. Weights of shape (R, T), each row summing to 1, give R replicates (R, n).
+    Accurate also where a replicate leaves out the only sample that found the true class likely.
+
+    Source: Teye, Azizpour & Smith 2018, §4 (PLL).
+    """
+    xp, place, dtype = array_namespace(log_likelihood), device(log_likelihood), log_likelihood.dtype
+    samples = log_likelihood.shape[0]
+    if weights is None:
+        return _log_sum(log_likelihood, xp.full((samples,), 1 / samples, dtype=dtype, device=place))
+    rows = xp.asarray(weights, dtype=dtype, device=place)
+    if rows.ndim == 1:
+        return pll_from_log_likelihood(log_likelihood, rows[None, :])[0]
+    top = _finite_max(log_likelihood)
+    total = rows @ xp.exp(log_likelihood - top)
+    pll = log(total) + top
+    # One product serves all replicates; only sums so small that their terms underflowed are worth a second look.
+    lost = total < xp.finfo(dtype).smallest_normal / xp.finfo(dtype).eps
+    if bool(xp.any(lost)):
+        for row in range(rows.shape[0]):
+            if bool(xp.any(lost[row])):
+                kept = rows[row] > 0
+                pll[row, lost[row]] = _log_sum(log_likelihood[:, lost[row]][kept], rows[row][kept])
+    return pll
+
+
+def _log_sum(terms: Float[Array, "sample point"], weights: Float[Array, "sample"]) -> Float[Array, "point"]:
+    top = _finite_max(terms)
+    return log(weights @ array_namespace(terms).exp(terms - top)) + top
+
+
+def _finite_max(terms: Float[Array, "sample point"]) -> Float[Array, "point"]:
+    xp = array_namespace(terms)
+    top = xp.max(terms, axis=0)
+    return xp.where(top == -float("inf"), xp.zeros_like(top), top)
+
+
+def entropy(p: Float[Array, "*any class"]) -> Float[Array, "*any"]:
+    """Entropy of each distribution in nats, in [0, ln K]; neither way is better.
+
+    0·ln 0 is 0, so a one-hot distribution has entropy 0 exactly.
+
+    Source: Shannon 1948, A Mathematical Theory of Communication, §6.
+    """
+    xp = array_namespace(p)
+    # Subtracted from 0, because a plain minus would make −0.0 of a one-hot's 0.
+    return 0.0 - xp.sum(p * xp.log(xp.where(p == 0, xp.ones_like(p), p)), axis=-1)
+
+
+def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
+    """Entropy of the mean prediction in nats, total uncertainty, in [0, ln K]; neither way is better.
+
+    Source: Gal 2016, Uncertainty in Deep Learning, §3.3.1.
+    """
+    return entropy(_mean_over_samples(p))
+
+
+def _mean_over_samples(values: Float[Array, "sample *rest"]) -> Float[Array, "*rest"]:
+    # Deviations from the first sample are averaged, not the samples: exact where all agree, and close in float32 where
+    # they nearly do, which is where mutual information is a small difference of two entropies.
+    return values[0] + array_namespace(values).mean(values - values[0], axis=0)
+
+
+def expected_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
+    """Mean entropy of the samples in nats, aleatoric uncertainty, in [0, predictive entropy]; neither way is better.
+
+    Source: Mukhoti et al. 2020, On Batch Normalisation for Approximate Bayesian Inference; Gal 2016, §3.3.1.
+    """
+    return _mean_over_samples(entropy(p))
+
+
+def mutual_information(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
+    """Mutual information of class and sample in nats, epistemic, in [0, ln min(K, T)]; neither way is better.
+
+    The plug-in estimate: predictive minus expected entropy, which is the mean of KL(p_t ‖ mean p). It is 0 at T = 1
+    and where all samples agree, and about 1 − 1/T of its limit at any T. Not clipped: rounding may leave it below 0, by
+    some 1e-7 in float32.
+
+    Source: Houlsby et al. 2011, Bayesian Active Learning for Classification and Preference Learning, §2; Mukhoti et al.
+    2020.
+    """
+    return predictive_entropy(p) - expected_entropy(p)
+
+
+def variation_ratio(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
+    """Share of the samples that do not vote for the most voted class, in [0, 1 − 1/min(K, T)]; neither way is better.
+
+    A sample votes for its most probable class, the lowest where several are tied.
+
+    Source: Freeman 1965, Elementary Applied Statistics; Gal 2016, §3.3.1.
+    """
+    xp = array_namespace(p)
+    samples, _, classes = p.shape
+    votes = predicted(p)[..., None] == xp.arange(classes, device=device(p))
+    most = xp.max(xp.sum(xp.astype(votes, xp.int64), axis=0), axis=-1)
+    return xp.astype(samples - most, p.dtype) / samples
+
+
+def max_probability(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
+    """Probability of the predicted class in the mean prediction, in [1/K, 1]; neither way is better.
+
+    The OOD score `least_confidence` is 1 minus it.
+
+    Source: Hendrycks & Gimpel 2017, A Baseline for Detecting Misclassified and Out-of-Distribution Examples.
+    """
+    return array_namespace(p).max(_mean_over_samples(p), axis=-1)
+
+
+def predicted(p_mean: Float[Array, "*any class"]) -> Integer[Array, "*any"]:
+    """The most probable class, 0 … K−1; the lowest where several are tied.
+
+    Source: definition.
+    """
+    return array_namespace(p_mean).argmax(p_mean, axis=-1)
+
+
+def correct(p_mean: Float[Array, "*replicate point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+    """1 where the most probable class is the true one, else 0; more is better.
+
+    Source: definition.
+    """
+    xp = array_namespace(p_mean)
+    return xp.astype(predicted(p_mean) == xp.asarray(y, dtype=xp.int64, device=device(p_mean)), p_mean.dtype)
+
+
+def brier(p_mean: Float[Array, "*replicate point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+    """Brier score Σ_c (p_c − 1[c = y])² of the mean prediction, in [0, 2]; less is better.
+
+    Takes the mean over samples, not the samples: the mean of their scores would be larger.
+
+    Source: Brier 1950, Verification of Forecasts Expressed in Terms of Probability.
+    """
+    xp, place = array_namespace(p_mean), device(p_mean)
+    truth = xp.asarray(y, dtype=xp.int64, device=place)[:, None] == xp.arange(p_mean.shape[-1], device=place)
+    return xp.sum((p_mean - xp.astype(truth, p_mean.dtype)) ** 2, axis=-1)
+
+
+def accuracy(p_mean: Float[Array, "point class"], y: Integer[Array, "point"]) -> float:
+    """Share of points whose most probable class is the true one, in [0, 1]; more is better.
+
+    Source: definition.
+    """
+    return float(array_namespace(p_mean).mean(correct(p_mean, y)))

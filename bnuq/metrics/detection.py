@@ -1,0 +1,248 @@
+"""Telling out-of-distribution points from test points by a score: larger is more uncertain, OOD is positive.
+
+Scores are ranked in float64 by numpy, wherever they come from. An empty set or a NaN score is a ValueError.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Integer, Shaped
+
+from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.estimates import group_index, standard_error
+from bnuq.metrics.resampling import blocks, resampled_counts
+
+Value = TypeVar("Value", float, np.ndarray)
+
+
+@dataclass(frozen=True)
+class DetectionScores(Generic[Value]):
+    """What one score does on one pair of sets, each in [0, 1]: floats, or arrays with one value a resample."""
+
+    auroc: Value
+    aupr_out: Value
+    aupr_in: Value
+    fpr95: Value
+    fpr95_id_positive: Value
+
+
+def auroc(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> float:
+    """Area under the ROC curve, P(ood > test) + ½ P(ood = test), in [0, 1]; more is better, ½ is chance.
+
+    Source: Hanley & McNeil 1982, The Meaning and Use of the Area under a ROC Curve; Hendrycks & Gimpel 2017.
+    """
+    return float(np.mean(_placements(*_checked(test, ood))))
+
+
+def _checked(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> tuple[np.ndarray, np.ndarray]:
+    return _checked_scores(test, "test"), _checked_scores(ood, "ood")
+
+
+def _checked_scores(scores: Float[Array, "point"], name: str) -> Float[np.ndarray, "point"]:
+    scores = as_float64(scores)
+    if scores.size == 0:
+        raise ValueError(f"{name} holds no scores; expected at least one point in each set.")
+    missing = int(np.isnan(scores).sum())
+    if missing:
+        raise ValueError(f"{name} holds {missing} NaN among {scores.size} scores; expected numbers only.")
+    return scores
+
+
+def _placements(below: Float[np.ndarray, "below"], points: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
+    """The share of `below` that each point exceeds, ties counting half."""
+    ranked = np.sort(below)
+    return (np.searchsorted(ranked, points, "left") + np.searchsorted(ranked, points, "right")) / (2 * below.size)
+
+
+def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Literal["ood", "test"] = "ood") -> float:
+    """Area under the precision–recall curve as average precision, in (0, 1]; more is better.
+
+    Σ_k (R_k − R_{k−1}) P_k over distinct thresholds, ties in one step; chance is the share of positives. "ood" is known
+    as AUPR-out; "test" is AUPR-in: test points positive, ranked by the negative score.
+
+    Source: Hendrycks & Gimpel 2017 (in and out); Davis & Goadrich 2006 on why not the trapezoid (optimistic).
+    """
+    ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
+    return float(ranked.aupr_out() if positive == "ood" else ranked.aupr_in())
+
+
+def fpr_at_tpr(
+    test: Float[Array, "test"],
+    ood: Float[Array, "ood"],
+    *,
+    tpr: float = 0.95,
+    positive: Literal["ood", "test"] = "ood",
+) -> float:
+    """Smallest false-positive rate at a true-positive rate of at least `tpr`, in [0, 1]; less is better.
+
+    Thresholds are the scores themselves: all scores tied gives 1. "test" makes test points the positives, ranked by the
+    negative score; the two can differ widely on skewed scores, so say which one is meant.
+
+    Source: Liang, Li & Srikant 2018, ODIN (test positive); Yang et al. 2022, OpenOOD (OOD positive).
+    """
+    ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
+    return float(ranked.fpr(tpr) if positive == "ood" else ranked.fpr_id_positive(tpr))
+
+
+def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> DetectionScores[float]:
+    """AUROC, both AUPR and both FPR at 95 % TPR from one sort, each in [0, 1]; the FPR less, the others more is better.
+
+    Source: as `auroc`, `aupr` and `fpr_at_tpr`.
+    """
+    scores = _Ranked.of(*_ladder_counts(*_checked(test, ood))).scores()
+    return DetectionScores(
+        auroc=float(scores.auroc),
+        aupr_out=float(scores.aupr_out),
+        aupr_in=float(scores.aupr_in),
+        fpr95=float(scores.fpr95),
+        fpr95_id_positive=float(scores.fpr95_id_positive),
+    )
+
+
+def _ladder(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The rung of each test and OOD point on the ladder of distinct scores, largest score first, and its length."""
+    distinct, rung = np.unique(-np.concatenate([test, ood]), return_inverse=True)
+    return rung[: test.size], rung[test.size :], distinct.size
+
+
+def _ladder_counts(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    test_rung, ood_rung, rungs = _ladder(test, ood)
+    return np.bincount(test_rung, minlength=rungs), np.bincount(ood_rung, minlength=rungs)
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Points on each rung of the ladder, the largest score first, and how many lie on it or above.
+
+    Whole numbers, kept as floats: they are exact, and dividing integers is several times slower.
+    """
+
+    test: Float[np.ndarray, "*resample rung"]
+    ood: Float[np.ndarray, "*resample rung"]
+    test_above: Float[np.ndarray, "*resample rung"]
+    ood_above: Float[np.ndarray, "*resample rung"]
+
+    @staticmethod
+    def of(test: Integer[np.ndarray, "*resample rung"], ood: Integer[np.ndarray, "*resample rung"]) -> "_Ranked":
+        counts = (test, ood, np.cumsum(test, axis=-1), np.cumsum(ood, axis=-1))
+        return _Ranked(*(count.astype(np.float64) for count in counts))
+
+    def reversed(self) -> "_Ranked":
+        """The same with test and OOD points changing places, and the smallest score first."""
+        test, ood = self.test[..., ::-1], self.ood[..., ::-1]
+        test_above = self.test_above[..., -1:] - self.test_above[..., ::-1] + test
+        ood_above = self.ood_above[..., -1:] - self.ood_above[..., ::-1] + ood
+        return _Ranked(ood, test, ood_above, test_above)
+
+    def scores(self) -> DetectionScores[np.ndarray]:
+        mirrored = self.reversed()
+        return DetectionScores(
+            auroc=self.auroc(),
+            aupr_out=self.aupr_out(),
+            aupr_in=mirrored.aupr_out(),
+            fpr95=self.fpr(0.95),
+            fpr95_id_positive=mirrored.fpr(0.95),
+        )
+
+    def auroc(self) -> Float[Array, "*resample"]:
+        twice = np.sum(self.test * (2 * self.ood_above - self.ood), axis=-1)
+        return twice / (2 * self.test_above[..., -1] * self.ood_above[..., -1])
+
+    def aupr_out(self) -> Float[Array, "*resample"]:
+        called = np.maximum(self.ood_above + self.test_above, 1)  # 0 only above the first point, where nothing is added
+        return np.sum(self.ood * self.ood_above / called, axis=-1) / self.ood_above[..., -1]
+
+    def aupr_in(self) -> Float[Array, "*resample"]:
+        return self.reversed().aupr_out()
+
+    def fpr(self, tpr: float) -> Float[Array, "*resample"]:
+        positives = self.ood_above[..., -1:]
+        needed = np.floor(tpr * positives)
+        needed += needed / positives < tpr  # compared as a rate: 19 of 20 is 0.95, whatever 0.95 × 20 rounds to
+        first = np.argmax(self.ood_above >= needed, axis=-1)[..., None]
+        return np.take_along_axis(self.test_above, first, axis=-1)[..., 0] / self.test_above[..., -1]
+
+    def fpr_id_positive(self, tpr: float) -> Float[Array, "*resample"]:
+        return self.reversed().fpr(tpr)
+
+
+def delong_variance(
+    test: Float[Array, "test"],
+    ood: Float[Array, "ood"],
+    *,
+    test_group: Shaped[Array, "test"] | None = None,
+    ood_group: Shaped[Array, "ood"] | None = None,
+) -> float:
+    """Variance of the AUROC over points, ≥ 0; less is better.
+
+    From the structural components: how much of the other set each point exceeds. With groups, components are summed by
+    group first, G/(G−1) in place of n/(n−1); groups of the two sets are taken to be unrelated, equal labels or not.
+    Exactly 0 at an AUROC of 0 or 1, where it means nothing. NaN where a set has fewer than two points or groups.
+
+    Source: DeLong, DeLong & Clarke-Pearson 1988, Comparing the Areas under Two or More Correlated ROC Curves;
+    Obuchowski 1997, Nonparametric Analysis of Clustered ROC Curve Data, with no cluster in both sets.
+    """
+    test, ood = _checked(test, ood)
+    of_ood = standard_error(_placements(test, ood), group=ood_group)
+    of_test = standard_error(_placements(ood, test), group=test_group)
+    return of_ood**2 + of_test**2
+
+
+def auroc_interval(auroc: float, se: float, *, level: float = 0.95) -> tuple[float, float]:
+    """Confidence interval of an AUROC, (low, high) within [0, 1]; narrower is better.
+
+    Normal on the logit scale, so that it stays within [0, 1]. At an AUROC of 0 or 1 and at se 0, where DeLong's
+    variance says nothing, it is (auroc, auroc): bootstrap there. A NaN gives (NaN, NaN).
+
+    Source: Pepe 2003, The Statistical Evaluation of Medical Tests for Classification and Prediction, ch. 5.
+    """
+    if math.isnan(auroc) or math.isnan(se):
+        return math.nan, math.nan
+    if auroc <= 0 or auroc >= 1 or se == 0:
+        return auroc, auroc
+    half = NormalDist().inv_cdf((1 + level) / 2) * se / (auroc * (1 - auroc))
+    centre = math.log(auroc) - math.log1p(-auroc)
+    return _expit(centre - half), _expit(centre + half)
+
+
+def _expit(x: float) -> float:
+    return 0.5 * (1 + math.tanh(x / 2))  # no overflow at either end
+
+
+def detection_bootstrap(
+    test: Float[Array, "test"],
+    ood: Float[Array, "ood"],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    test_group: Shaped[Array, "test"] | None = None,
+    ood_group: Shaped[Array, "ood"] | None = None,
+) -> DetectionScores[np.ndarray]:
+    """Bootstrap replicates over points of what `detection` gives, each of shape (resamples,) in [0, 1].
+
+    Test and OOD points are resampled separately, whole groups where given. Which points of a set are drawn depends on
+    (seed, size or groups) alone, so replicates of two scores or two models on the same sets are paired.
+
+    Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 8 (two samples) and 13 (percentiles).
+    """
+    test_rung, ood_rung, rungs = _ladder(*_checked(test, ood))
+    of_test, of_ood = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    test_groups = None if test_group is None else group_index(test_group)
+    ood_groups = None if ood_group is None else group_index(ood_group)
+    parts = [
+        _Ranked.of(
+            resampled_counts(of_test, rows, bin_of_point=test_rung, bins=rungs, group=test_groups),
+            resampled_counts(of_ood, rows, bin_of_point=ood_rung, bins=rungs, group=ood_groups),
+        ).scores()
+        for rows in blocks(resamples, width=rungs)
+    ]
+    return DetectionScores(
+        auroc=np.concatenate([part.auroc for part in parts]),
+        aupr_out=np.concatenate([part.aupr_out for part in parts]),
+        aupr_in=np.concatenate([part.aupr_in for part in parts]),
+        fpr95=np.concatenate([part.fpr95 for part in parts]),
+        fpr95_id_positive=np.concatenate([part.fpr95_id_positive for part in parts]),
+    )

@@ -1,0 +1,124 @@
+"""The errors of estimates: over points, which `standard_error` tells, and over the T draws that all points share."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from jaxtyping import Float, Shaped
+
+from bnuq.metrics.arrays import Array, as_float64, as_numpy
+
+
+def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point"] | None = None) -> float:
+    """Standard error of the mean of `values`, in their unit, ≥ 0 or NaN; less is better.
+
+    sd/√n with ddof 1. With `group`, points of one group may be correlated, and groups are what is independent:
+    √(G/(G−1) Σ_g (Σ_{i∈g} (x_i − x̄))²)/n, the same number where every group is one point. NaN for fewer than two points
+    or groups, or where a value is infinite.
+
+    Source: Liang & Zeger 1986, Longitudinal Data Analysis Using Generalized Linear Models (the sandwich for a mean);
+    G/(G−1) as Obuchowski 1997, Nonparametric Analysis of Clustered ROC Curve Data.
+    """
+    x = as_float64(values)
+    totals = _deviations(x) if x.size else x
+    if group is not None:
+        totals = np.bincount(group_index(group), weights=totals)
+    groups = totals.size
+    if groups < 2:
+        return math.nan
+    return math.sqrt(groups / (groups - 1) * float(np.sum(totals**2))) / x.size
+
+
+def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first *rest"]:
+    with np.errstate(invalid="ignore"):  # an infinite value, a PLL of −∞ for one, makes its error NaN: no cause to warn
+        return x - np.mean(x, axis=0)
+
+
+def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array, "*rest"] | float:
+    """Monte Carlo standard error over T draws, √((T−1)/T Σ_t (θ₍₋ₜ₎ − mean)²), in the unit of θ; less is better.
+
+    `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2.
+    Right for smooth figures only: the 1/n steps of an accuracy are squared, use `bootstrap_error` there.
+
+    Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 11.
+    """
+    samples = leave_one_out.shape[0]
+    scale = (samples - 1) / samples if samples >= 2 else math.nan
+    return _root_sum_of_squares(leave_one_out, scale)
+
+
+def bootstrap_error(replicates: Float[Array, "replicate *rest"], *, samples: int) -> Float[Array, "*rest"] | float:
+    """Monte Carlo standard error over T draws, sd of the replicates × √(T/(T−1)), in their unit; less is better.
+
+    `replicates` come from rows of weights over `samples` = T draws; the factor undoes that resampling T draws shows
+    1 − 1/T of their variance. NaN for T < 2 or fewer than two replicates.
+
+    Source: Efron & Tibshirani 1993, ch. 6; the factor is that from the plug-in to the unbiased variance.
+    """
+    rows = replicates.shape[0]
+    scale = samples / (samples - 1) / (rows - 1) if samples >= 2 and rows >= 2 else math.nan
+    return _root_sum_of_squares(replicates, scale)
+
+
+def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> Float[Array, "*rest"] | float:
+    xp = array_namespace(values)
+    if values.shape[0] == 0:
+        values = xp.zeros((1, *values.shape[1:]), dtype=values.dtype, device=device(values))  # `scale` makes it NaN
+    with np.errstate(invalid="ignore"):
+        deviations = values - xp.mean(values, axis=0, keepdims=True)
+    error = xp.sqrt(xp.sum(deviations**2, axis=0) * scale)
+    return float(error) if error.ndim == 0 else error
+
+
+@dataclass(frozen=True)
+class DrawWeights:
+    """Weights over the T draws, one row a replicate, shared by every figure and every set.
+
+    `weights` is (R, T), each row summing to 1; the slices say which rows are which, and `prefix_sizes` how many of the
+    first draws each row of `prefix` averages.
+    """
+
+    weights: Float[np.ndarray, "replicate sample"]
+    full: slice
+    jackknife: slice
+    bootstrap: slice
+    prefix: slice
+    prefix_sizes: tuple[int, ...]
+
+
+def draw_weights(samples: int, *, resamples: int, seed: int) -> DrawWeights:
+    """Weights of the replicates over T draws: all, each left out, bootstrap, first 1, 2, 4, … and T; no direction.
+
+    The bootstrap rows, multinomial(T)/T, depend on (T, resamples, seed) alone. T = 1 has neither leave-one-out nor
+    bootstrap rows: the slices are empty.
+
+    Source: Efron & Tibshirani 1993, ch. 6 and 11.
+    """
+    replicated = samples >= 2
+    left_out = (1 - np.eye(samples)) / (samples - 1) if replicated else np.empty((0, samples))
+    drawn = _multinomial(samples, resamples, seed) / samples if replicated else np.empty((0, samples))
+    sizes = (*(2**k for k in range((samples - 1).bit_length())), samples)
+    first = np.array([[1 / k] * k + [0.0] * (samples - k) for k in sizes])
+    parts = [np.full((1, samples), 1 / samples), left_out, drawn, first]
+    full, jackknife, bootstrap, prefix = _consecutive(len(part) for part in parts)
+    return DrawWeights(np.concatenate(parts), full, jackknife, bootstrap, prefix, sizes)
+
+
+def _multinomial(samples: int, resamples: int, seed: int) -> np.ndarray:
+    # The second word ("boot") keeps this stream apart from others that are keyed by the same seed.
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 0x626F6F74], dtype=np.uint64)))
+    return generator.multinomial(samples, np.full(samples, 1 / samples), size=resamples)
+
+
+def _consecutive(lengths: Iterator[int]) -> Iterator[slice]:
+    start = 0
+    for length in lengths:
+        yield slice(start, start + length)
+        start += length
+
+
+def group_index(group: Shaped[Array, "point"]) -> np.ndarray:
+    """The number 0 … G−1 of each point's group, whatever the labels are."""
+    return np.unique(as_numpy(group), return_inverse=True)[1]

@@ -1,0 +1,48 @@
+"""The records that every floor shares: what a metric is, what a figure carries, what the user is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Direction = Literal["higher", "lower", "none"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a number means: `direction` says which way is better, "none" where neither is (shown, never gated)."""
+
+    name: str
+    title: str
+    unit: str
+    direction: Direction
+    source: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number with what is known of its error.
+
+    `se` is the standard error over points, `mc_se` the Monte Carlo standard error over the T draws, `low` and `high`
+    a 95 % interval over both; None where there is no such thing. `jackknife` holds the T leave-one-draw-out values and
+    `bootstrap` those of the shared bootstrap weights over draws: two results can only be compared through them.
+    """
+
+    value: float
+    se: float | None = None
+    mc_se: float | None = None
+    low: float | None = None
+    high: float | None = None
+    jackknife: np.ndarray | None = None
+    bootstrap: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something the user should know before trusting a figure; `code` is stable, `text` is for reading."""
+
+    code: str
+    text: str

@@ -1,0 +1,159 @@
+"""The errors of estimates: exact identities of means, then weights that everyone can draw again."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from bnuq import metrics
+
+laws = settings(max_examples=50, deadline=None)
+values = hnp.arrays(np.float64, st.integers(2, 20), elements=st.floats(-100, 100))
+
+
+# Over points
+
+
+@laws
+@given(values)
+def test_standard_error_of_a_mean_is_sd_over_root_n(x):
+    expected = np.std(x, ddof=1) / math.sqrt(x.size)
+    assert metrics.standard_error(x) == pytest.approx(expected, abs=1e-9)
+    assert metrics.standard_error(torch.from_numpy(x)) == pytest.approx(expected, abs=1e-9)
+
+
+@laws
+@given(values)
+def test_groups_of_one_point_change_nothing(x):
+    labels = np.array([f"frame {k}" for k in range(x.size)])
+    assert metrics.standard_error(x, group=labels) == pytest.approx(metrics.standard_error(x), abs=1e-9)
+
+
+@laws
+@given(values, st.integers(2, 5))
+def test_repeating_every_point_within_its_group_does_not_shrink_the_error(x, times):
+    group = np.repeat(np.arange(x.size), times)
+    repeated = metrics.standard_error(np.repeat(x, times), group=group)
+    assert repeated == pytest.approx(metrics.standard_error(x), abs=1e-9)
+
+
+def test_standard_error_of_uneven_groups_by_hand():
+    # Mean 3; sums of deviations by group −3 and 3; √(2/1 · 18)/3.
+    error = metrics.standard_error(np.array([1.0, 2.0, 6.0]), group=np.array([7, 7, 4]))
+    assert error == pytest.approx(math.sqrt(2 * 18) / 3)
+
+
+def test_standard_error_is_absent_where_it_cannot_be_told():
+    for x, group in ([], None), ([1.0], None), ([1.0, 2.0], [0, 0]), ([1.0, -math.inf], None):
+        group = None if group is None else np.array(group)
+        assert math.isnan(metrics.standard_error(np.array(x), group=group))
+
+
+# Over draws
+
+
+@laws
+@given(values)
+def test_jackknife_of_a_mean_is_its_standard_error(x):
+    leave_one_out = (x.sum() - x) / (x.size - 1)
+    error = metrics.jackknife_error(leave_one_out)
+    assert isinstance(error, float)
+    assert error == pytest.approx(metrics.standard_error(x), abs=1e-9)
+
+
+@laws
+@given(hnp.arrays(np.float64, (5, 2, 3), elements=st.floats(-100, 100)))
+def test_errors_go_along_the_first_axis_and_keep_the_kind(replicates):
+    for error in (metrics.jackknife_error, lambda values: metrics.bootstrap_error(values, samples=8)):
+        errors = error(replicates)
+        assert errors.shape == (2, 3)
+        assert errors[1, 2] == pytest.approx(error(replicates[:, 1, 2]), abs=1e-12)
+        in_torch = error(torch.from_numpy(replicates))
+        assert isinstance(in_torch, torch.Tensor)
+        assert in_torch.numpy() == pytest.approx(errors, abs=1e-12)
+
+
+def test_bootstrap_over_draws_of_a_mean_is_its_standard_error():
+    x = np.random.default_rng(0).normal(size=16)
+    weights = metrics.draw_weights(16, resamples=4000, seed=1)
+    error = metrics.bootstrap_error(weights.weights[weights.bootstrap] @ x, samples=16)
+    assert isinstance(error, float)
+    assert error == pytest.approx(metrics.standard_error(x), rel=0.05)
+
+
+def test_bootstrap_error_undoes_that_resampling_shrinks_the_variance():
+    replicates = np.array([1.0, 2.0, 4.0])
+    assert metrics.bootstrap_error(replicates, samples=4) == pytest.approx(
+        np.std(replicates, ddof=1) * math.sqrt(4 / 3)
+    )
+
+
+def test_monte_carlo_errors_are_absent_where_they_cannot_be_told():
+    assert math.isnan(metrics.jackknife_error(np.array([1.0])))
+    assert math.isnan(metrics.jackknife_error(np.array([])))
+    assert math.isnan(metrics.jackknife_error(np.array([1.0, -math.inf])))
+    assert np.isnan(metrics.jackknife_error(np.empty((0, 2)))).tolist() == [True, True]
+    assert math.isnan(metrics.bootstrap_error(np.array([1.0, 2.0]), samples=1))
+    assert math.isnan(metrics.bootstrap_error(np.array([1.0]), samples=5))
+
+
+# Weights
+
+
+@laws
+@given(st.integers(1, 70), st.integers(0, 20), st.integers(0, 2**63))
+def test_every_row_of_weights_is_an_average(samples, resamples, seed):
+    drawn = metrics.draw_weights(samples, resamples=resamples, seed=seed)
+    assert drawn.weights.dtype == np.float64
+    assert (drawn.weights >= 0).all()
+    assert drawn.weights.sum(1) == pytest.approx(np.ones(len(drawn.weights)))
+    parts = [drawn.full, drawn.jackknife, drawn.bootstrap, drawn.prefix]
+    assert [row for part in parts for row in range(part.start, part.stop)] == [*range(len(drawn.weights))]
+
+
+@laws
+@given(st.integers(2, 40))
+def test_leave_one_out_rows_leave_out_one_draw_each(samples):
+    drawn = metrics.draw_weights(samples, resamples=3, seed=0)
+    left_out = drawn.weights[drawn.jackknife]
+    assert left_out.shape == (samples, samples)
+    assert (np.diag(left_out) == 0).all()
+    assert (left_out[~np.eye(samples, dtype=bool)] == 1 / (samples - 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"), [(1, (1,)), (2, (1, 2)), (5, (1, 2, 4, 5)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
+)
+def test_prefix_rows_average_the_first_draws_in_doublings_up_to_all(samples, sizes):
+    drawn = metrics.draw_weights(samples, resamples=3, seed=0)
+    assert drawn.prefix_sizes == sizes
+    for size, row in zip(sizes, drawn.weights[drawn.prefix], strict=True):
+        assert (row[:size] == 1 / size).all()
+        assert (row[size:] == 0).all()
+    assert (drawn.weights[drawn.prefix][-1] == drawn.weights[drawn.full][0]).all()
+
+
+def test_a_single_draw_has_neither_leave_one_out_nor_bootstrap_rows():
+    drawn = metrics.draw_weights(1, resamples=10, seed=0)
+    assert drawn.weights.tolist() == [[1.0], [1.0]]
+    assert drawn.weights[drawn.jackknife].shape == drawn.weights[drawn.bootstrap].shape == (0, 1)
+
+
+def test_bootstrap_weights_can_be_drawn_again_from_their_seed():
+    first, again, other = (metrics.draw_weights(12, resamples=30, seed=seed) for seed in (4, 4, 5))
+    assert (first.weights == again.weights).all()
+    assert (first.weights[first.bootstrap] != other.weights[other.bootstrap]).any()
+    counts = first.weights[first.bootstrap] * 12
+    assert counts == pytest.approx(np.round(counts))
+
+
+def test_bootstrap_weights_are_not_touched_by_the_global_generator():
+    first = metrics.draw_weights(12, resamples=30, seed=4).weights
+    np.random.seed(0)
+    before = np.random.get_state()[1].copy()
+    assert (metrics.draw_weights(12, resamples=30, seed=4).weights == first).all()
+    assert (np.random.get_state()[1] == before).all()

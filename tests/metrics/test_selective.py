@@ -1,0 +1,118 @@
+"""Selective prediction: ties are an expectation over their orders, whatever is resampled."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bnuq import metrics
+from bnuq.metrics import resampling
+
+laws = settings(max_examples=50, deadline=None)
+
+
+@st.composite
+def predictions(draw, max_size=20):
+    points = draw(st.integers(1, max_size))
+    uncertainty = draw(st.lists(st.integers(0, 4), min_size=points, max_size=points))
+    loss = draw(st.lists(st.floats(0, 10), min_size=points, max_size=points))
+    return np.array(uncertainty, dtype=float), np.array(loss)
+
+
+@laws
+@given(predictions(max_size=5))
+def test_risk_is_its_expectation_over_all_orders_of_the_ties(predictions):
+    uncertainty, loss = predictions
+    curves = []
+    for order in itertools.permutations(range(loss.size)):
+        if (np.diff(uncertainty[list(order)]) >= 0).all():
+            curves.append(np.cumsum(loss[list(order)]) / np.arange(1, loss.size + 1))
+    coverage, risk = metrics.risk_coverage(uncertainty, loss)
+    assert coverage == pytest.approx(np.arange(1, loss.size + 1) / loss.size)
+    assert risk == pytest.approx(np.mean(curves, axis=0))
+
+
+@laws
+@given(predictions())
+def test_area_is_the_mean_of_the_risks(predictions):
+    assert metrics.aurc(*predictions) == pytest.approx(np.mean(metrics.risk_coverage(*predictions)[1]), abs=1e-12)
+
+
+@laws
+@given(predictions())
+def test_no_order_beats_that_of_the_loss_itself(predictions):
+    uncertainty, loss = predictions
+    assert metrics.excess_aurc(uncertainty, loss) >= -1e-12
+    assert metrics.excess_aurc(loss, loss) == 0
+
+
+@laws
+@given(predictions())
+def test_an_uncertainty_that_says_nothing_has_the_mean_loss_at_every_coverage(predictions):
+    loss = predictions[1]
+    assert metrics.risk_coverage(np.zeros_like(loss), loss)[1] == pytest.approx(np.full(loss.size, loss.mean()))
+    assert metrics.aurc(np.zeros_like(loss), loss) == pytest.approx(loss.mean())
+
+
+@laws
+@given(predictions(), st.randoms(use_true_random=False))
+def test_the_order_of_points_does_not_matter(predictions, random):
+    uncertainty, loss = predictions
+    order = random.sample(range(loss.size), loss.size)
+    assert metrics.aurc(uncertainty[order], loss[order]) == pytest.approx(metrics.aurc(uncertainty, loss), abs=1e-12)
+
+
+@laws
+@given(predictions())
+def test_torch_gives_what_numpy_gives_in_its_own_kind(predictions):
+    uncertainty, loss = predictions
+    theirs = metrics.risk_coverage(torch.from_numpy(uncertainty), torch.from_numpy(loss))
+    for ours, curve in zip(metrics.risk_coverage(uncertainty, loss), theirs, strict=True):
+        assert isinstance(curve, torch.Tensor)
+        assert curve.numpy() == pytest.approx(ours)
+    assert metrics.aurc(torch.from_numpy(uncertainty), torch.from_numpy(loss)) == metrics.aurc(uncertainty, loss)
+
+
+@laws
+@given(predictions(), st.integers(0, 100), st.booleans())
+def test_bootstrap_replicates_are_the_areas_of_copied_points(predictions, seed, grouped):
+    uncertainty, loss = predictions
+    group = np.arange(loss.size) // 3 if grouped else None
+    drawn = metrics.aurc_bootstrap(uncertainty, loss, resamples=4, seed=seed, group=group)
+    order = np.argsort(np.argsort(uncertainty, kind="stable"))
+    times = resampling.resampled_counts(
+        np.random.default_rng(seed), 4, bin_of_point=order, bins=loss.size, group=group
+    )[:, order]
+    for row, area in zip(times, drawn, strict=True):
+        assert area == pytest.approx(metrics.aurc(np.repeat(uncertainty, row), np.repeat(loss, row)), abs=1e-12)
+
+
+def test_area_by_hand():
+    # Errors at the 1st and 4th place: risks 1, 1/2, 1/3, 1/2.
+    uncertainty, loss = np.array([0.4, 0.1, 0.2, 0.3]), np.array([1.0, 1.0, 0.0, 0.0])
+    assert metrics.aurc(uncertainty, loss) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
+    # Best order: errors last, risks 0, 0, 1/3, 1/2.
+    assert metrics.excess_aurc(uncertainty, loss) == pytest.approx((1 + 1 / 2) / 4)
+
+
+def test_bootstrap_is_reproducible_whatever_the_blocks(monkeypatch):
+    generator = np.random.default_rng(0)
+    uncertainty, loss = generator.normal(size=300), generator.integers(0, 2, 300).astype(float)
+    first = metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=5)
+    monkeypatch.setattr(resampling, "_CELLS", 1000)
+    assert (metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=5) == first).all()
+    assert (metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=6) != first).any()
+
+
+def test_bootstrap_spread_is_the_spread_over_new_points():
+    def draw(seed):
+        generator = np.random.default_rng(seed)
+        uncertainty = generator.uniform(size=200)
+        return uncertainty, (generator.uniform(size=200) < uncertainty).astype(float)
+
+    spread = np.std([metrics.aurc(*draw(seed)) for seed in range(400)], ddof=1)
+    errors = [np.std(metrics.aurc_bootstrap(*draw(seed), resamples=200), ddof=1) for seed in range(20)]
+    assert np.mean(errors) == pytest.approx(spread, rel=0.15)

@@ -1,0 +1,153 @@
+"""Points are in one layout whatever they came in, and what cannot be scored is refused at once."""
+
+import numpy as np
+import pytest
+
+from bnuq.data import check_labels, points_of, regression_targets
+from bnuq.data.points import Contents
+from bnuq.errors import DataError
+
+
+def points(x, y=None, group=None):
+    return points_of(Contents(np.asarray(x), None if y is None else np.asarray(y), group), name="s", reference="s.npz")
+
+
+def refusal(call, *args) -> str:
+    with pytest.raises(DataError) as error:
+        call(*args)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "point", "note"),
+    [
+        ((5,), (1,), "no feature axis"),
+        ((5, 7), (7,), None),
+        ((5, 28, 28), (1, 28, 28), "no channel axis"),
+        ((5, 8, 9, 3), (3, 8, 9), "channel-last"),
+        ((5, 8, 8, 1), (1, 8, 8), "channel-last"),
+        ((5, 3, 8, 9), (3, 8, 9), None),
+        ((5, 4, 4, 4), (4, 4, 4), "ambiguous"),
+        ((5, 1, 1, 3), (3, 1, 1), "ambiguous"),
+        ((5, 3, 8, 3), (3, 8, 3), "ambiguous"),
+        ((5, 16, 8, 8), (16, 8, 8), "neither axis"),
+    ],
+)
+def test_channels_come_first_and_how_they_were_found_is_said(shape, point, note):
+    found = points(np.zeros(shape, np.float32))
+    assert found.point_shape == point
+    assert len(found) == 5
+    assert (note in "; ".join(found.notes)) if note else not found.notes
+
+
+def test_the_pixels_are_the_same_in_either_layout_and_so_is_the_hash():
+    x = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
+    last, first = points(x, range(6)), points(np.ascontiguousarray(np.moveaxis(x, 3, 1)), range(6))
+    np.testing.assert_array_equal(last.raw([4, 1]), first.raw([4, 1]))
+    assert last.sha256 == first.sha256
+    assert last.sha256 != points(x, range(1, 7)).sha256
+    assert last.sha256 != last.subset([0, 1]).sha256 == first.subset(np.array([0, 1])).sha256
+    assert last.sha256 != points(x[::-1], range(6)).sha256
+
+
+def test_uint8_is_scaled_and_float_is_taken_as_it_is():
+    x = np.array([[0, 51, 255]], np.uint8)
+    np.testing.assert_allclose(points(x).raw([0]), [[0, 0.2, 1]], rtol=1e-6)
+    assert points(x).raw([0]).dtype == np.float32
+    for dtype, kept in [("f2", "f4"), ("f4", "f4"), (">f4", "f4"), ("f8", "f8"), (">f8", "f8"), ("?", "f4")]:
+        found = points(np.array([[0, 1, 1]]).astype(dtype)).raw([0])
+        assert found.dtype == kept
+        np.testing.assert_array_equal(found, [[0, 1, 1]])
+
+
+def test_other_whole_numbers_are_features_but_no_pictures():
+    found = points(np.array([[1, 300]], np.int64))
+    assert "taken as they are" in found.notes[0]
+    np.testing.assert_array_equal(found.raw([0]), [[1, 300]])
+    message = refusal(points, np.full((2, 4, 4, 3), 255, np.int64))
+    assert "x holds int64 pictures of values from 255 to 255; expected uint8" in message
+
+
+def test_what_is_no_set_of_numbers_is_refused():
+    assert "holds no points (x has shape (0, 3))" in refusal(points, np.zeros((0, 3)))
+    assert "holds no points" in refusal(points, np.float64(3))
+    assert "x holds <U1 values" in refusal(points, np.array([["a"]]))
+    assert "x holds complex128 values" in refusal(points, np.zeros((2, 3), complex))
+    assert "y holds <U3 values" in refusal(points, np.zeros((2, 3)), np.array(["cat", "dog"]))
+
+
+def test_one_row_is_a_set():
+    assert len(points(np.zeros((1, 3)), [0])) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_with_their_row(bad):
+    x = np.zeros((9, 3, 2, 2), np.float32)
+    x[6, 1, 0, 1] = bad
+    assert refusal(points, x).startswith("s.npz: x holds NaN or infinity, first in row 6")
+    assert "y holds NaN or infinity, first in row 1" in refusal(points, np.zeros((2, 3)), [0.5, bad])
+
+
+def test_targets_take_one_form():
+    x = np.zeros((4, 2))
+    for y, dtype, shape in [
+        (np.array([0, 1, 2, 3], np.uint8), np.int64, (4,)),
+        (np.array([[0], [1], [2], [3]]), np.int64, (4,)),
+        (np.array([0.0, 1, 2, 3]), np.int64, (4,)),
+        (np.array([0.5, 1, 2, 3]), np.float64, (4, 1)),
+        (np.array([[0.0], [1], [2], [3]], np.float32), np.float64, (4, 1)),
+        (np.zeros((4, 3)), np.float64, (4, 3)),
+        (np.zeros((4, 5, 5), np.uint8), np.int64, (4, 5, 5)),
+        (np.zeros((4, 5, 5, 1), np.uint8), np.int64, (4, 5, 5)),
+    ]:
+        found = points(x, y).targets
+        assert found is not None
+        assert (found.dtype, found.shape) == (dtype, shape)
+    assert "x has 4 points and y has 3." in refusal(points, x, [0, 1, 2])
+    assert "expected labels" in refusal(points, x, np.zeros((4, 2, 2, 2)))
+
+
+def test_groups_become_codes():
+    found = points(np.zeros((4, 2)), group=np.array(["b", "a", "b", "c"])).group
+    assert found is not None
+    assert found.tolist() == [1, 0, 1, 2]
+    assert "group has shape (3,)" in refusal(points, np.zeros((4, 2)), None, np.arange(3))
+
+
+def test_a_subset_keeps_rows_together():
+    found = points(np.arange(8.0).reshape(4, 2), [3, 2, 1, 0], np.arange(4)).subset([2, 0])
+    assert found.raw(slice(None)).tolist() == [[4, 5], [0, 1]]
+    assert found.targets is not None
+    assert found.targets.tolist() == [1, 3]
+    assert len(found) == 2
+
+
+def test_labels_are_checked_against_the_classes():
+    x = np.zeros((3, 2))
+    found = check_labels(points(x, [[0.0], [1.0], [2.0]]), 3).targets
+    assert found is not None
+    assert (found.dtype, found.tolist()) == (np.int64, [0, 1, 2])
+    one_based = refusal(check_labels, points(x, [1, 2, 3]), 3)
+    assert "run from 1 to 3; expected 0 to 2 for 3 classes. They look one-based: subtract 1." in one_based
+    assert "run from 0 to 7" in refusal(check_labels, points(x, [0, 7, 1]), 3)
+    assert "run from -1 to 1" in refusal(check_labels, points(x, [0, -1, 1]), 3)
+    assert "are missing" in refusal(check_labels, points(x), 3)
+    assert "Is this a regression set?" in refusal(check_labels, points(x, [0.5, 1, 2]), 3)
+    masks = points(np.zeros((1, 1, 2, 2)), np.array([[[0, 1], [2, 255]]]))
+    assert check_labels(masks, 3, ignored=255).targets is not None
+    assert "run from 0 to 255" in refusal(check_labels, masks, 3)
+
+
+def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
+    found = check_labels(points(np.zeros((3, 2)), np.eye(3)), 3)
+    assert found.targets is not None
+    assert found.targets.tolist() == [0, 1, 2]
+    assert "one-hot" in found.notes[-1]
+    assert "are not whole numbers" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)
+
+
+def test_regression_targets_are_columns_of_floats():
+    found = regression_targets(points(np.zeros((3, 2)), [5, 6, 7])).targets
+    assert found is not None
+    assert (found.dtype, found.tolist()) == (np.float64, [[5], [6], [7]])
+    assert "are missing" in refusal(regression_targets, points(np.zeros((3, 2))))

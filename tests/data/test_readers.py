@@ -1,0 +1,326 @@
+"""Every format gives the same points, and no damaged or hostile file gives any, or runs anything."""
+
+import gzip
+import os
+import pickle
+import shutil
+import zipfile
+
+import h5py
+import numpy as np
+import pytest
+from making_points import idx, png, save_mat, save_parquet
+from numpy.lib import format as npy_format
+
+from bnuq.data import load_points
+from bnuq.errors import DataError
+
+PICTURES = ("npz", "npy", "h5", "mat", "mat73", "zip", "folder")
+FILES = ("npz", "npy", "h5", "mat", "mat73", "csv", "parquet", "zip", "idx", "idx.gz")
+
+
+def refusal(reference, **options) -> str:
+    with pytest.raises(DataError) as error:
+        load_points(str(reference), **{"name": "s", **options})
+    return str(error.value)
+
+
+@pytest.mark.parametrize("form", PICTURES)
+def test_the_pictures_are_the_same_in_every_format(every_format, pictures, form):
+    x, y = pictures
+    points = load_points(str(every_format[form]))
+    assert points.point_shape == (3, 8, 8)
+    np.testing.assert_allclose(points.raw(slice(None)), np.moveaxis(x, 3, 1) / np.float32(255), rtol=1e-6)
+    np.testing.assert_array_equal(points.raw([7, 3]), points.raw(slice(None))[[7, 3]])
+    if form == "npy":
+        assert points.targets is None
+    else:
+        assert points.targets is not None
+        assert points.targets.tolist() == y.tolist()
+
+
+def test_the_hash_does_not_depend_on_the_container(every_format):
+    assert len({load_points(str(every_format[form])).sha256 for form in ("npz", "h5", "mat", "mat73")}) == 1
+    assert load_points(str(every_format["zip"])).sha256 == load_points(str(every_format["folder"])).sha256
+
+
+@pytest.mark.parametrize("form", ["idx", "idx.gz"])
+def test_idx_files_find_their_labels(every_format, pictures, form):
+    points = load_points(str(every_format[form]), name="digits")
+    assert points.point_shape == (1, 8, 8)
+    np.testing.assert_allclose(points.raw([3])[0, 0], pictures[0][3, ..., 0] / 255, rtol=1e-6)
+    assert points.targets is not None
+    assert points.targets.tolist() == pictures[1].tolist()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_last_column_of_a_table_is_the_target(every_format, form):
+    points = load_points(str(every_format[form]))
+    table = np.random.default_rng(1).standard_normal((20, 4))
+    np.testing.assert_allclose(points.raw(slice(None)), table[:, :3])
+    assert points.targets is not None
+    np.testing.assert_allclose(points.targets, table[:, 3:])
+    assert "the target is the last column, 'price'" in points.notes
+
+
+@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize("kept", [0, 10, 100, 0.5, -30])
+def test_a_file_that_was_cut_short_is_refused(every_format, form, kept):
+    path = every_format[form]
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
+    if form == "csv" and kept != 0:
+        # A table that ends early is a shorter table where the cut leaves a number in every column.
+        path.write_text(path.read_text().rpartition(",")[0])
+    message = refusal(path)
+    assert str(path) in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_a_git_lfs_pointer_is_told_from_the_file(every_format, form):
+    path = every_format[form]
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    assert f"{path}: is a git-lfs pointer" in refusal(path)
+
+
+@pytest.mark.parametrize("form", ["npz", "npy", "h5", "mat", "csv", "parquet", "zip"])
+def test_the_format_is_told_by_the_content(every_format, form):
+    path = every_format[form].with_suffix(".dat")
+    shutil.copy(every_format[form], path)
+    assert len(load_points(str(path))) == 20
+
+
+@pytest.mark.parametrize("form", ["npz", "zip", "idx.gz"])
+def test_a_flipped_bit_is_noticed_where_the_format_has_a_checksum(every_format, form):
+    path = every_format[form]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0x10
+    path.write_bytes(data)
+    with pytest.raises(DataError):
+        load_points(str(path), name="s").raw(slice(None))
+
+
+class Evil:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.mark}'",)
+
+
+def test_object_arrays_are_refused_and_nothing_is_unpickled(tmp_path):
+    evil = np.array([Evil(tmp_path / "ran")] * 3, dtype=object)
+    np.save(tmp_path / "evil.npy", evil)
+    np.savez(tmp_path / "evil.npz", x=evil)
+    save_mat(tmp_path / "evil.mat", x=np.array([[1], "a"], dtype=object))
+    assert "holds Python objects, which bnuq does not unpickle" in refusal(tmp_path / "evil.npy")
+    assert "x: holds Python objects" in refusal(tmp_path / "evil.npz")
+    assert "x holds a MATLAB cell" in refusal(tmp_path / "evil.mat")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickle_is_no_set_of_points(tmp_path):
+    (tmp_path / "evil.npz").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    assert "a pickle, which is never unpickled here" in refusal(tmp_path / "evil.npz")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_header_that_lies_is_not_believed(tmp_path):
+    with (tmp_path / "lie.npy").open("wb") as file:
+        npy_format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
+        file.write(bytes(800))
+    assert "declares 8000000000000 bytes and 800 follow" in refusal(tmp_path / "lie.npy")
+    with zipfile.ZipFile(tmp_path / "lie.npz", "w") as archive:
+        archive.write(tmp_path / "lie.npy", "x.npy")
+    assert "declares 8000000000000 bytes and 800 follow" in refusal(tmp_path / "lie.npz")
+    lie = bytes([0, 0, 8, 3]) + np.array([10**6, 10**3, 10**3], ">u4").tobytes() + bytes(100)
+    (tmp_path / "lie-idx3").write_bytes(lie)
+    (tmp_path / "lie-idx3.gz").write_bytes(gzip.compress(lie))
+    for name in ("lie-idx3", "lie-idx3.gz"):
+        assert "declares 1e+12 bytes of data" in refusal(tmp_path / name)
+    with h5py.File(tmp_path / "lie.h5", "w") as file:
+        file.create_dataset("x", (10**6, 10**6), "f8", chunks=(100, 100))
+    assert "declare 8e+12 bytes" in refusal(tmp_path / "lie.h5")
+
+
+def test_hostile_hdf5_is_refused_as_data_too(tmp_path):
+    np.save(tmp_path / "secret.npy", np.zeros(3))
+    for name in ("evil.h5", "evil.mat"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = h5py.ExternalLink("/etc/other.h5", "/x")
+        assert "a link to another file" in refusal(tmp_path / name)
+
+
+def test_arrays_have_their_usual_names_and_others_are_said(tmp_path):
+    for x, y in [("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"), ("x", "labels")]:
+        np.savez(tmp_path / "p.npz", **{x: np.zeros((3, 2)), y: np.arange(3), "photo": np.arange(3)})
+        points = load_points(str(tmp_path / "p.npz"))
+        assert points.targets is not None
+        assert "also there and not used: photo" in points.notes
+    np.savez(tmp_path / "p.npz", arr_0=np.zeros((3, 2)), z=np.zeros(3))
+    assert "has no array called x (or X, images, data); it has 'arr_0', 'z'." in refusal(tmp_path / "p.npz")
+    np.savez(tmp_path / "p.npz", x=np.zeros((3, 2)), group=np.array(["a", "a", "b"]))
+    group = load_points(str(tmp_path / "p.npz")).group
+    assert group is not None
+    assert group.tolist() == [0, 0, 1]
+
+
+def test_fortran_order_and_every_version_of_npy_are_read(tmp_path):
+    x = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    for version in [(1, 0), (2, 0)]:
+        with (tmp_path / "p.npy").open("wb") as file:
+            npy_format.write_array(file, x, version=version)
+        np.testing.assert_array_equal(load_points(str(tmp_path / "p.npy")).raw(slice(None)), x)
+
+
+def test_svhn_calls_the_digit_0_by_label_10(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (32, 32, 3, 12), dtype=np.uint8), np.array([10, *range(1, 10), 10, 1])
+    save_mat(tmp_path / "test_32x32.mat", X=x, y=y[:, None].astype(np.uint8))
+    points = load_points(str(tmp_path / "test_32x32.mat"))
+    assert points.targets is not None
+    assert points.targets.tolist() == [0, *range(1, 10), 0, 1]
+    np.testing.assert_allclose(points.raw([5])[0], x[..., 5].transpose(2, 0, 1) / 255, rtol=1e-6)
+    assert any("SVHN" in note for note in points.notes)
+
+
+def test_one_picture_in_a_mat_file_is_a_set(tmp_path):
+    save_mat(tmp_path / "one.mat", X=np.zeros((32, 32, 3, 1), np.uint8), y=np.array([[3]]))
+    # MATLAB drops the last axis of one point, and scipy writes what it is given.
+    assert len(load_points(str(tmp_path / "one.mat"))) == 1
+
+
+def test_tables_in_words_with_gaps_or_without_rows_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    for text, message in [
+        ("a,b,y\n", "holds no rows"),
+        ("a,b,y\n1,2,3\n1,cat,3\n", "could not convert string 'cat' to float64 at row 1, column 2"),
+        ("1,2,3\n1,2\n", "number of columns changed from 3 to 2"),
+        ("a,b,y\n1,2\n", "the header names 3 columns and the rows have 2"),
+        ("1,2,3\n1,nan,3\n", "x holds NaN or infinity, first in row 1"),
+        ("1\n2\n", "no comma, semicolon or tab"),
+        ("a,b,y\n1,,3\n", "could not convert string '' to float64"),
+    ]:
+        path.write_text(text)
+        assert message in refusal(path)
+
+
+def test_tables_may_have_no_header_other_separators_and_one_row(tmp_path):
+    path = tmp_path / "t.csv"
+    for text in ("1,2,3\n", "\ufeff1;2;3", "a\tb\ty\r\n1\t2\t3\r\n\r\n", '"a","b","y"\n1,2,3'):
+        path.write_bytes(text.encode())
+        points = load_points(str(path))
+        assert points.raw([0]).tolist() == [[1, 2]]
+        assert points.targets is not None
+        assert points.targets.tolist() == [[3]]
+
+
+def test_a_column_called_group_is_the_group(tmp_path):
+    (tmp_path / "t.csv").write_text("a,group,y\n1,7,3\n2,5,4\n")
+    points = load_points(str(tmp_path / "t.csv"))
+    assert points.group is not None
+    assert points.group.tolist() == [1, 0]
+    assert points.point_shape == (1,)
+
+
+def test_parquet_columns_that_are_no_numbers_are_named(tmp_path):
+    save_parquet(tmp_path / "t.parquet", {"a": np.arange(3), "kind": np.array(["x", "y", "z"]), "y": np.arange(3)})
+    assert "column 'kind' does not hold numbers" in refusal(tmp_path / "t.parquet")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(every_format, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    assert 'pip install "bnuq[parquet]"' in refusal(every_format["parquet"])
+
+
+def test_pictures_of_several_sizes_are_refused_by_name(tmp_path):
+    for name, size in [("a/1.png", 8), ("a/2.png", 8), ("b/3.png", 9)]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png(np.zeros((size, size, 3), np.uint8)))
+    assert "3.png: is 9 × 9 pixels, and a/1.png is 8 × 8" in refusal(tmp_path)
+
+
+def test_grey_pictures_have_one_channel_unless_one_of_them_has_colour(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(png(np.full((4, 4), 51, np.uint8)))
+    assert load_points(str(tmp_path), name="s").raw([0]).tolist() == np.full((1, 1, 4, 4), np.float32(0.2)).tolist()
+    (tmp_path / "a" / "2.png").write_bytes(png(np.zeros((4, 4, 3), np.uint8)))
+    assert load_points(str(tmp_path), name="s").point_shape == (3, 4, 4)
+    (tmp_path / "a" / "3.png").write_bytes(png(np.zeros((4, 4), np.uint16)))
+    assert "expected 8 bits a channel" in refusal(tmp_path)
+
+
+def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):
+    one = png(np.zeros((4, 4), np.uint8))
+    assert "holds no pictures, but nothing" in refusal(tmp_path)
+    (tmp_path / "1.png").write_bytes(one)
+    (tmp_path / ".hidden.png").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("text")
+    assert load_points(str(tmp_path), name="s").targets is None
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(one)
+    assert "different depths (1.png, a/1.png)" in refusal(tmp_path)
+    (tmp_path / "1.png").unlink()
+    for part in ("train", "test"):
+        (tmp_path / "both" / part / "a").mkdir(parents=True)
+        (tmp_path / "both" / part / "a" / "1.png").write_bytes(one)
+    assert "class folders in several folders (test, train)" in refusal(tmp_path / "both")
+
+
+def test_a_picture_that_is_cut_short_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    (tmp_path / "a" / "1.png").write_bytes(png(noise)[:-500])
+    points = load_points(str(tmp_path), name="s")
+    with pytest.raises(DataError, match=r"1\.png: cannot be read as a picture"):
+        points.raw([0])
+    (tmp_path / "a" / "1.png").write_bytes(b"")
+    assert "1.png: cannot be read as a picture" in refusal(tmp_path)
+
+
+def test_a_subset_of_pictures_is_decoded_alone(every_format):
+    points = load_points(str(every_format["zip"]))
+    np.testing.assert_array_equal(points.subset([12, 3]).raw(slice(None)), points.raw([12, 3]))
+    assert points.subset([12, 3]).sha256 != points.sha256
+    assert points.classes == ("cat", "dog")
+
+
+def test_labels_alone_and_labels_that_do_not_fit_are_refused(tmp_path):
+    (tmp_path / "t-labels-idx1-ubyte").write_bytes(idx(np.zeros(4, np.uint8)))
+    assert "holds labels (one axis)" in refusal(tmp_path / "t-labels-idx1-ubyte")
+    (tmp_path / "t-images-idx3-ubyte").write_bytes(idx(np.zeros((5, 3, 3), np.uint8)))
+    assert "x has 5 points and y has 4" in refusal(tmp_path / "t-images-idx3-ubyte")
+    (tmp_path / "t-labels-idx1-ubyte").unlink()
+    assert load_points(str(tmp_path / "t-images-idx3-ubyte")).targets is None
+
+
+def test_what_holds_no_points_is_told(tmp_path):
+    (tmp_path / "noise").write_bytes(bytes(range(128, 256)) * 10)
+    assert "is no format that points are read from" in refusal(tmp_path / "noise")
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", b"")
+    assert "is a torch checkpoint" in refusal(tmp_path / "model.pt")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,2,3\n"))
+    assert "is gzipped text; only idx files are read gzipped" in refusal(tmp_path / "t.csv.gz")
+
+
+def test_the_real_sets_are_read(real_data):
+    """Shapes, counts and pixels as their README states them."""
+    lossless = load_points(str(real_data / "cifar10/lossless_test.npz"))
+    assert (len(lossless), lossless.point_shape) == (846, (3, 32, 32))
+    jpeg = load_points(str(real_data / "cifar10/jpeg_test.zip"))
+    assert jpeg.classes == tuple((real_data / "cifar10/classes.txt").read_text().split())
+    assert jpeg.targets is not None
+    assert np.bincount(jpeg.targets).tolist() == [500] * 10
+    folder = load_points(str(real_data / "cifar10/sample_folder"))
+    np.testing.assert_array_equal(folder.raw(slice(0, 12)), jpeg.raw(slice(0, 12)))
+    samples = load_points(str(real_data / "ood/svhn_samples"))
+    assert (len(samples), samples.targets) == (4, None)
+    digits = load_points(str(real_data / "mnist/t10k-images-idx3-ubyte.gz"))
+    assert (len(digits), digits.point_shape) == (10_000, (1, 28, 28))
+    clothes = load_points("fashion-mnist:train", data_root=real_data)
+    assert len(clothes) == 60_000
+    assert np.mean(clothes.raw(slice(None))) == pytest.approx(0.2860, abs=5e-5)

@@ -1,0 +1,346 @@
+"""What a REF means: paths, factories, known names, in that order; and what its set is called."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+from making_points import idx, save_mat, tar_gz
+
+from bnuq.code import NamedBy
+from bnuq.data import known_sets, load_points, parse_reference, set_name
+from bnuq.errors import DataError, RequestError, UntrustedCodeError
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """No set of this machine's user is found by accident, and none is remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("BNUQ_DATA", raising=False)
+
+
+def refusal(*args, **options) -> str:
+    with pytest.raises(DataError) as error:
+        load_points(*args, **options)
+    return str(error.value)
+
+
+# --- names of sets
+
+
+@pytest.mark.parametrize("name", ["pcbdigits32", "a-b_C", "0"])
+def test_letters_digits_underscores_and_hyphens_make_a_name(name):
+    assert set_name(name, reference="r", reserved=True) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("a b", "a_b=r.npz"), ("v1.2", "v1_2=r.npz"), ("é", "other=r.npz"), ("", "other=r.npz")]
+)
+def test_other_names_are_refused_with_what_to_type(name, shown):
+    with pytest.raises(RequestError) as error:
+        set_name(name, reference="r.npz")
+    assert str(error.value).endswith(f"Give it a name: {shown}")
+
+
+def test_the_names_of_the_main_sets_are_kept_from_the_others(tmp_path):
+    np.save(tmp_path / "test.npy", np.zeros((2, 3)))
+    assert load_points("test.npy", base=tmp_path).name == "test"
+    with pytest.raises(RequestError, match=r"Give it a name: test_set=test\.npy"):
+        load_points("test.npy", base=tmp_path, ood=True)
+    with pytest.raises(RequestError, match="expected a name other than test, train and validation"):
+        load_points("test.npy", base=tmp_path, ood=True, name="train")
+
+
+def test_a_set_is_called_by_its_given_name_or_the_stem_of_its_file(tmp_path):
+    np.save(tmp_path / "my set (1).npy", np.zeros((2, 3)))
+    np.save(tmp_path / "digits32.npy", np.zeros((2, 3)))
+    assert load_points("digits32.npy", base=tmp_path).name == "digits32"
+    assert load_points("my set (1).npy", base=tmp_path, name="test").name == "test"
+    with pytest.raises(RequestError, match=r"'my_set_1=my set \(1\)\.npy'"):
+        load_points("my set (1).npy", base=tmp_path)
+
+
+def test_a_reference_may_carry_a_name(tmp_path):
+    assert parse_reference("digits=ood/x.npz") == ("digits", "ood/x.npz")
+    assert parse_reference("ood/x.npz") == (None, "ood/x.npz")
+    assert parse_reference("runs/lr=0.1/x.npz") == (None, "runs/lr=0.1/x.npz")
+    np.save(tmp_path / "lr=0.1.npy", np.zeros((2, 3)))
+    assert parse_reference("lr=0.1.npy", base=tmp_path) == (None, "lr=0.1.npy")
+    with pytest.raises(RequestError, match="names nothing after the ="):
+        parse_reference("a=")
+    with pytest.raises(RequestError, match=r"Give it a name: my_digits=x\.npz"):
+        parse_reference("my digits=x.npz")
+
+
+# --- factories
+
+FACTORIES = """
+import numpy as np
+from helper_beside import size
+class Squares:
+    def __len__(self): return size
+    def __getitem__(self, index):
+        if index >= size: raise IndexError
+        return np.full((1, 4, 4), index / 10, np.float32), index
+def dataset(): return Squares()
+def batches(): return [(np.zeros((3, 2)), np.arange(3)), (np.ones((2, 2)), np.arange(2))]
+def stream():
+    for k in range(3): yield np.full((2, 2), k)
+def uneven(): return [np.zeros((3, 2)), np.zeros((3, 4))]
+def half(): return [(np.zeros((3, 2)), np.arange(3)), np.zeros((3, 2))]
+def nothing(): return []
+def number(): return 3
+def broken(): return [1 / 0]
+def torch_set():
+    import torch
+    return torch.utils.data.TensorDataset(torch.arange(6.).reshape(3, 2), torch.tensor([2, 1, 0]))
+def loader():
+    import torch
+    return torch.utils.data.DataLoader(torch_set(), batch_size=2)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path):
+    (tmp_path / "points.py").write_text(FACTORIES)
+    (tmp_path / "helper_beside.py").write_text("size = 5")
+    return tmp_path
+
+
+def test_a_factory_gives_a_dataset_or_batches(factories):
+    points = load_points("points.py:dataset", base=factories)
+    assert (points.name, len(points), points.point_shape) == ("dataset", 5, (1, 4, 4))
+    assert points.targets is not None
+    assert points.targets.tolist() == [0, 1, 2, 3, 4]
+    points = load_points("points.py:batches", base=factories)
+    assert (len(points), points.point_shape) == (5, (2,))
+    points = load_points("points.py:stream", base=factories)
+    assert points.raw(slice(None))[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert points.targets is None
+
+
+def test_torch_datasets_and_loaders_become_arrays(factories):
+    for name in ("torch_set", "loader"):
+        points = load_points(f"points.py:{name}", base=factories)
+        assert points.raw(slice(None)).tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert points.targets is not None
+        assert points.targets.tolist() == [2, 1, 0]
+
+
+def test_a_factory_that_gives_something_else_is_told(factories):
+    for name, message in [
+        ("uneven", "points of different shapes, (2,) and (4,)"),
+        ("half", "targets with some points and not with others"),
+        ("nothing", "gave no points"),
+        ("number", "gave a int; expected a torch Dataset or an iterable of batches"),
+    ]:
+        assert message in refusal(f"points.py:{name}", base=factories)
+    with pytest.raises(RequestError, match=r"points\.py:broken: ZeroDivisionError at .*points\.py"):
+        load_points("points.py:broken", base=factories)
+
+
+def test_a_factory_that_a_found_file_names_does_not_run(factories):
+    (factories / "model.toml").write_text("")
+    found = NamedBy(factories / "model.toml")
+    with pytest.raises(UntrustedCodeError, match="--trust-code"):
+        load_points("points.py:dataset", base=factories, named_by=found)
+    assert len(load_points("points.py:dataset", base=factories, named_by=found, trust_code=True)) == 5
+    assert len(load_points("points.py:dataset", base=factories, named_by=found)) == 5
+
+
+def test_a_factory_may_be_in_a_module(factories):
+    (factories / "package_beside").mkdir()
+    (factories / "package_beside" / "sets.py").write_text("import numpy\ndef two(): return [numpy.zeros((2, 3))]")
+    assert len(load_points("package_beside.sets:two", base=factories)) == 2
+
+
+# --- known sets
+
+
+def cifar_batch(n: int, seed: int) -> tuple[bytes, np.ndarray, list[int]]:
+    """A batch like the published ones, (file, pixels, labels): protocol 2 with byte strings for keys."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 256, (n, 3072), dtype=np.uint8), rng.integers(0, 10, n).tolist()
+    return pickle.dumps({b"batch_label": b"x", b"labels": y, b"data": x, b"filenames": [b"a.png"] * n}, 2), x, y
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    batches = {f"data_batch_{i}": cifar_batch(4, i) for i in range(1, 6)} | {"test_batch": cifar_batch(3, 9)}
+    folder = tmp_path / "root" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name, (data, _, _) in batches.items():
+        (folder / name).write_bytes(data)
+    return folder, batches
+
+
+def test_cifar10_is_read_from_its_python_batches_its_archive_and_its_binary_ones(cifar, tmp_path):
+    folder, batches = cifar
+    expected_x = np.concatenate([x for name, (_, x, _) in batches.items() if name != "test_batch"])
+    expected_y = np.concatenate([y for name, (_, _, y) in batches.items() if name != "test_batch"])
+    archive, binary = tmp_path / "archive", tmp_path / "binary" / "cifar-10-batches-bin"
+    archive.mkdir()
+    tar_gz(
+        archive / "cifar-10-python.tar.gz",
+        {f"cifar-10-batches-py/{name}": data for name, (data, _, _) in reversed(batches.items())},
+    )
+    binary.mkdir(parents=True)
+    for name, (_, x, y) in batches.items():
+        (binary / f"{name}.bin").write_bytes(np.column_stack([np.array(y, np.uint8), x]).tobytes())
+    found = [load_points("cifar10:train", data_root=root) for root in (folder.parent, archive, binary.parent)]
+    for points in found:
+        assert points.name == "cifar10"
+        assert points.targets is not None
+        assert points.targets.tolist() == expected_y.tolist()
+        expected = expected_x.reshape(-1, 3, 32, 32) / np.float32(255)
+        np.testing.assert_allclose(points.raw(slice(None)), expected, rtol=1e-6)
+    assert len({points.sha256 for points in found}) == 1
+    assert len(load_points("cifar10", data_root=folder.parent)) == 3
+    assert len(load_points("cifar10", data_root=folder.parent, split_default="train")) == 20
+
+
+def test_a_batch_of_python_2_is_read(tmp_path):
+    """Its byte strings are of an opcode that Python 3 no longer writes; put together by hand."""
+    x = np.arange(3072, dtype=np.uint8)
+    pickled = (
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85q\x05"
+        b"U\x01bq\x06\x87q\x07Rq\x08(K\x01K\x01M\x00\x0c\x86q\x09cnumpy\ndtype\nq\x0aU\x02u1q\x0bK\x00K\x01\x87q\x0cRq\x0d"
+        b"(K\x03U\x01|q\x0eNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x0fb\x89T\x00\x0c\x00\x00"
+        + x.tobytes()
+        + b"q\x10"
+        b"tq\x11bU\x06labelsq\x12]q\x13K\x07au."
+    )
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "test_batch").write_bytes(pickled)
+    points = load_points("cifar10:test", data_root=tmp_path)
+    np.testing.assert_allclose(points.raw([0]).ravel(), x / 255, rtol=1e-6)
+    assert points.targets is not None
+    assert points.targets.tolist() == [7]
+
+
+class Evil:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.mark}'",)
+
+
+def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):
+    folder, _ = cifar
+    mark = tmp_path / "ran"
+    _, x, y = cifar_batch(3, 0)
+    for content in [Evil(mark), {b"data": x, b"labels": y, b"more": Evil(mark)}, {b"data": Evil(mark), b"labels": y}]:
+        (folder / "test_batch").write_bytes(pickle.dumps(content, 2))
+        assert "which no CIFAR-10 batch needs" in refusal("cifar10:test", data_root=folder.parent)
+    hidden = b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R."
+    (folder / "test_batch").write_bytes(hidden)
+    assert "builtins.eval" in refusal("cifar10:test", data_root=folder.parent)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 10, 100, 0.5, -30])
+def test_a_batch_that_was_cut_short_is_refused(cifar, kept):
+    folder, batches = cifar
+    data = batches["test_batch"][0]
+    (folder / "test_batch").write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
+    assert "test_batch: cannot be read as a CIFAR-10 batch" in refusal("cifar10:test", data_root=folder.parent)
+
+
+def test_a_batch_of_something_else_is_refused(cifar):
+    folder, _ = cifar
+    x = np.zeros((2, 3072), np.uint8)
+    for content in [
+        [],
+        {b"data": x},
+        {b"data": x, b"labels": [1]},
+        {b"data": x.astype(np.float32), b"labels": [1, 2]},
+        {b"data": x[:, :5], b"labels": [1, 2]},
+        {b"data": np.array([None, None]), b"labels": [1, 2]},
+        {b"data": x, b"labels": ["a", "b"]},
+    ]:
+        (folder / "test_batch").write_bytes(pickle.dumps(content, 2))
+        assert "test_batch: " in refusal("cifar10:test", data_root=folder.parent)
+
+
+def test_svhn_and_mnist_are_found_under_their_published_names(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    (root / "svhn").mkdir(parents=True)
+    (root / "MNIST" / "raw").mkdir(parents=True)
+    save_mat(root / "svhn" / "test_32x32.mat", X=np.zeros((32, 32, 3, 4), np.uint8), y=np.array([[10], [1], [2], [9]]))
+    (root / "MNIST" / "raw" / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((3, 28, 28), np.uint8)))
+    (root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").write_bytes(idx(np.array([7, 2, 1], np.uint8)))
+    svhn = load_points("svhn", data_root=root)
+    assert svhn.targets is not None
+    assert (svhn.name, svhn.reference, svhn.targets.tolist()) == ("svhn", "svhn:test", [0, 1, 2, 9])
+    monkeypatch.setenv("BNUQ_DATA", str(root))
+    mnist = load_points("mnist:test")
+    assert mnist.targets is not None
+    assert mnist.targets.tolist() == [7, 2, 1]
+    monkeypatch.delenv("BNUQ_DATA")
+    root.rename(tmp_path / "cache_of_another_name")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache_of_another_name").rename(tmp_path / "cache" / "bnuq")
+    assert len(load_points("mnist:test")) == 3
+
+
+def test_a_known_set_that_is_nowhere_lists_where_it_was_looked_for(tmp_path):
+    message = refusal("svhn:test", data_root=tmp_path / "root")
+    assert str(tmp_path / "root" / "svhn" / "test_32x32.mat") in message
+    assert str(tmp_path / "cache" / "bnuq" / "svhn" / "test_32x32.mat") in message
+    assert "--data-root" in message
+    assert "BNUQ_DATA" in message
+
+
+def test_splits_and_names_that_do_not_exist_are_told():
+    assert "expected cifar10:train, cifar10:test." in refusal("cifar10:validation")
+    assert "expected cifar10:train" in refusal("cifar10:test:1")
+    assert "Did you mean fashion-mnist?" in refusal("fashion_mnist")
+    assert "there is no such file or folder" in refusal("nowhere/x.npz")
+    assert "Names that are known: cifar10, svhn" in refusal("nowhere/x.npz")
+    with pytest.raises(RequestError, match="there is no module 'cifar11'"):
+        load_points("cifar11:test")
+
+
+def test_a_path_comes_before_a_known_name(tmp_path):
+    np.save(tmp_path / "svhn", np.zeros((2, 3)))
+    (tmp_path / "svhn.npy").rename(tmp_path / "svhn")
+    assert load_points("svhn", base=tmp_path).point_shape == (3,)
+
+
+def test_uci_sets_are_split_as_their_files_say(tmp_path):
+    folder = tmp_path / "uci" / "boston"
+    (folder / "splits").mkdir(parents=True)
+    (folder / "data.csv").write_text("a,y\n" + "".join(f"{i},{10 * i}\n" for i in range(6)))
+    (folder / "splits" / "test_00.txt").write_text("1\n4\n")
+    (folder / "splits" / "test_03.txt").write_text("0\n")
+    for reference, rows in [
+        ("uci/boston", [1, 4]),
+        ("uci-boston:test", [1, 4]),
+        ("uci/boston:train", [0, 2, 3, 5]),
+        ("uci-boston:train:3", [1, 2, 3, 4, 5]),
+    ]:
+        points = load_points(reference, data_root=tmp_path)
+        assert points.name == "uci-boston"
+        assert points.raw(slice(None))[:, 0].tolist() == rows
+    assert "test_07.txt: there is no such file" in refusal("uci-boston:test:7", data_root=tmp_path)
+    (folder / "splits" / "test_00.txt").write_text("1\n6\n")
+    assert "expected different row numbers from 0 to 5" in refusal("uci-boston", data_root=tmp_path)
+    (folder / "splits" / "test_00.txt").write_text("one\n")
+    assert "cannot be read as row numbers" in refusal("uci-boston", data_root=tmp_path)
+
+
+def test_the_eight_uci_sets_have_their_rows(real_data):
+    rows = {"boston": (455, 51), "concrete": (927, 103), "kin8nm": (7373, 819), "protein": (41157, 4573)}
+    for name, (train, test) in rows.items():
+        assert len(load_points(f"uci/{name}:train", data_root=real_data)) == train
+        assert len(load_points(f"uci/{name}:test", data_root=real_data)) == test
+
+
+def test_the_list_of_known_sets_says_where_and_whose():
+    names = [known.name for known in known_sets()]
+    assert names[:4] == ["cifar10", "svhn", "mnist", "fashion-mnist"]
+    assert len(names) == len(set(names)) == 12
+    assert all(known.source.endswith(".") and known.splits and known.layouts for known in known_sets())

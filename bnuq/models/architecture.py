@@ -1,0 +1,146 @@
+"""Building the untrained network that a checkpoint's weights go into, from the name of its architecture."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bnuq.code import BY_USER, NamedBy, resolve_factory, told_as_one_message
+from bnuq.errors import ModelError, RequestError
+
+_FORMS = "file.py:factory, package.module:factory, timm:NAME or torchvision:NAME"
+# These would fetch or read weights, in libraries that need no trust because they are given a name and numbers only.
+_WEIGHT_ARGUMENTS = {
+    "timm": ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable"),
+    "torchvision": ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "progress"),
+}
+
+
+def build(
+    arch: str,
+    *,
+    arch_args: Mapping[str, Any] | None = None,
+    base: Path | None = None,
+    named_by: NamedBy = BY_USER,
+    trust: bool = False,
+) -> nn.Module:
+    """The network that `arch` names, freshly made: a factory of the user's, or a model of timm or torchvision.
+
+    A file is looked for from `base`, the working folder by default. No weights are fetched, and the global random
+    generators are left as they were. A factory may also be a class, or give one.
+
+    Raises RequestError for an `arch` that names nothing and for `arch_args` that do not fit, UntrustedCodeError for
+    code that only a found file names, ModelError where what comes back is no network.
+    """
+    arguments = dict(arch_args or {})
+    library, _, name = arch.partition(":")
+    with _generators_restored():
+        if library in _WEIGHT_ARGUMENTS:
+            built = _from_library(arch, library, name, arguments)
+        else:
+            if not arch.rpartition(":")[0]:
+                raise RequestError(f"model.arch is {arch!r}; expected {_FORMS}.")
+            factory = resolve_factory(arch, base=base or Path.cwd(), named_by=named_by, trust=trust)
+            _check_arguments(arch, factory, arguments)
+            built = factory(**arguments)
+            if isinstance(built, type) and issubclass(built, nn.Module):
+                with told_as_one_message(arch):
+                    built = built()
+    if not isinstance(built, nn.Module):
+        raise ModelError(f"{arch}: gave a {type(built).__name__}; expected a torch.nn.Module, or a class of them.")
+    return built
+
+
+def _check_arguments(arch: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # not every callable has one; then the call itself will tell
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
+        raise RequestError(
+            f"{arch}: model.arch_args do not fit ({error}): the factory takes {signature}, {given} was given. "
+            f"Mend arch_args in the run file."
+        ) from error
+
+
+def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, Any]) -> Any:
+    if not name or not all(c.isalnum() or c in "._-" for c in name):
+        raise RequestError(f"model.arch is {arch!r}; expected the plain name of a model, like {library}:resnet50.")
+    refused = [key for key in _WEIGHT_ARGUMENTS[library] if key in arguments]
+    if refused:
+        raise RequestError(
+            f"{arch}: model.arch_args has {refused[0]!r}, which is about weights to fetch; the weights come "
+            f"from the checkpoint. Leave it out."
+        )
+    module = _imported(arch, library)
+    known = list(module.list_models() if library == "timm" else module.models.list_models())
+    # timm takes a tag of pretrained weights behind a full stop
+    if name not in known and name.partition(".")[0] not in known:
+        near = difflib.get_close_matches(name, known, n=5)
+        raise RequestError(
+            f"{arch}: {library} {getattr(module, '__version__', '')} has no model {name!r}"
+            f"{'; it has ' + ', '.join(near) if near else ''}. Check the name."
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torchvision's, of how weights are initialised that are replaced anyway
+            if library == "timm":
+                return module.create_model(name, pretrained=False, **arguments)
+            takes = inspect.signature(module.models.get_model_builder(name)).parameters
+            backbone = {"weights_backbone": None} if "weights_backbone" in takes else {}
+            return module.models.get_model(name, weights=None, **backbone, **arguments)
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise RequestError(
+            f"{arch}: {library} could not make it with {given} ({type(error).__name__}: {said}). Mend model.arch_args."
+        ) from error
+
+
+def _imported(arch: str, library: str) -> ModuleType:
+    """Beside another build of torch, torchvision raises RuntimeError while it is imported, and timm imports it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise RequestError(
+            f"{arch}: {error.name} is not installed. Install it with: pip install 'bnuq[{library}]'"
+        ) from error
+    except Exception as error:
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise RequestError(
+            f"{arch}: {library} cannot be imported ({type(error).__name__}: {said}). The torchvision here is probably "
+            f"not the one that belongs to torch {torch.__version__}. Install the matching one (the paired version, the "
+            f"same CPU or CUDA build), then: pip install 'bnuq[{library}]'"
+        ) from error
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_cuda else []
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        if on_cuda:
+            torch.cuda.set_rng_state_all(states[1])
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -1,0 +1,431 @@
+"""Reading a checkpoint as it comes: recognised by content, checked before loading, never run unless trusted."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeGuard
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
+from bnuq.files.content import Kind, kind_of, sha256_of_file, what_is_wrong_with
+from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
+
+Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
+Plain = str | int | float | bool
+
+# Where training scripts put the weights, the averaged ones first: those are the ones that the script reported.
+_NESTS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model", "net", "weights", "model_state_dict")
+_DEEPEST_NEST = 3
+_WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
+_COMPILED = "_orig_mod."
+_AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
+_BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
+_EXPECTED = "expected a PyTorch checkpoint (a state dict written by torch.save) or a safetensors file"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file holds: `state` or, for a pickled network, `module`.
+
+    `key` is the dotted path of the dict entry that was taken, None where there was nothing to choose. `stripped` are
+    the prefixes taken off every name, outermost first. `metadata` are the small plain values beside the weights.
+    """
+
+    path: Path
+    sha256: str
+    form: Form
+    state: dict[str, Tensor] | None
+    module: nn.Module | None
+    key: str | None = None
+    stripped: tuple[str, ...] = ()
+    metadata: Mapping[str, Plain] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def train_batch_size(self) -> int | None:
+        """The mini-batch size of the training, where the file records one."""
+        for name in _BATCH_SIZES:
+            for key, value in self.metadata.items():
+                if key.rpartition(".")[2] == name and type(value) is int and value > 0:
+                    return value
+        return None
+
+
+def read_checkpoint(path: str | os.PathLike[str], *, trust_pickle: bool = False) -> Checkpoint:
+    """The weights in the file at `path`, on the CPU, with the prefixes that wrappers add taken off.
+
+    Raises ModelError for a file that is not a checkpoint, is damaged, asks for more memory than it fills, or holds
+    NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is not given.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    with _told_as_one_message(path):
+        sha256 = sha256_of_file(path)
+        if kind == "safetensors":
+            state, metadata = _from_safetensors(path)
+            return _checked(Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata))
+        survey = _survey_of_zip(path) if kind == "zip" else _survey_of_legacy(path)
+        holds = _unpickled(path, survey, trust_pickle=trust_pickle)
+    form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
+    key, found = _weights_in(path, holds)
+    if isinstance(found, nn.Module):
+        _check_values(path, found.state_dict())
+        return Checkpoint(path, sha256, "pickled module", None, found, key, (), _plain_values(holds))
+    return _checked(Checkpoint(path, sha256, form, found, None, key, (), _plain_values(holds)))
+
+
+def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
+    """`checkpoint` with those of its prefixes back that the `expected` names have, too.
+
+    Where only some of the names carry a prefix, and those alone are all that is expected, the others are left out and
+    a note says so: Lightning keeps the weights of losses beside those of the network.
+    """
+    if checkpoint.state is None:
+        return checkpoint
+    wanted = set(expected)
+    best, most = checkpoint, len(wanted & checkpoint.state.keys())
+    for kept in range(len(checkpoint.stripped) - 1, -1, -1):
+        prefix = "".join(checkpoint.stripped[kept:])
+        candidate = _renamed(checkpoint.state, lambda name, prefix=prefix: prefix + name)
+        matching = len(wanted & candidate.keys())
+        if matching > most:
+            best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:kept]), matching
+    assert best.state is not None
+    if most == len(wanted):
+        return best
+    for prefix in _WRAPPERS:
+        inside = {name.removeprefix(prefix): value for name, value in best.state.items() if name.startswith(prefix)}
+        if wanted <= inside.keys():
+            outside = [name for name in best.state if not name.startswith(prefix)]
+            note = f"{len(outside)} tensors outside {prefix!r} were left out: {_some(outside)}"
+            return replace(best, state=inside, stripped=(*best.stripped, prefix), notes=(*best.notes, note))
+    return best
+
+
+def _kind(path: Path) -> Kind:
+    """The kind of file, where weights can be read from that kind. Raises ModelError where not."""
+    kind = kind_of(path)
+    wrong = what_is_wrong_with(kind)
+    if wrong:
+        raise ModelError(f"{path}: {wrong}")
+    if kind == "folder":
+        raise ModelError(f"{path}: is a folder; {_EXPECTED}. Name the file inside it.")
+    if kind in ("zip", "safetensors", "pickle"):
+        return kind
+    with _told_as_one_message(path), path.open("rb") as file:
+        head = file.read(4096)
+    if kind != "hdf5" and _looks_like_onnx(head):
+        raise ModelError(
+            f"{path}: is an ONNX graph, in which BatchNorm is folded into the convolutions and dropout is gone: "
+            f"nothing is left to sample. Give the PyTorch checkpoint that it was exported from."
+        )
+    if kind == "text":
+        start = head.decode("utf-8", "replace").lstrip()
+        if start[:200].lower().startswith(("<!doctype", "<html")):
+            raise ModelError(f"{path}: is a web page, so the download went wrong; {_EXPECTED}. Fetch the file again.")
+        first = "".join(c if c.isprintable() else " " for c in start.splitlines()[0][:60]) if start else ""
+        raise ModelError(f"{path}: is a text file (it begins {first!r}); {_EXPECTED}.")
+    what = {
+        "hdf5": "an HDF5 file (Keras weights, or a result of bnuq)",
+        "gzip": "a gzip archive: unpack it first",
+        "tar": "a tar archive, or a checkpoint of torch 0.1: unpack it, or save it again with a newer torch",
+        "npy": "a NumPy array",
+        "mat": "a MATLAB file",
+        "idx": "a file of images or labels (idx)",
+        "parquet": "a Parquet table",
+    }.get(kind, "no kind of file that is known here, or damaged at its start")
+    raise ModelError(f"{path}: is {what}; {_EXPECTED}.")
+
+
+def _looks_like_onnx(head: bytes) -> bool:
+    """A protobuf whose first field is a small `ir_version` and whose second is one that ONNX has."""
+    return len(head) > 3 and head[0] == 0x08 and head[1] < 32 and head[2] in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
+
+
+@contextmanager
+def _told_as_one_message(path: Path) -> Iterator[None]:
+    """Loaders of hostile files raise anything: EOFError, KeyError, UnpicklingError, RuntimeError, struct.error …"""
+    try:
+        yield
+    except BnuqError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise ModelError(
+            f"{path}: is damaged or incomplete ({type(error).__name__}{': ' if said else ''}{said}); {_EXPECTED}. "
+            f"Fetch or write it again."
+        ) from error
+
+
+def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Plain]]:
+    with safe_open(path, framework="pt", device="cpu") as file:
+        metadata: dict[str, Plain] = dict(file.metadata() or {})
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 (no mapping)
+
+
+def _survey_of_zip(path: Path) -> Survey:
+    """What the `data.pkl` of torch's zip asks for, after the archive itself was found sound."""
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        names = {member.filename: member.file_size for member in members}
+        root = members[0].filename.partition("/")[0] if members else ""
+        _refuse_other_zips(path, names, root)
+        declared = sum(member.file_size for member in members)
+        if declared > size:
+            raise ModelError(
+                f"{path}: its members unpack to {declared} bytes, the file has {size}. torch stores weights "
+                f"uncompressed, so this file was changed or made to exhaust memory. Save the state dict again "
+                f"with torch.save."
+            )
+        if len({name.casefold() for name in names}) < len(members):
+            raise ModelError(f"{path}: lists a member twice, as no torch.save does. Save the state dict again.")
+        broken = archive.testzip()
+        if broken is not None:
+            raise ModelError(
+                f"{path}: {broken} does not match its checksum (CRC-32): the file is damaged. Fetch or write it again."
+            )
+        survey = survey_pickle(archive.read(f"{root}/data.pkl"))
+    for key, needed in survey.storages.items():
+        there = names.get(f"{root}/data/{key}", 0)
+        if needed > there:
+            raise ModelError(
+                f"{path}: storage {key} needs {needed} bytes and has {there}: the file is damaged or forged. "
+                f"Fetch or write it again."
+            )
+    return survey
+
+
+def _refuse_other_zips(path: Path, names: Collection[str], root: str) -> None:
+    inside = {name.partition("/")[2] for name in names} | set(names)
+    if inside & {"archive_format", "models/model.json", "serialized_exported_program.json", "serialized_state_dict.pt"}:
+        raise ModelError(
+            f"{path}: is an exported program (.pt2), which can run code while it loads and is not supported. "
+            f"Give the state dict that it was exported from, with --arch."
+        )
+    if "constants.pkl" in inside or any(name.startswith("code/") for name in inside):
+        raise ModelError(
+            f"{path}: is a TorchScript archive, which is not supported yet. "
+            f"Give the state dict of the network (torch.save(model.state_dict(), …)), with --arch."
+        )
+    if f"{root}/data.pkl" not in names:
+        what = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{_some(names) or 'nothing'}"
+        raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {what}; {_EXPECTED}.")
+
+
+def _survey_of_legacy(path: Path) -> Survey:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
+        survey = survey_legacy(stream, size=len(stream))  # type: ignore[arg-type]  # reads like a file
+    if survey is None:
+        raise ModelError(f"{path}: is a pickle, but not one that torch.save wrote, so it was not opened; {_EXPECTED}.")
+    return survey
+
+
+def _unpickled(path: Path, survey: Survey, *, trust_pickle: bool) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as refusal:
+            if trust_pickle:
+                return _run(path)
+            if survey.code:
+                _refuse_to_run(path, survey, refusal)
+            raise
+
+
+def _refuse_to_run(path: Path, survey: Survey, refusal: Exception) -> NoReturn:
+    lightning = " It is a Lightning checkpoint: these are in its hyper-parameters or callbacks." * (
+        "pytorch-lightning_version" in survey.keys
+    )
+    raise UntrustedCodeError(
+        f"{path}: holds more than weights: to load it, {_some(survey.code, order=False)} would have to run. "
+        f"Nothing was run.{lightning} Save the weights alone (torch.save(model.state_dict(), …)) or, if you trust "
+        f"whoever made the file, add --trust-pickle (in Python: trust_pickle=True)."
+    ) from refusal
+
+
+def _run(path: Path) -> Any:
+    """Unpickle for real, with the folder of the file importable: a pickled network names its class, not its code."""
+    folders = [str(path.resolve().parent), str(Path.cwd())]
+    sys.path.extend(folders)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    except (ImportError, AttributeError) as error:
+        raise ModelError(
+            f"{path}: needs code that is not here: {error}. A pickled network is found by the name of its class; "
+            f"put the file that defines it beside the checkpoint, or save the state dict and name --arch."
+        ) from error
+    finally:
+        for folder in folders:
+            sys.path.reverse()
+            sys.path.remove(folder)
+            sys.path.reverse()
+
+
+def _weights_in(path: Path, holds: Any) -> tuple[str | None, dict[str, Any] | nn.Module]:
+    """The state dict or network in what a file holds, and the dotted path of the entry it was found under."""
+    way: list[str] = []
+    at = holds
+    for _ in range(_DEEPEST_NEST + 1):
+        nest = _nest_of(path, at)
+        if nest is None:
+            break
+        way.append(nest)
+        at = at[nest]
+    if isinstance(at, nn.Module) or _has_tensors(at):
+        return ".".join(way) or None, at
+    held = f"a dict of {_some(map(str, at), order=False) or 'nothing'}" if isinstance(at, Mapping) else f"a {_name(at)}"
+    raise ModelError(f"{path}: holds no state dict but {held}; {_EXPECTED}.")
+
+
+def _nest_of(path: Path, at: Any) -> str | None:
+    if not isinstance(at, Mapping):
+        return None
+    for name in _NESTS:
+        if isinstance(at.get(name), nn.Module) or _leads_to_tensors(at.get(name)):
+            return name
+    if _has_tensors(at):
+        return None
+    others = [name for name, value in at.items() if isinstance(name, str) and _has_tensors(value)]
+    if len(others) > 1:
+        raise ModelError(
+            f"{path}: holds several state dicts, {_some(others)}, and nothing says which is the network's. "
+            f'Save that one alone, or under the key "state_dict".'
+        )
+    return others[0] if others else None
+
+
+def _leads_to_tensors(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, nn.Module):
+        return True
+    if not isinstance(value, Mapping):
+        return False
+    return _has_tensors(value) or (
+        depth < _DEEPEST_NEST and any(_leads_to_tensors(value.get(name), depth + 1) for name in _NESTS)
+    )
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
+
+
+def _plain_values(holds: Any) -> dict[str, Plain]:
+    """The small plain values beside the weights, and in the dicts of settings that training scripts keep there."""
+    found: dict[str, Plain] = {}
+    if not isinstance(holds, Mapping):
+        return found
+    for key, value in holds.items():
+        settings = key in ("args", "hyper_parameters", "hparams", "config", "cfg", "opt")
+        inner = {}
+        if settings:
+            inner = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+        found |= {f"{key}.{name}": v for name, v in inner.items() if isinstance(name, str) and _is_plain(v)}
+        if isinstance(key, str) and _is_plain(value):
+            found[key] = value
+    return found
+
+
+def _is_plain(value: Any) -> TypeGuard[Plain]:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    """With other than tensors left out, values checked, and prefixes off."""
+    state = checkpoint.state
+    assert state is not None
+    tensors = {
+        name: value.detach() for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)
+    }
+    others = [str(name) for name in state if name not in tensors]
+    notes = (f"{len(others)} entries that are no tensors were left out: {_some(others)}",) if others else ()
+    if not tensors:
+        raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
+    _check_values(checkpoint.path, tensors)
+    versions = getattr(state, "_metadata", None)
+    if isinstance(versions, Mapping) and all(isinstance(v, Mapping) for v in versions.values()):
+        tensors = OrderedDict(tensors)
+        tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
+    tensors, stripped = _strip(tensors)
+    return replace(checkpoint, state=tensors, stripped=stripped, notes=notes)
+
+
+def _check_values(path: Path, state: Mapping[str, Any]) -> None:
+    size = path.stat().st_size
+    bad: list[str] = []
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
+            continue
+        if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
+            raise ModelError(
+                f"{path}: {name} is a quantized, sparse or empty (meta) tensor; expected plain weights. "
+                f"Give the checkpoint from before the conversion."
+            )
+        if value.numel() * value.element_size() > size:
+            raise ModelError(f"{path}: {name} has shape {_shape(value)}, more than the file holds: it is forged.")
+        if value.is_floating_point() and not _is_finite(value):
+            bad.append(name)
+    if bad:
+        raise ModelError(
+            f"{path}: {bad[0]} holds NaN or infinite values ({len(bad)} of {len(state)} tensors do); "
+            f"expected finite weights. The training diverged, or the file is damaged: give an earlier checkpoint."
+        )
+
+
+def _is_finite(value: Tensor) -> bool:
+    if value.element_size() == 1:  # float8 has no isfinite
+        value = value.float()
+    return bool(torch.isfinite(value).all())
+
+
+def _strip(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Without the prefixes that all names have, as often as they have them; and which those were."""
+    stripped: list[str] = []
+    if any(_COMPILED in name for name in state):
+        state = _renamed(state, lambda name: name.replace(_COMPILED, ""))
+        stripped.append(_COMPILED)
+    if _AVERAGED in state and all(name.startswith("module.") for name in state if name != _AVERAGED):
+        state = _renamed({name: value for name, value in state.items() if name != _AVERAGED}, str)
+    while state:
+        prefix = next((p for p in _WRAPPERS if all(n.startswith(p) and n != p for n in state)), None)
+        if prefix is None:
+            break
+        state = _renamed(state, lambda name, prefix=prefix: name.removeprefix(prefix))
+        stripped.append(prefix)
+    return state, tuple(stripped)
+
+
+def _renamed(state: dict[str, Tensor], new: Callable[[str], str]) -> dict[str, Tensor]:
+    renamed: OrderedDict[str, Tensor] = OrderedDict((new(name), value) for name, value in state.items())
+    versions = getattr(state, "_metadata", None)  # a module's path to the version of its layout
+    if versions:
+        renamed._metadata = OrderedDict(  # type: ignore[attr-defined]
+            (new(f"{module}.").strip("."), version) for module, version in versions.items()
+        )
+    return renamed
+
+
+def _some(names: Any, *, order: bool = True) -> str:
+    """The first five, and how many more there are."""
+    listed = sorted(names) if order else list(names)
+    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+
+
+def _shape(value: Tensor) -> str:
+    return str(tuple(value.shape))
+
+
+def _name(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,289 @@
+"""A checkpoint and an architecture become one network in evaluation mode, or one message about why they do not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+
+from bnuq.code import BY_USER, NamedBy
+from bnuq.errors import ModelError, RequestError
+from bnuq.models.architecture import build
+from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
+
+_RUNNING = ("running_mean", "running_var")
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Description:
+    """A network in figures: trainable and other parameters, and modules that are a BatchNorm of any kind."""
+
+    parameters: int
+    batchnorm_layers: int
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
+
+    `notes` are for the user to see, and no warnings: what was chosen, stripped, converted or left out on the way.
+    """
+
+    module: nn.Module
+    checkpoint: Checkpoint
+    arch: str | None
+    description: Description
+    notes: tuple[str, ...] = ()
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    arch: str | None = None,
+    arch_args: Mapping[str, Any] | None = None,
+    trust_pickle: bool = False,
+    base: Path | None = None,
+    named_by: NamedBy = BY_USER,
+    trust_code: bool = False,
+) -> nn.Module:
+    """The trained network, in evaluation mode on the CPU: the weights of `path` in the architecture that `arch` names.
+
+    `arch` is file.py:factory (from `base`, the working folder by default), package.module:factory, timm:NAME or
+    torchvision:NAME; `arch_args` are the factory's keyword arguments. Nothing is unpickled without `trust_pickle`;
+    the code that `arch` names runs, unless it was `named_by` a file that was merely found, and no `trust_code` given.
+
+    Raises ModelError for a file or architecture that cannot be used or do not fit, RequestError where `arch` is
+    missing or wrong, UntrustedCodeError where code would have to run that the user did not name.
+    """
+    return load_model(
+        path,
+        arch=arch,
+        arch_args=arch_args,
+        trust_pickle=trust_pickle,
+        base=base,
+        named_by=named_by,
+        trust_code=trust_code,
+    ).module
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    *,
+    arch: str | None = None,
+    arch_args: Mapping[str, Any] | None = None,
+    trust_pickle: bool = False,
+    base: Path | None = None,
+    named_by: NamedBy = BY_USER,
+    trust_code: bool = False,
+) -> LoadedModel:
+    """What `load` gives, with the facts about the checkpoint and the notes that a report shows."""
+    checkpoint = read_checkpoint(path, trust_pickle=trust_pickle)
+    if checkpoint.module is not None:
+        module, notes = _unwrapped(checkpoint.module), []
+        if arch is not None:
+            notes.append(f"the file holds the whole network; the architecture {arch} was not used")
+        arch = None
+    else:
+        if arch is None:
+            raise RequestError(_ask_for_architecture(checkpoint))
+        module = _unwrapped(build(arch, arch_args=arch_args, base=base, named_by=named_by, trust=trust_code))
+        checkpoint = fitted(checkpoint, {name for name in _names_of(module) if not name.endswith(_COUNTER)})
+        notes = _fill(module, checkpoint, arch)
+    notes = [*_how_read(checkpoint), *notes]
+    _finish_lazy(module, checkpoint.path)
+    return LoadedModel(
+        module=module.eval(),
+        checkpoint=replace(checkpoint, state=None, module=None),
+        arch=arch,
+        description=describe(module),
+        notes=tuple(f"{checkpoint.path}: {note}." for note in notes),
+    )
+
+
+def describe(module: nn.Module) -> Description:
+    """How many parameters and BatchNorm modules a network has; shared ones count once."""
+    return Description(
+        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
+        batchnorm_layers=sum(isinstance(layer, _BatchNorm) for layer in module.modules()),
+    )
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name."""
+    while True:
+        inner = module.module if isinstance(module, nn.DataParallel) else getattr(module, "_orig_mod", module)
+        if inner is module or not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def _how_read(checkpoint: Checkpoint) -> list[str]:
+    notes = [f"the weights were taken from its entry {checkpoint.key!r}"] if checkpoint.key else []
+    if checkpoint.stripped:
+        notes.append(f"the prefix {''.join(checkpoint.stripped)!r} was taken off the names of the weights")
+    return [*notes, *checkpoint.notes]
+
+
+def _ask_for_architecture(checkpoint: Checkpoint) -> str:
+    assert checkpoint.state is not None
+    state = checkpoint.state
+    names = list(state)
+    weights = [value for value in state.values() if value.ndim >= 2]
+    outputs = f", probably {weights[-1].shape[0]} outputs" if weights else ""
+    return (
+        f"{checkpoint.path}: holds weights without the network they belong to: {len(names)} tensors, "
+        f"{names[0]} {_shape(state[names[0]])} to {names[-1]} {_shape(state[names[-1]])}{outputs}. "
+        f"Name the function that builds the network, on the command line:\n"
+        f"    --arch file.py:factory\n"
+        f"or in the run file:\n"
+        f"    [model]\n"
+        f'    arch = "file.py:factory"      # or "package.module:factory", "timm:NAME", "torchvision:NAME"'
+    )
+
+
+def _names_of(module: nn.Module) -> set[str]:
+    return {name for name in module.state_dict() if not name.endswith("_extra_state")}
+
+
+def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
+    """Put the weights into the module, all of them and nothing else; notes on what was not as it should be."""
+    state = checkpoint.state
+    assert state is not None
+    own = module.state_dict()
+    wanted = _names_of(module)
+    _check_shapes(checkpoint, arch, own, wanted)
+    notes = []
+    floats = {value.dtype for name, value in state.items() if name in own and value.is_floating_point()}
+    becomes = {own[name].dtype for name in state if name in own and own[name].is_floating_point()}
+    if floats - becomes and becomes:
+        notes.append(f"{_dtypes(floats - becomes)} weights were converted to {_dtypes(becomes)}")
+    try:
+        result = module.load_state_dict(state, strict=False)
+    except Exception as error:  # the hooks of the user's own layers may raise anything
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        raise ModelError(
+            f"{checkpoint.path}: its weights do not go into {arch}: {said}. "
+            f"Check that it is the network that was trained."
+        ) from error
+    missing = [name for name in result.missing_keys if name in wanted and not name.endswith(_COUNTER)]
+    unexpected = [name for name in result.unexpected_keys if not name.endswith("_extra_state")]
+    if missing or unexpected:
+        raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected))
+    uncounted = sum(name.endswith(_COUNTER) and name not in state for name in wanted)
+    if uncounted:
+        notes.append(f"{uncounted} BatchNorm layers have no {_COUNTER}, as before torch 0.4.1; nothing here needs it")
+    return notes
+
+
+def _check_shapes(checkpoint: Checkpoint, arch: str, own: Mapping[str, Tensor], wanted: set[str]) -> None:
+    state = checkpoint.state
+    assert state is not None
+    wrong = [
+        (name, value)
+        for name, value in state.items()
+        if name in wanted
+        and not is_lazy(own[name])
+        and own[name].shape != value.shape
+        # one number may be written as () or (1,): torch takes both
+        and not (value.numel() == own[name].numel() == 1)
+    ]
+    if not wrong:
+        return
+    missing = [name for name in own if name in wanted and name not in state and not name.endswith(_COUNTER)]
+    unexpected = [name for name in state if name not in own]
+    if missing or unexpected:
+        also = f" {len(wrong)} of those that both have are of another shape."
+        raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected) + also)
+    shown = "; ".join(f"{n} is {_shape(v)} in the file, {_shape(own[n])} in the network" for n, v in wrong[:5])
+    heads = {n.rpartition(".")[0] for n, _ in wrong}
+    first_only = all(v.shape[1:] == own[n].shape[1:] and v.ndim > 0 and own[n].ndim > 0 for n, v in wrong)
+    hint = " Check that it is the network that was trained, and its arch_args."
+    if len(heads) == 1 and first_only:
+        hint = (
+            f" The network in the file has {wrong[0][1].shape[0]} outputs there: give that number to the factory in "
+            f"arch_args."
+        )
+    raise ModelError(
+        f"{checkpoint.path}: {len(wrong)} of its tensors have another shape than in {arch}: "
+        f"{shown}{f'; and {len(wrong) - 5} more' if len(wrong) > 5 else ''}.{hint}"
+    )
+
+
+def _mismatch(
+    checkpoint: Checkpoint, arch: str, wanted: set[str], missing: Sequence[str], unexpected: Sequence[str]
+) -> str:
+    if not unexpected and all(name.endswith(_RUNNING) for name in missing):
+        layers = sorted({name.rpartition(".")[0] for name in missing})
+        return (
+            f"{checkpoint.path}: has no running statistics (running_mean, running_var) for {len(layers)} BatchNorm "
+            f"layers: {_first_five(layers)}. Without them the network cannot be evaluated. If it was trained with "
+            f"track_running_stats=False, the factory of {arch} must say so too; else give the complete checkpoint."
+        )
+    parts = [
+        f"{len(names)} {what}: {_first_five(names)}"
+        for names, what in ((missing, "that the network needs are missing"), (unexpected, "are unknown to the network"))
+        if names
+    ]
+    hint = "Check that it is the network that was trained, and its arch_args."
+    assert checkpoint.state is not None
+    if _templates(checkpoint.state) == _templates(wanted):
+        other = "deeper" if len(unexpected) > len(missing) else "shallower"
+        hint = f"The layers are of the same kinds but of another number: the file is of a {other} network than {arch}."
+    elif len(missing) == len(wanted):
+        hint = f"No name fits: this is another network than {arch}. Name the one that was trained."
+    return f"{checkpoint.path}: does not fit {arch}; of the tensors, {'; '.join(parts)}. {hint}"
+
+
+def _templates(names: Iterable[str]) -> set[str]:
+    """The names with their numbers blotted out."""
+    return {re.sub(r"\d+", "#", name) for name in names if not name.endswith(_COUNTER)}
+
+
+def _finish_lazy(module: nn.Module, path: Path) -> None:
+    """Make lazy layers, whose shapes the weights have settled, what they would become in their first forward."""
+    for name, layer in module.named_modules():
+        if not isinstance(layer, LazyModuleMixin):
+            continue
+        if layer.has_uninitialized_params():  # type: ignore[misc]
+            raise ModelError(
+                f"{path}: does not settle the shape of the lazy layer {name}. Give the state dict of a network that "
+                f"has run at least once."
+            )
+        assert isinstance(layer, nn.Module)
+        tensors = [t for t in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)) if t.ndim > 0]
+        if isinstance(layer, nn.Linear):
+            layer.in_features = layer.weight.shape[1]
+        elif isinstance(layer, _ConvNd):
+            layer.in_channels = layer.weight.shape[0] if layer.transposed else layer.weight.shape[1] * layer.groups
+        elif isinstance(layer, _BatchNorm | _InstanceNorm) and tensors:
+            layer.num_features = tensors[0].shape[0]
+        for hook in ("_initialize_hook", "_load_hook"):
+            if hasattr(layer, hook):
+                getattr(layer, hook).remove()
+                delattr(layer, hook)
+        if layer.cls_to_become is not None:
+            layer.__class__ = layer.cls_to_become
+
+
+def _first_five(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _shape(value: Tensor) -> str:
+    return str(tuple(value.shape))
+
+
+def _dtypes(dtypes: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

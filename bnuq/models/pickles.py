@@ -1,0 +1,118 @@
+"""What a pickle asks for, found out without running any of it: the code it names and the memory it wants."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+# Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
+_ELEMENT_SIZE = {
+    **dict.fromkeys(("ComplexDoubleStorage",), 16),
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    **dict.fromkeys(("FloatStorage", "IntStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+}
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# What tensors, and dicts of them, are made of.
+_HARMLESS = re.compile(
+    r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.serialization\._get_layout"
+    r"|torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)|torch\.nn\.parameter\.Parameter|torch\.(Size|device)"
+    r"|torch\.(b?float|u?int|qu?int|complex|bool|half|double|long)\w*"
+    r"|collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
+)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`named` are the functions and classes that a pickle names, `storages` the bytes that each storage needs."""
+
+    named: tuple[str, ...]
+    storages: Mapping[str, int]
+    keys: tuple[str, ...]  # of the outermost dict, where it is one
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What is named beyond that which tensors are made of."""
+        return tuple(name for name in self.named if not _HARMLESS.fullmatch(name))
+
+
+def survey_pickle(data: bytes) -> Survey:
+    """What the pickle in `data` asks for. Raises whatever a damaged pickle makes the parser raise."""
+    return _survey(_InertUnpickler(io.BytesIO(data)))
+
+
+def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
+    """What a file that torch wrote before it used zip asks for; None where the pickle is not one of torch's.
+
+    Raises ValueError where the storages do not fit into the file's `size` bytes, or are not those that follow.
+    """
+    if _InertUnpickler(stream).load() != _LEGACY_MAGIC:
+        return None
+    _InertUnpickler(stream).load()  # protocol version
+    _InertUnpickler(stream).load()  # sizes of the writing machine's integers
+    survey = _survey(_InertUnpickler(stream))
+    following = _InertUnpickler(stream).load()
+    if {str(key) for key in following} != set(survey.storages):
+        raise ValueError("its list of storages is not the one that its tensors use")
+    expected = sum(survey.storages.values()) + 8 * len(following)
+    if expected > size - stream.tell():
+        raise ValueError(f"its tensors need {expected} bytes and {size - stream.tell()} follow")
+    return survey
+
+
+class _Inert(dict[Any, Any]):
+    """Stands for every object that a pickle would make: takes anything, does nothing."""
+
+    asks = ""
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> _Inert:
+        return dict.__new__(cls if isinstance(cls, type) else _Inert)  # type: ignore[arg-type]  # of an object, too
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        super().__init__()
+
+    def __call__(self, *_args: object, **_kwargs: object) -> _Inert:
+        return _Inert()
+
+    def __setstate__(self, _state: object) -> None: ...
+
+    def append(self, _item: object) -> None: ...
+
+    def extend(self, _items: object) -> None: ...
+
+    def add(self, _item: object) -> None: ...
+
+    def __setitem__(self, _key: object, _value: object) -> None: ...
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # it may be a key, or in a set
+
+
+# The Python unpickler, not the C one: a memo index of 2**32 makes the latter allocate 64 GB.
+class _InertUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(stream, encoding="latin1")
+        self.named: dict[str, type[_Inert]] = {}
+        self.storages: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> type[_Inert]:
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        return self.named.setdefault(full, type("_Inert", (_Inert,), {"asks": full}))
+
+    def persistent_load(self, pid: Any) -> _Inert:
+        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] in ("storage", b"storage"):
+            _, kind, key, _, count, *_ = pid
+            if not isinstance(count, int) or count < 0:
+                raise ValueError(f"storage {key} has {count!r} elements")
+            size = count * _ELEMENT_SIZE.get(str(kind.asks).rpartition(".")[2], 1)
+            self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
+        return _Inert()
+
+
+def _survey(unpickler: _InertUnpickler) -> Survey:
+    top = unpickler.load()
+    keys = tuple(str(key) for key in top) if isinstance(top, dict) else ()
+    return Survey(tuple(unpickler.named), unpickler.storages, keys)

@@ -1,0 +1,223 @@
+"""What `read_checkpoint` finds in the files that training scripts write."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from nets import Small, trained_small
+from safetensors.torch import save_file
+from torch import nn
+
+from bnuq.errors import ModelError, UntrustedCodeError
+from bnuq.models.checkpoint import fitted, read_checkpoint
+
+STATE = trained_small().state_dict()
+
+
+def saved(path: Path, what: object, *, legacy: bool = False) -> Path:
+    torch.save(what, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def assert_is_state(found, expected=STATE):
+    assert found is not None
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value)
+
+
+@pytest.mark.parametrize(("legacy", "form"), [(False, "state dict (zip)"), (True, "state dict (legacy pickle)")])
+def test_a_state_dict_comes_back_as_it_was_saved_whatever_its_suffix(tmp_path, legacy, form):
+    checkpoint = read_checkpoint(saved(tmp_path / "weights.jpg", STATE, legacy=legacy))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.form == form
+    assert (checkpoint.key, checkpoint.stripped, checkpoint.module) == (None, (), None)
+    assert len(checkpoint.sha256) == 64
+
+
+def test_safetensors_come_back_with_their_metadata(tmp_path):
+    save_file(STATE, tmp_path / "m.pt", metadata={"format": "pt"})
+    checkpoint = read_checkpoint(tmp_path / "m.pt")
+    assert checkpoint.form == "safetensors"
+    assert checkpoint.metadata == {"format": "pt"}
+    assert {name: value.tolist() for name, value in checkpoint.state.items()} == {
+        name: value.tolist() for name, value in STATE.items()
+    }
+
+
+@pytest.mark.parametrize("prefixes", [["module."], ["_orig_mod."], ["_orig_mod.", "module."], ["model.", "net."]])
+def test_the_prefixes_of_wrappers_come_off_and_are_named(tmp_path, prefixes):
+    prefixed = {"".join(prefixes) + name: value for name, value in STATE.items()}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", prefixed))
+    assert_is_state(checkpoint.state)
+    assert list(checkpoint.stripped) == prefixes
+
+
+def test_a_prefix_that_only_some_names_have_stays(tmp_path):
+    mixed = {"model.a": torch.ones(1), "head.b": torch.ones(1)}
+    assert list(read_checkpoint(saved(tmp_path / "m.pt", mixed)).state) == ["model.a", "head.b"]
+
+
+def test_prefixes_that_the_network_has_itself_go_back_on(tmp_path):
+    wrapped = {f"module.model.{name}": value for name, value in STATE.items()}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", wrapped))
+    assert checkpoint.stripped == ("module.", "model.")
+    again = fitted(checkpoint, [f"model.{name}" for name in STATE])
+    assert again.stripped == ("module.",)
+    assert_is_state(again.state, {f"model.{name}": value for name, value in STATE.items()})
+
+
+def test_weights_beside_the_network_are_left_out_with_a_note_when_the_rest_is_all_that_is_expected(tmp_path):
+    lightning = {f"model.{name}": value for name, value in STATE.items()} | {"loss.weight": torch.ones(3)}
+    checkpoint = fitted(read_checkpoint(saved(tmp_path / "m.ckpt", {"state_dict": lightning})), STATE)
+    assert_is_state(checkpoint.state)
+    assert checkpoint.notes == ("1 tensors outside 'model.' were left out: loss.weight",)
+
+
+def test_an_averaged_model_loses_its_counter_and_its_prefix(tmp_path):
+    averaged = torch.optim.swa_utils.AveragedModel(trained_small())
+    assert_is_state(read_checkpoint(saved(tmp_path / "m.pt", averaged.state_dict())).state)
+
+
+def test_the_averaged_weights_are_preferred_and_named(tmp_path):
+    other = {name: torch.zeros_like(value) for name, value in STATE.items()}
+    holds = {"model": other, "state_dict": other, "state_dict_ema": STATE, "optimizer": {"state": {}}, "epoch": 3}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", holds))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.key == "state_dict_ema"
+    assert checkpoint.metadata == {"epoch": 3}
+
+
+@pytest.mark.parametrize("key", ["model_ema", "ema", "state_dict", "model", "net", "weights", "anything"])
+def test_weights_are_found_below_the_usual_keys_or_the_only_one(tmp_path, key):
+    checkpoint = read_checkpoint(
+        saved(tmp_path / "m.pt", {key: STATE, "best": torch.tensor(0.9)} if key != "anything" else {key: STATE})
+    )
+    assert_is_state(checkpoint.state)
+    assert checkpoint.key == key
+
+
+def test_weights_are_found_two_keys_down(tmp_path):
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": {"state_dict": STATE}}))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.key == "model.state_dict"
+
+
+def test_two_state_dicts_that_nothing_tells_apart_are_an_error_that_names_them(tmp_path):
+    path = saved(tmp_path / "m.pt", {"generator": STATE, "critic": STATE})
+    with pytest.raises(ModelError, match=r"m\.pt: holds several state dicts, critic, generator"):
+        read_checkpoint(path)
+
+
+def test_entries_that_are_no_tensors_are_left_out_with_a_note(tmp_path):
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", dict(STATE) | {"epoch": 3, "name": "x"}))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.notes == ("2 entries that are no tensors were left out: epoch, name",)
+
+
+def test_a_lightning_checkpoint_of_plain_values_is_read_as_a_dict(tmp_path):
+    holds = {
+        "pytorch-lightning_version": "2.4.0",
+        "epoch": 9,
+        "state_dict": {f"model.{name}": value for name, value in STATE.items()},
+        "hyper_parameters": {"batch_size": 64, "lr": 0.1},
+        "callbacks": {},
+    }
+    checkpoint = read_checkpoint(saved(tmp_path / "last.ckpt", holds))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.train_batch_size == 64
+    assert checkpoint.metadata["epoch"] == 9
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_objects_beside_the_weights_need_trust_and_then_give_their_plain_values(tmp_path, legacy):
+    holds = {
+        "pytorch-lightning_version": "2.4.0",
+        "state_dict": dict(STATE),
+        "hyper_parameters": Namespace(batch_size=32),
+    }
+    path = saved(tmp_path / "last.ckpt", holds, legacy=legacy)
+    with pytest.raises(UntrustedCodeError, match=r"argparse\.Namespace would have to run.*Lightning.*--trust-pickle"):
+        read_checkpoint(path)
+    assert read_checkpoint(path, trust_pickle=True).train_batch_size == 32
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickled_network_needs_trust(tmp_path, legacy):
+    path = saved(tmp_path / "whole.pt", trained_small(), legacy=legacy)
+    with pytest.raises(UntrustedCodeError, match=r"nets\.Small, .*Nothing was run.*add --trust-pickle"):
+        read_checkpoint(path)
+    checkpoint = read_checkpoint(path, trust_pickle=True)
+    assert isinstance(checkpoint.module, Small)
+    assert (checkpoint.form, checkpoint.state) == ("pickled module", None)
+
+
+def test_a_pickled_network_whose_class_is_gone_is_one_message(tmp_path, monkeypatch):
+    path = saved(tmp_path / "whole.pt", trained_small())
+    monkeypatch.delattr("nets.Small")
+    with pytest.raises(ModelError, match=r"whole\.pt: needs code that is not here: .*Small"):
+        read_checkpoint(path, trust_pickle=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_that_are_not_finite_are_an_error_that_names_the_first(tmp_path, value, dtype):
+    state = {"a": torch.ones(2, dtype=dtype), "b": torch.tensor([1, value], dtype=dtype)}
+    path = saved(tmp_path / "m.pt", state)
+    with pytest.raises(ModelError, match=r"m\.pt: b holds NaN or infinite values \(1 of 2 tensors do\)"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ({"epoch": 3}, r"holds no state dict but a dict of epoch"),
+        ([1, 2], r"holds no state dict but a list"),
+        (torch.ones(3), r"holds no state dict but a Tensor"),
+        ({}, r"holds no state dict but a dict of nothing"),
+    ],
+)
+def test_a_file_without_weights_says_what_it_holds(tmp_path, what, text):
+    path = saved(tmp_path / "m.pt", what)
+    with pytest.raises(ModelError, match=text):
+        read_checkpoint(path)
+
+
+def test_quantized_and_sparse_and_meta_tensors_are_refused_by_name(tmp_path):
+    for odd in (
+        torch.eye(3).to_sparse(),
+        torch.ones(3, device="meta"),
+    ):
+        path = saved(tmp_path / "m.pt", {"odd": odd})
+        with pytest.raises(ModelError, match="odd is a quantized, sparse or empty"):
+            read_checkpoint(path)
+
+
+def test_loading_leaves_the_search_path_alone(tmp_path):
+    import sys
+
+    before = list(sys.path)
+    read_checkpoint(saved(tmp_path / "whole.pt", nn.Linear(1, 1)), trust_pickle=True)
+    assert sys.path == before
+
+
+PUBLISHED = {
+    "camvid_seg_bn_dropout.pt": ("state dict (zip)", None, ()),
+    "fmnist_mlp_bn.pt": ("state dict (legacy pickle)", None, ()),
+    "mnist_mlp_bn.pt": ("state dict (legacy pickle)", None, ()),
+    "resnet20-12fca82f.th": ("state dict (legacy pickle)", "state_dict", ("module.",)),
+    "resnet32-d509ac18.th": ("state dict (legacy pickle)", "state_dict", ("module.",)),
+    "resnet56-4bfd9763.th": ("state dict (legacy pickle)", "state_dict", ("module.",)),
+    "svhn_cnn_bn_dropout.pth": ("state dict (zip)", None, ()),
+}
+
+
+@pytest.mark.skipif("BNUQ_TEST_DATA" not in os.environ, reason="BNUQ_TEST_DATA does not name the published checkpoints")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_checkpoints_saved_on_a_gpu_are_read_on_a_cpu(name):
+    checkpoint = read_checkpoint(Path(os.environ["BNUQ_TEST_DATA"]) / "checkpoints" / name)
+    assert (checkpoint.form, checkpoint.key, checkpoint.stripped) == PUBLISHED[name]
+    assert {value.device.type for value in checkpoint.state.values()} == {"cpu"}
+    assert any(key.endswith("running_var") for key in checkpoint.state)

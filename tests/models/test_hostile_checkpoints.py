@@ -1,0 +1,246 @@
+"""Files that are damaged, forged or something else: each is one message, and none of them runs anything."""
+
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from nets import trained_small
+from safetensors.torch import save_file
+
+from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
+from bnuq.models.checkpoint import read_checkpoint
+
+STATE = trained_small().state_dict()
+
+
+class Evil:
+    """Writes a marker file while it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.marker}'",)
+
+
+def written(path: Path, form: str) -> Path:
+    if form == "safetensors":
+        save_file(STATE, path)
+    else:
+        torch.save(STATE, path, _use_new_zipfile_serialization=form == "zip")
+    return path
+
+
+def assert_one_message(path: Path, text: str = ".", error: type[BnuqError] = ModelError) -> None:
+    with pytest.raises(error, match=text) as caught:
+        read_checkpoint(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("inside", ["alone", "beside weights"])
+def test_an_evil_checkpoint_does_not_run_and_is_named(tmp_path, legacy, inside):
+    marker = tmp_path / "ran"
+    holds = Evil(marker) if inside == "alone" else {"state_dict": dict(STATE), "extra": Evil(marker)}
+    path = tmp_path / "evil.pt"
+    torch.save(holds, path, _use_new_zipfile_serialization=not legacy)
+    assert_one_message(path, r"(posix|nt)\.system would have to run. Nothing was run", UntrustedCodeError)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("trust_pickle", [False, True])
+def test_an_evil_bare_pickle_does_not_run_even_when_trusted_for_torch_did_not_write_it(
+    tmp_path, protocol, trust_pickle
+):
+    marker = tmp_path / "ran"
+    path = tmp_path / "bare.pt"
+    path.write_bytes(pickle.dumps(Evil(marker), protocol=protocol))
+    with pytest.raises(ModelError, match=r"bare\.pt: is "):
+        read_checkpoint(path, trust_pickle=trust_pickle)
+    assert not marker.exists()
+
+
+def test_an_exported_program_is_refused_before_anything_in_it_is_loaded(tmp_path):
+    marker = tmp_path / "ran"
+    inner = io.BytesIO()
+    torch.save(Evil(marker), inner)
+    for members in (
+        {"e/archive_format": b"pt2", "e/data/sample_inputs/model.pt": inner.getvalue(), "e/models/model.json": b"{}"},
+        {"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": inner.getvalue()},
+        {"e/archive_format": b"pt2", "e/data.pkl": pickle.dumps(Evil(marker), protocol=2)},
+    ):
+        with zipfile.ZipFile(tmp_path / "evil.pt2", "w") as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+        assert_one_message(tmp_path / "evil.pt2", "exported program .* can run code")
+    assert not marker.exists()
+
+
+def test_torchscript_is_refused_by_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "s.pt", "w") as archive:
+        for name in ("s/data.pkl", "s/code/__torch__/net.py", "s/constants.pkl"):
+            archive.writestr(name, b"")
+    assert_one_message(tmp_path / "s.pt", "is a TorchScript archive, which is not supported yet")
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
+@pytest.mark.parametrize("keep", [0, 1, 10, 100, 0.5, -30, -1])
+def test_a_truncated_file_is_one_message(tmp_path, form, keep):
+    path = written(tmp_path / "m.pt", form)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
+    assert_one_message(path)
+
+
+def test_any_flipped_bit_of_a_zip_is_noticed_or_harmless(tmp_path):
+    path = written(tmp_path / "m.pt", "zip")
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        weights = next(m for m in archive.infolist() if m.filename.endswith("data/0"))
+    inside = data.find(STATE["first.weight"].numpy().tobytes())
+    assert weights.header_offset < inside
+    data[inside + 5] ^= 1
+    path.write_bytes(data)
+    assert_one_message(path, r"m/data/0 does not match its checksum|is damaged.*CRC")
+    rng = np.random.default_rng(0)
+    for at in rng.choice(len(data), 60, replace=False):
+        flipped = bytearray(written(path, "zip").read_bytes())
+        flipped[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(flipped)
+        try:
+            state = read_checkpoint(path).state
+        except BnuqError:
+            continue
+        assert all(torch.equal(state[name], value) for name, value in STATE.items())
+
+
+@pytest.mark.parametrize("form", ["legacy", "safetensors"])
+def test_flipped_bits_elsewhere_give_weights_or_one_message(tmp_path, form):
+    path = written(tmp_path / "m.pt", form)
+    original = path.read_bytes()
+    rng = np.random.default_rng(1)
+    for at in rng.choice(min(len(original), 1500), 150, replace=False):
+        flipped = bytearray(original)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        path.write_bytes(flipped)
+        try:
+            read_checkpoint(path)
+        except BnuqError as error:
+            assert str(error).startswith(f"{path}: ")
+
+
+def test_a_zip_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/data.pkl", pickle.dumps({}, protocol=2))
+        archive.writestr("m/data/0", bytes(50_000_000))
+    assert_one_message(path, r"unpack to 5\d+ bytes, the file has \d{5}\.")
+
+
+def forged(source: Path, target: Path, *, data_pkl=lambda data: data) -> Path:
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for member in old.infolist():
+            data = old.read(member)
+            new.writestr(member.filename, data_pkl(data) if member.filename.endswith("/data.pkl") else data)
+    return target
+
+
+def test_a_zip_whose_tensor_claims_more_than_its_storage_is_refused(tmp_path):
+    torch.save({"w": torch.ones(200)}, tmp_path / "m.pt")
+    path = forged(tmp_path / "m.pt", tmp_path / "f.pt", data_pkl=lambda d: d.replace(b"K\xc8", b"J\x00\x00\x00\x10", 1))
+    assert_one_message(path, r"storage 0 needs 1073741824 bytes and has 800")
+
+
+def test_a_tensor_spread_over_one_value_is_refused(tmp_path):
+    torch.save({"w": torch.ones(1).expand(10**9)}, tmp_path / "m.pt")
+    assert_one_message(tmp_path / "m.pt", r"w has shape \(1000000000,\), more than the file holds")
+
+
+def test_a_legacy_file_whose_tensor_claims_more_than_follows_is_refused(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.ones(200)}, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes().replace(b"K\xc8", b"J\x00\x00\x00\x10", 1))
+    assert_one_message(path, r"its tensors need 10737418\d\d bytes and \d+ follow")
+
+
+def test_a_legacy_file_whose_storages_are_not_listed_is_refused(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.ones(200)}, path, _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    following = data.rindex(b"\x80\x02]q")
+    path.write_bytes(data[:following] + pickle.dumps([], protocol=2))
+    assert_one_message(path, "its list of storages is not the one that its tensors use")
+
+
+def test_a_pickle_with_an_enormous_memo_index_takes_no_memory(tmp_path):
+    path = tmp_path / "m.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data.pkl", b"\x80\x02}r\xff\xff\xff\xff.")
+        archive.writestr("m/version", b"3\n")
+    assert_one_message(path, "holds no state dict")
+
+
+def test_a_zip_that_lists_a_member_twice_is_refused(tmp_path):
+    path = written(tmp_path / "m.pt", "zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("M/data.pkl", b"")
+    assert_one_message(path, "lists a member twice")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"w": {"dtype": "F32", "shape": [1_000_000_000], "data_offsets": [0, 4_000_000_000]}},
+        {"w": {"dtype": "F32", "shape": [100], "data_offsets": [0, 8]}},
+        {"w": {"dtype": "XX", "shape": [2], "data_offsets": [0, 8]}},
+        {"w": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 8]}},
+        {},
+    ],
+)
+def test_a_safetensors_header_that_lies_is_one_message(tmp_path, header):
+    text = json.dumps(header).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8 if header else 0))
+    assert_one_message(tmp_path / "m.safetensors")
+
+
+def test_a_safetensors_header_longer_than_the_file_is_one_message(tmp_path):
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", 2**31) + b'{"w": 1}')
+    assert_one_message(tmp_path / "m.safetensors", "is damaged or incomplete")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git-lfs pointer.*git lfs pull"),
+        (b"<!DOCTYPE html><html></html>", "is a web page, so the download went wrong"),
+        (b"hello [bold]world[/bold]\n", r"is a text file \(it begins 'hello \[bold\]world\[/bold\]'\)"),
+        (b"", r"is empty \(0 bytes\)"),
+        (b"\x08\x07\x12\x07pytorch\x1a\x052.1.0:\x80\x01", "is an ONNX graph.*nothing is left to sample"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(100), "is an HDF5 file"),
+        (b"\x1f\x8b\x08\x00" + bytes(40), "is a gzip archive: unpack it first"),
+        (b"PK\x05\x06" + bytes(18), "is a zip archive without a data.pkl; it holds nothing"),
+        (bytes(range(200, 255)), "no kind of file that is known here"),
+        (pickle.dumps({"a": 1}), "is a pickle, but not one that torch.save wrote"),
+        (b"\x80\x02" + bytes(50), "is damaged or incomplete"),
+    ],
+)
+def test_other_files_are_told_by_what_they_are(tmp_path, data, text):
+    (tmp_path / "m.pt").write_bytes(data)
+    assert_one_message(tmp_path / "m.pt", text)
+
+
+def test_arrays_folders_and_missing_files_are_told_by_what_they_are(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    assert_one_message(tmp_path / "a.npz", "it holds NumPy arrays")
+    assert_one_message(tmp_path, "is a folder.*Name the file inside it")
+    assert_one_message(tmp_path / "none.pt", "there is no such file")

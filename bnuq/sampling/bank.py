@@ -1,0 +1,144 @@
+"""The bank: T joint draws of ω, kept as plain arrays that outlive the network and the training data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import Float, Int64
+
+from bnuq.errors import ResultError
+from bnuq.files.hdf5 import open_hdf5
+from bnuq.files.writing import write_bytes
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """T draws of one layer: the mean and the biased variance of each channel over a mini-batch (and its positions)."""
+
+    name: str
+    eps: float
+    mean: Float[np.ndarray, "sample channel"]
+    var: Float[np.ndarray, "sample channel"]
+    count: Int64[np.ndarray, " sample"]  # values per channel that the statistics were taken over
+
+    @property
+    def dead_channels(self) -> int:
+        """Channels whose variance falls below 10 ε in some draw: what they say of a query is decided by ε."""
+        return int((self.var < 10 * self.eps).any(axis=0).sum())
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """T joint draws of every stochastic BatchNorm layer, in execution order. Source: Teye et al. 2018, Algorithm 1.
+
+    `fingerprint` ties the draws to the network they were taken from; `indices` (T, b) are the reference rows of each
+    mini-batch, None where the batches were given.
+    """
+
+    layers: tuple[LayerStatistics, ...]
+    fingerprint: str
+    batch_size: int
+    seed: int | None = None
+    indices: Int64[np.ndarray, "sample batch"] | None = None
+
+    @property
+    def samples(self) -> int:
+        return len(self.layers[0].mean)
+
+    def __getitem__(self, draws: slice) -> BatchStatistics:
+        """A part of the draws, in order."""
+        layers = tuple(replace(m, mean=m.mean[draws], var=m.var[draws], count=m.count[draws]) for m in self.layers)
+        return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
+
+    def pooled(self) -> BatchStatistics:
+        """One draw: the population statistics over all mini-batches together. Source: Wu & Johnson 2021 (PreciseBN)."""
+        return replace(self, layers=tuple(_pooled(layer) for layer in self.layers), indices=None)
+
+    def save(self, path: str | Path) -> None:
+        """Write the bank to an HDF5 file, beside and renamed."""
+        with h5py.File("bank", "w", driver="core", backing_store=False) as file:
+            file.attrs["bnuq_bank"] = 1
+            self.write_to(file)
+            file.flush()
+            data = file.id.get_file_image()
+        write_bytes(Path(path), data)
+
+    def write_to(self, group: Any) -> None:
+        """Lay the bank out in an open HDF5 group: one group a layer, numbered in execution order."""
+        group.attrs["fingerprint"] = self.fingerprint
+        group.attrs["batch_size"] = self.batch_size
+        if self.seed is not None:
+            group.attrs["seed"] = self.seed
+        draw = group.create_dataset("draw", data=np.arange(self.samples))
+        draw.make_scale("draw")
+        if self.indices is not None:
+            indices = group.create_dataset("indices", data=self.indices, compression="gzip", compression_opts=1)
+            position = group.create_dataset("position", data=np.arange(self.indices.shape[1]))
+            position.make_scale("position")
+            indices.dims[0].attach_scale(draw)
+            indices.dims[1].attach_scale(position)
+        for order, layer in enumerate(self.layers):
+            room = group.create_group(f"layer{order:03d}")
+            room.attrs["name"], room.attrs["eps"] = layer.name, layer.eps
+            channel = room.create_dataset("channel", data=np.arange(layer.mean.shape[1]))
+            channel.make_scale("channel")
+            for name, values in (("mean", layer.mean), ("var", layer.var), ("count", layer.count)):
+                data = room.create_dataset(name, data=values)
+                data.dims[0].attach_scale(draw)
+                if values.ndim == 2:
+                    data.dims[1].attach_scale(channel)
+
+    @classmethod
+    def load(cls, path: str | Path) -> BatchStatistics:
+        """The bank saved in `path`; ResultError where that is not one."""
+        with open_hdf5(Path(path), what="bank of batch statistics") as file:
+            if file.attrs.get("bnuq_bank") != 1:
+                raise ResultError(f"{path} is not a bank of batch statistics; expected a file written by omega.save().")
+            return cls.read_from(file, str(path))
+
+    @classmethod
+    def read_from(cls, group: Any, where: str) -> BatchStatistics:
+        """The bank in an open HDF5 group."""
+        try:
+            layers = tuple(
+                LayerStatistics(
+                    name=str(room.attrs["name"]),
+                    eps=float(room.attrs["eps"]),
+                    mean=room["mean"][()],
+                    var=room["var"][()],
+                    count=room["count"][()],
+                )
+                for key, room in sorted(group.items())
+                if key.startswith("layer")
+            )
+            bank = cls(
+                layers=layers,
+                fingerprint=str(group.attrs["fingerprint"]),
+                batch_size=int(group.attrs["batch_size"]),
+                seed=int(group.attrs["seed"]) if "seed" in group.attrs else None,
+                indices=group["indices"][()] if "indices" in group else None,
+            )
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise ResultError(f"{where}: the bank of batch statistics is incomplete or damaged ({error}).") from error
+        shapes = {(m.mean.shape == m.var.shape and m.mean.ndim == 2, len(m.mean), len(m.count)) for m in layers}
+        if len(shapes) != 1 or shapes != {(True, bank.samples, bank.samples)}:
+            raise ResultError(f"{where}: the layers of the bank do not hold the same number of draws.")
+        if not all(np.isfinite(m.mean).all() and np.isfinite(m.var).all() and (m.var >= 0).all() for m in layers):
+            raise ResultError(f"{where}: the bank holds values that are no batch statistics (NaN, inf or negative).")
+        return bank
+
+
+def _pooled(layer: LayerStatistics) -> LayerStatistics:
+    weight = (layer.count / layer.count.sum())[:, None]
+    mean = (weight * layer.mean.astype(np.float64)).sum(0)
+    var = (weight * (layer.var + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
+    return replace(
+        layer,
+        mean=mean[None].astype(layer.mean.dtype),
+        var=var[None].astype(layer.var.dtype),
+        count=layer.count.sum(keepdims=True),
+    )

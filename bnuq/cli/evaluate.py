@@ -1,0 +1,136 @@
+"""`bnuq evaluate`: draw samples of a trained network, score them, and tell the OOD sets apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bnuq.errors import RequestError
+from bnuq.run import Options, Precision, Run, resolve, resolve_again
+
+REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
+
+
+def command(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A checkpoint (model.pt) or a run file (model.toml); without one, bnuq.toml here."),
+    ] = None,
+    train: Annotated[str | None, typer.Option(help=f"Reference that mini-batches are drawn from: {REFERENCE}.")] = None,
+    test: Annotated[str | None, typer.Option(help="Labelled test set.")] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Points held out of training.")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="mcbn, mcdo, mcbn+mcdo, deterministic; repeat it, or use commas.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", "-T", help="Stochastic passes T.", show_default="64")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "-b", help="Size b of MCBN's mini-batches.", show_default="training's")
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Arithmetic: float32 or float64.")] = "float32",
+    chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Result file.", show_default="MODEL.bnuq.h5")] = None,
+    save_samples: Annotated[bool, typer.Option("--save-samples", help="Keep the raw outputs (T, n, K).")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")] = None,
+    again: Annotated[
+        Path | None, typer.Option("--from", help="Run again what this result file holds.", metavar="RESULT")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")] = False,
+    trust_pickle: Annotated[
+        bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")
+    ] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run code named by a file that was merely found, and remember that.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Evaluate the uncertainty of a trained network: how large it is, whether it means anything, and whether it tells
+    unfamiliar data apart. Writes one HDF5 file and prints a report."""
+    options = Options(
+        arch=arch,
+        train=train,
+        test=test,
+        ood=_listed(ood),
+        validation=validation,
+        methods=_listed(method),
+        samples=samples,
+        batch_size=batch_size,
+        layers=_listed(layers),
+        seed=seed,
+        device=device,
+        precision=_precision(precision),
+        chunk_size=chunk_size,
+        limit=limit,
+        out=out,
+        save_samples=save_samples,
+        data_root=data_root,
+        trust_pickle=trust_pickle,
+        trust_code=trust_code,
+    )
+    run = _run(model, again, options)
+    replaced = run.out.exists()
+
+    from bnuq.cli.progress import bars
+    from bnuq.evaluate import evaluate
+    from bnuq.progress import silent
+
+    result = evaluate(run, progress=silent if quiet else bars)
+    if as_json:
+        from bnuq.results.summary import summary
+
+        typer.echo(json.dumps(summary(result), ensure_ascii=False, indent=2))
+    elif not quiet:
+        from bnuq.report.terminal import print_report
+
+        print_report(result, sys.stdout)
+        if replaced:
+            typer.echo("(an earlier result of that name was replaced)")
+    if strict and result.cautions:
+        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
+        raise RequestError(f"--strict: there were warnings ({codes}). The result file was written.")
+
+
+def _run(model: str | None, again: Path | None, options: Options) -> Run:
+    if again is None:
+        return resolve(model, options, folder=Path.cwd())
+    if model is not None:
+        raise RequestError(f"--from {again} runs a result file again; it takes no model ({model}) beside it.")
+    from bnuq.results.file import read
+
+    return resolve_again(dict(read(again).run), again.resolve(), options, folder=Path.cwd())
+
+
+def _listed(values: list[str] | None) -> tuple[str, ...] | None:
+    """The values of a repeatable option; commas separate, except in the name of a file that exists."""
+    if values is None:
+        return None
+    return tuple(
+        part.strip()
+        for value in values
+        for part in ([value] if Path(value.rpartition("=")[2]).exists() else value.split(","))
+        if part.strip()
+    )
+
+
+def _precision(text: str) -> Precision:
+    if text not in ("float32", "float64"):
+        raise RequestError(f"--precision is {text}; expected float32 or float64.")
+    return text

@@ -1,0 +1,19 @@
+"""`bnuq methods`: how bnuq makes a network stochastic."""
+
+from __future__ import annotations
+
+import typer
+
+METHODS = {
+    "deterministic": "The network as it is, in evaluation mode. Always runs beside the others.",
+    "mcbn": "Monte Carlo Batch Normalization: every pass normalises by the statistics of a random mini-batch of the "
+    "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
+    "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
+    "mcbn+mcdo": "Both at once.",
+}
+
+
+def command() -> None:
+    """List the methods, and what each needs."""
+    for name, text in METHODS.items():
+        typer.echo(f"{name:14} {text}")

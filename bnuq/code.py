@@ -1,0 +1,259 @@
+"""Whose code runs: the factories that a user or a file names, found, allowed or refused, and loaded.
+
+What the user names runs. What a merely found file names (a run file beside a checkpoint, a result file) runs only with
+`--trust-code`, which is remembered by the SHA-256 of the naming file and of the code file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bnuq.errors import BnuqError, RequestError, ResultError, UntrustedCodeError
+from bnuq.files.content import sha256_of_file
+from bnuq.files.folders import config_folder
+from bnuq.files.writing import write_bytes
+
+
+@dataclass(frozen=True)
+class NamedBy:
+    """Who named a piece of code: the merely found `file`, or the user themselves where that is None."""
+
+    file: Path | None = None
+
+
+BY_USER = NamedBy()
+
+
+def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust: bool = False) -> Callable[..., Any]:
+    """The function that `spec` names: `file.py:factory`, relative to `base`, or `package.module:factory`.
+
+    While it loads, and whenever it is called, the folder of its file is importable, and not afterwards: two checkpoints
+    may each have their own `layers.py`. An exception in it becomes one RequestError that says where it was raised.
+    With `trust`, what a found file names is run and remembered.
+
+    Raises UntrustedCodeError, before anything ran, for code that only a found file names; RequestError for a spec,
+    a file, a module or a function that is not there.
+    """
+    place, colon, function = spec.rpartition(":")
+    if not colon or not place or not function.isidentifier():
+        raise RequestError(f"{spec!r} names no code; expected file.py:function or package.module:function.")
+    if not names_a_file(spec):
+        return _from_module(spec, place, function, base=base, named_by=named_by, trust=trust)
+    path = (base / Path(place).expanduser()).resolve()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise RequestError(f"{spec}: cannot read {path}: {why}. Check the path.") from error
+    _allow(spec, hashlib.sha256(source).hexdigest(), str(path), named_by=named_by, trust=trust)
+    return _from_source(spec, path, source, function)
+
+
+def names_a_file(spec: str) -> bool:
+    """Whether `spec` is of the form `file.py:function`."""
+    return spec.rpartition(":")[0].lower().endswith(".py")
+
+
+def remember(naming_file: Path, code_file: Path) -> None:
+    """Trust, from now on, what `naming_file` names in `code_file`, as long as neither changes.
+
+    A configuration folder that cannot be written is no error: the question is asked again next time.
+    """
+    _remember(sha256_of_file(naming_file), sha256_of_file(code_file), f"{naming_file}: {code_file}")
+
+
+@contextlib.contextmanager
+def told_as_one_message(spec: str, path: Path | None = None) -> Iterator[None]:
+    """Turn what the user's code raises into a RequestError: which exception, and where in `path`."""
+    try:
+        yield
+    except BnuqError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:300]
+        raise RequestError(
+            f"{spec}: {type(error).__name__} at {_place_of(error, path)}{': ' if said else ''}{said}"
+            f"{'' if said.endswith('.') else '.'} Mend the code, or name another function."
+        ) from error
+
+
+def _from_source(spec: str, path: Path, source: bytes, function: str) -> Callable[..., Any]:
+    # Compiled from the bytes that were hashed: a loader would take an older __pycache__ that nobody has looked at.
+    name = f"bnuq_code_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    module = importlib.util.module_from_spec(module_spec)
+    importable = functools.partial(_importable, path.parent, {})
+    before = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses look their module up while the class is made
+    try:
+        with told_as_one_message(spec, path), importable():
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+        factory = _function_of(module, function, f"{path}")
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
+    return _guarded(factory, spec, path, importable)
+
+
+def _from_module(
+    spec: str, name: str, function: str, *, base: Path, named_by: NamedBy, trust: bool
+) -> Callable[..., Any]:
+    with _on_path(base):
+        found = _module_spec(name)
+        if found is None:
+            raise RequestError(
+                f"{spec}: there is no module {name!r} in this environment. "
+                "Install it, or name a file as file.py:function."
+            )
+        origin = Path(found.origin) if found.has_location and found.origin else None
+        digest = sha256_of_file(origin) if origin else None
+        _allow(spec, digest, str(origin or name), named_by=named_by, trust=trust)
+        known = set(sys.modules)
+        try:
+            with told_as_one_message(spec, origin):
+                module = importlib.import_module(name)
+        except BaseException:
+            top = name.partition(".")[0]
+            for loaded in set(sys.modules) - known:
+                if loaded.partition(".")[0] == top:
+                    del sys.modules[loaded]
+            raise
+    factory = _function_of(module, function, name)
+    return _guarded(factory, spec, origin, functools.partial(_on_path, base))
+
+
+def _module_spec(name: str) -> ModuleSpec | None:
+    """Where a module's code lies. Unlike `importlib.util.find_spec`, without running its parents."""
+    top, *rest = name.split(".")
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    for depth, _ in enumerate(rest, start=2):
+        if found is None or found.submodule_search_locations is None:
+            return None
+        found = PathFinder.find_spec(".".join([top, *rest][:depth]), found.submodule_search_locations)
+    return found
+
+
+def _function_of(module: ModuleType, function: str, where: str) -> Callable[..., Any]:
+    factory = getattr(module, function, None)
+    if callable(factory):
+        return factory
+    public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
+    own = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    there = ", ".join(sorted(own or public)[:20]) or "no functions at all"
+    raise RequestError(f"{where}: has no function {function!r}; it has {there}.")
+
+
+def _guarded(
+    factory: Callable[..., Any],
+    spec: str,
+    path: Path | None,
+    importable: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Callable[..., Any]:
+    @functools.wraps(factory, updated=())
+    def guarded(*args: object, **kwargs: object) -> Any:
+        with told_as_one_message(spec, path), importable():
+            return factory(*args, **kwargs)
+
+    return guarded
+
+
+@contextlib.contextmanager
+def _importable(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]:
+    """`folder` importable inside the block; modules that came from it are kept in `siblings` between blocks."""
+    known = {name.partition(".")[0] for name in sys.modules}
+    sys.modules.update(siblings)
+    try:
+        with _on_path(folder):
+            yield
+    finally:
+        ours = {
+            top for top in {n.partition(".")[0] for n in sys.modules} - known if _lies_in(sys.modules.get(top), folder)
+        }
+        for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+            siblings[name] = sys.modules.pop(name)
+
+
+def _lies_in(module: ModuleType | None, folder: Path) -> bool:
+    """Directly: a virtual environment inside the project's folder is not the project's code."""
+    if module is None:
+        return False
+    own = module.__name__
+    file = getattr(module, "__file__", None)
+    places = [Path(file)] if file else [Path(place) for place in getattr(module, "__path__", ())]
+    return any(place in (folder / f"{own}.py", folder / own / "__init__.py", folder / own) for place in places)
+
+
+@contextlib.contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _place_of(error: BaseException, path: Path | None) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if path is not None and frame.filename == str(path)]
+    frame = (own or list(frames))[-1]
+    return f"{frame.filename}, line {frame.lineno}"
+
+
+def _allow(spec: str, digest: str | None, where: str, *, named_by: NamedBy, trust: bool) -> None:
+    if named_by.file is None:
+        return
+    naming = sha256_of_file(named_by.file)
+    if trust:
+        if digest is not None:
+            _remember(naming, digest, f"{named_by.file}: {spec}")
+        return
+    if digest is None or (naming, digest) not in _trusted():
+        raise UntrustedCodeError(
+            f"{named_by.file}: names code that you did not: {spec.rpartition(':')[2]} in {where}. "
+            f"Nothing was run. Read it; to run it, type --trust-code once (it is remembered until either file changes)."
+        )
+
+
+def _trusted() -> dict[tuple[str, str], str]:
+    """What was trusted before. A list that cannot be read trusts nothing."""
+    try:
+        entries = json.loads(_list_of_trusted().read_bytes())["trusted"]
+        return {(entry["named_by"], entry["code"]): entry["what"] for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _remember(naming: str, code: str, what: str) -> None:
+    trusted = _trusted() | {(naming, code): what}
+    entries = [{"named_by": n, "code": c, "what": w} for (n, c), w in trusted.items()]
+    with contextlib.suppress(OSError, ResultError):
+        _list_of_trusted().parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(_list_of_trusted(), json.dumps({"trusted": entries}, indent=1).encode())
+
+
+def _list_of_trusted() -> Path:
+    return config_folder() / "trusted.json"

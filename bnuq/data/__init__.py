@@ -1,0 +1,20 @@
+"""References to points: read from files, factories and the published data sets, and prepared as in training."""
+
+from bnuq.data.known import KnownSet, known_sets
+from bnuq.data.pipeline import augmented, normalized
+from bnuq.data.points import Points, check_labels, points_of, regression_targets
+from bnuq.data.reading import load_points, parse_reference, set_name
+
+__all__ = [
+    "KnownSet",
+    "Points",
+    "augmented",
+    "check_labels",
+    "known_sets",
+    "load_points",
+    "normalized",
+    "parse_reference",
+    "points_of",
+    "regression_targets",
+    "set_name",
+]

@@ -1,0 +1,182 @@
+"""The published data sets that are known by name, where they are looked for, and in which of their published forms."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from bnuq.data.points import Contents
+from bnuq.data.readers.cifar import read_cifar
+from bnuq.data.readers.common import readable
+from bnuq.data.readers.idx import read_idx
+from bnuq.data.readers.mat import read_mat
+from bnuq.data.readers.tables import read_csv
+from bnuq.errors import DataError
+from bnuq.files.folders import cache_folder
+
+Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A data set that has a name: its splits, and the places below a data root that are looked at, in order.
+
+    In a layout `{split}` stands for the split, and `{prefix}` for what MNIST's files call it (train, t10k).
+    """
+
+    name: str
+    task: Literal["classification", "regression"]
+    splits: tuple[str, ...]
+    layouts: tuple[tuple[Form, str], ...]
+    source: str
+
+
+def known_sets() -> tuple[KnownSet, ...]:
+    """All of them, in the order of a listing."""
+    return _KNOWN
+
+
+def known_set(reference: str) -> KnownSet | None:
+    """The set that `reference` (`NAME` or `NAME:split`) names, or None. `uci/boston` and `uci-boston` are the same."""
+    name = reference.partition(":")[0].lower().replace("uci/", "uci-")
+    return next((known for known in _KNOWN if known.name == name), None)
+
+
+def data_roots(data_root: Path | None = None) -> tuple[Path, ...]:
+    """The folders that known sets are looked for in, in order: `--data-root`, `$BNUQ_DATA`, the user's cache folder."""
+    chosen = os.environ.get("BNUQ_DATA")
+    return (*([data_root] if data_root else []), *([Path(chosen).expanduser()] if chosen else []), cache_folder())
+
+
+def places(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Iterator[tuple[Form, Path]]:
+    """Every place where that split may lie, in the order they are looked at."""
+    for root in roots:
+        for form, layout in known.layouts:
+            yield form, root / layout.format(split=split, prefix="t10k" if split == "test" else split)
+
+
+def read_known(reference: str, *, split_default: str, data_root: Path | None = None) -> tuple[Contents, str, Path]:
+    """What `NAME`, `NAME:split` or (of a UCI set) `NAME:split:K` names, its resolved reference, and where it lay.
+
+    Split K of a UCI set, 0 by default, is the one whose test rows `splits/test_KK.txt` lists.
+    Raises DataError for a split that there is none of, and, with every path looked at, for a set that is nowhere.
+    """
+    known = known_set(reference)
+    assert known is not None
+    split, _, fold = reference.partition(":")[2].partition(":")
+    split = split or split_default
+    uci = known.layouts[0][0] == "uci"
+    if split not in known.splits or (fold and not (uci and re.fullmatch(r"\d{1,2}", fold))):
+        forms = ", ".join(f"{known.name}:{each}" for each in known.splits)
+        also = f" (and {known.name}:{known.splits[0]}:K for its split K)" if uci else ""
+        raise DataError(f"{reference}: there is no such split; expected {forms}{also}.")
+    resolved = f"{known.name}:{split}" + (f":{int(fold)}" if fold else "")
+    looked_at = list(places(known, split, data_roots(data_root)))
+    there = next((place for place in looked_at if place[1].exists()), None)
+    if there is None:
+        raise DataError(
+            f"{resolved}: not found. Looked at:\n"
+            + "\n".join(f"  {path}" for _, path in looked_at)
+            + "\nSay where it is with --data-root FOLDER or the environment variable BNUQ_DATA, or name its file."
+        )
+    return _read(*there, split, int(fold or 0)), resolved, there[1]
+
+
+def _read(form: Form, path: Path, split: str, fold: int) -> Contents:
+    if form in ("cifar python", "cifar binary"):
+        suffix = ".bin" if form == "cifar binary" else ""
+        names = [f"data_batch_{i}{suffix}" for i in range(1, 6)] if split == "train" else [f"test_batch{suffix}"]
+        return read_cifar(path, names)
+    if form == "mat":
+        return read_mat(path)
+    if form == "idx":
+        return read_idx(path)
+    return _read_uci(path, split, fold)
+
+
+def _read_uci(path: Path, split: str, fold: int) -> Contents:
+    found = read_csv(path)
+    x, y = np.asarray(found.inputs), np.asarray(found.targets)
+    listed = path.parent / "splits" / f"test_{fold:02d}.txt"
+    if not listed.exists():
+        raise DataError(f"{listed}: there is no such file; expected the row numbers of test set {fold}, one a line.")
+    with readable(listed, "row numbers"):
+        rows = np.array([int(line) for line in listed.read_text().split()], dtype=np.int64)
+    if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
+        raise DataError(f"{listed}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
+    kept = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
+    return Contents(x[kept], y[kept], notes=(*found.notes, f"split {fold} by {listed.name}"))
+
+
+def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:
+    files = ("{prefix}-images-idx3-ubyte", "{prefix}-images-idx3-ubyte.gz", "{prefix}-images.idx3-ubyte")
+    return tuple(("idx", f"{folder}/{file}") for folder in folders for file in files)
+
+
+def _cifar(*folders: str) -> tuple[tuple[Form, str], ...]:
+    forms: tuple[tuple[Form, str], ...] = (
+        ("cifar python", "cifar-10-batches-py"),
+        ("cifar python", "cifar-10-python.tar.gz"),
+        ("cifar binary", "cifar-10-batches-bin"),
+        ("cifar binary", "cifar-10-binary.tar.gz"),
+    )
+    return tuple((form, f"{folder}{place}") for folder in folders for form, place in forms)
+
+
+_UCI = {
+    "boston": "Boston housing: 506 rows, 13 inputs.",
+    "concrete": "Concrete compressive strength: 1030 rows, 8 inputs.",
+    "energy": "Energy efficiency, heating load: 768 rows, 8 inputs.",
+    "kin8nm": "Forward kinematics of a robot arm (DELVE): 8192 rows, 8 inputs.",
+    "power": "Combined cycle power plant: 9568 rows, 4 inputs.",
+    "protein": "Physicochemical properties of protein tertiary structure: 45730 rows, 9 inputs.",
+    "wine": "Wine quality, red: 1599 rows, 11 inputs.",
+    "yacht": "Yacht hydrodynamics: 308 rows, 6 inputs.",
+}
+
+_KNOWN = (
+    KnownSet(
+        "cifar10",
+        "classification",
+        ("train", "test"),
+        _cifar("", "cifar10/"),
+        "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009.",
+    ),
+    KnownSet(
+        "svhn",
+        "classification",
+        ("train", "test", "extra"),
+        tuple(("mat", f"{folder}{{split}}_32x32.mat") for folder in ("svhn/", "SVHN/", "")),
+        "Netzer et al. 2011, Stanford; for non-commercial use.",
+    ),
+    KnownSet(
+        "mnist",
+        "classification",
+        ("train", "test"),
+        _idx("mnist", "MNIST/raw"),
+        "LeCun, Cortes and Burges; cite LeCun et al. 1998.",
+    ),
+    KnownSet(
+        "fashion-mnist",
+        "classification",
+        ("train", "test"),
+        _idx("fashion-mnist", "FashionMNIST/raw"),
+        "Xiao, Rasul and Vollgraf 2017, Zalando; MIT licence.",
+    ),
+    *(
+        KnownSet(
+            f"uci-{name}",
+            "regression",
+            ("train", "test"),
+            (("uci", f"uci/{name}/data.csv"), ("uci", f"{name}/data.csv")),
+            f"{text} UCI Machine Learning Repository, in the splits of Hernández-Lobato and Adams 2015.",
+        )
+        for name, text in _UCI.items()
+    ),
+)

@@ -1,0 +1,258 @@
+"""Points: the inputs of a set with what is known of them, all in one layout whatever file they came in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.errors import DataError
+
+_CHANNELS = (1, 3, 4)
+_BLOCK = 64 * 2**20  # bytes looked at in one go
+
+
+class Inputs(Protocol):
+    """Points in a row, channel-first: an array, or pictures that are decoded when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __getitem__(self, indices: Any, /) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does."""
+
+    inputs: Inputs
+    targets: NDArray[Any] | None = None
+    group: NDArray[Any] | None = None
+    classes: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """The points of one set, in order.
+
+    `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
+    `group` tells which points are not independent of each other; `notes` say what was found out while reading.
+    """
+
+    name: str
+    reference: str
+    inputs: Inputs = field(repr=False)
+    targets: NDArray[Any] | None = field(default=None, repr=False)
+    group: NDArray[np.int64] | None = field(default=None, repr=False)
+    classes: tuple[str, ...] | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """The shape of one point: (channels, height, width) of a picture, (features,) of a row."""
+        return tuple(self.inputs.shape[1:])
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
+
+        Pictures in files count by their files' bytes: decoders differ in the last bit.
+        """
+        digest = hashlib.sha256()
+        encoded = getattr(self.inputs, "encoded", None)
+        if encoded is not None:
+            for one in encoded():
+                digest.update(len(one).to_bytes(8, "little") + one)
+        else:
+            _update(digest, self.inputs)
+        if self.targets is not None:
+            _update(digest, self.targets)
+        return digest.hexdigest()
+
+    def raw(self, indices: Any) -> NDArray[Any]:
+        """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""
+        found = self.inputs[indices]
+        if found.dtype == np.uint8:
+            return np.divide(found, np.float32(255), dtype=np.float32, order="C")
+        return np.ascontiguousarray(found, dtype=np.float64 if found.dtype == np.float64 else np.float32)
+
+    def subset(self, indices: Any) -> Points:
+        """These points alone, in the order of `indices`."""
+        at = np.asarray(indices)
+        picked = getattr(self.inputs, "picked", None)
+        return replace(
+            self,
+            inputs=self.inputs[at] if picked is None else picked(at),
+            targets=None if self.targets is None else self.targets[at],
+            group=None if self.group is None else self.group[at],
+        )
+
+
+def points_of(contents: Contents, *, name: str, reference: str, where: str | None = None) -> Points:
+    """The points in `contents`, in the common layout.
+
+    Raises DataError, which begins with `where`, for an empty set, shapes that do not fit together, numbers that are
+    not finite, and inputs or targets that are no numbers.
+    """
+    where = where or reference
+    inputs, notes = _channel_first(contents.inputs, where)
+    n = inputs.shape[0]
+    targets = None if contents.targets is None else _common_targets(np.asarray(contents.targets), n, where)
+    group = None if contents.group is None else _codes(np.asarray(contents.group), n, where)
+    _check_finite(inputs, "x", where)
+    if targets is not None and targets.dtype.kind == "f":
+        _check_finite(targets, "y", where)
+    return Points(name, reference, inputs, targets, group, contents.classes, (*contents.notes, *notes))
+
+
+def check_labels(points: Points, classes: int, *, ignored: int | None = None) -> Points:
+    """`points` with int64 labels in 0 … classes − 1; integral floats and one-hot rows of `classes` are converted.
+
+    Labels equal to `ignored` (a void class) may lie outside. Raises DataError for labels that are missing, out of
+    range or no whole numbers.
+    """
+    name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
+    if y is None:
+        raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
+    if y.dtype.kind == "f":
+        column = y[:, 0] if y.shape[1] == 1 else y
+        if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):
+            note = f"targets are one-hot rows of {classes}: taken as labels"
+            return replace(points, targets=y.argmax(axis=1), notes=(*points.notes, note))
+        if y.shape[1] != 1 or not _integral(column):
+            raise DataError(f"{name} are not whole numbers, but {_shown(y)}. Is this a regression set?")
+        y = column.astype(np.int64)
+    counted = y if ignored is None else y[y != ignored]
+    if counted.size and (counted.min() < 0 or counted.max() >= classes):
+        low, high = int(counted.min()), int(counted.max())
+        hint = (
+            "They look one-based: subtract 1."
+            if (low, high) == (1, classes)
+            else "Is this the set that the network was trained for?"
+        )
+        raise DataError(f"{name} run from {low} to {high}; expected 0 to {classes - 1} for {classes} classes. {hint}")
+    return replace(points, targets=y)
+
+
+def regression_targets(points: Points) -> Points:
+    """`points` with float64 targets of shape (n, Q); whole numbers that were read as labels are converted back."""
+    y = points.targets
+    if y is None or y.ndim > 2:
+        what = "missing" if y is None else f"of shape {y.shape}"
+        raise DataError(f"{points.reference}: the targets of {points.name!r} are {what}; expected numbers (n, Q).")
+    return replace(points, targets=(y[:, None] if y.ndim == 1 else y).astype(np.float64))
+
+
+def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]:
+    shape, kind = tuple(inputs.shape), inputs.dtype.kind
+    if len(shape) == 0 or 0 in shape:
+        raise DataError(f"{where}: holds no points (x has shape {shape}); expected at least one.")
+    if kind not in "fiub":
+        raise DataError(f"{where}: x holds {inputs.dtype} values; expected numbers: uint8 or float.")
+    if not isinstance(inputs, np.ndarray):  # pictures in files come channel-first
+        return inputs, ()
+    x, notes = inputs, []
+    if x.dtype.itemsize > 8 or not x.dtype.isnative:
+        x = x.astype(np.float64 if kind == "f" and x.dtype.itemsize >= 8 else x.dtype.newbyteorder("="))
+    if kind in "iu" and x.dtype != np.uint8:
+        if x.ndim > 2:
+            raise DataError(
+                f"{where}: x holds {x.dtype} pictures of {_shown(x)}; expected uint8 (0 to 255, scaled to 0–1 here) "
+                "or float (taken as it is). Convert it to the one that the network was trained on."
+            )
+        notes.append(f"inputs are {x.dtype}: taken as they are")
+        x = x.astype(np.float64 if x.dtype.itemsize > 3 else np.float32)
+    if x.ndim == 1:
+        notes.append("inputs have no feature axis: one feature a point")
+        return x[:, None], tuple(notes)
+    if x.ndim == 3:
+        notes.append("pictures have no channel axis (N, H, W): one channel")
+        return x[:, None], tuple(notes)
+    if x.ndim == 4:
+        x, note = _picture_layout(x)
+        notes += [note] if note else []
+    return x, tuple(notes)
+
+
+def _picture_layout(x: NDArray[Any]) -> tuple[NDArray[Any], str | None]:
+    _, a, b, c = x.shape
+    first, last = a in _CHANNELS, c in _CHANNELS
+    if first and last:
+        # Pictures are mostly square; where that decides nothing, torch's own layout.
+        last = a == b and b != c
+        note = f"the layout of {x.shape} is ambiguous: taken as channel-{'last' if last else 'first'}"
+    elif last:
+        note = "pictures are channel-last (N, H, W, C)"
+    else:
+        note = None if first else f"neither axis of {x.shape} looks like channels: taken as channel-first"
+    return (np.moveaxis(x, 3, 1) if last else x), note
+
+
+def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
+    if y.dtype.kind not in "fiub":
+        raise DataError(f"{where}: y holds {y.dtype} values; expected whole numbers from 0 (labels) or floats.")
+    if y.ndim == 0 or y.shape[0] != n:
+        raise DataError(f"{where}: x has {n} points and y has {y.shape[0] if y.ndim else 'only one number'}.")
+    if y.size == 0:
+        raise DataError(f"{where}: y has shape {y.shape}; expected at least one target a point.")
+    if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):
+        y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
+    labels = y.dtype.kind in "iub"
+    if y.ndim == 1:
+        return y.astype(np.int64) if labels or _integral(y) else y.astype(np.float64)[:, None]
+    if y.ndim == 2:
+        return y[:, 0].astype(np.int64) if labels and y.shape[1] == 1 else y.astype(np.float64)
+    if y.ndim == 3 and (labels or _integral(y)):
+        return y.astype(np.int64)
+    raise DataError(f"{where}: y has shape {y.shape}; expected labels (n,) or (n, H, W), or numbers (n, Q).")
+
+
+def _codes(group: NDArray[Any], n: int, where: str) -> NDArray[np.int64]:
+    if group.size != n or group.dtype.kind not in "fiubUS":
+        raise DataError(
+            f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} points."
+        )
+    return np.unique(group.reshape(n), return_inverse=True)[1].reshape(n).astype(np.int64)
+
+
+def _check_finite(values: Inputs, what: str, where: str) -> None:
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        return
+    for start, block in _blocks(values):
+        bad = ~np.isfinite(block).reshape(len(block), -1).all(axis=1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            raise DataError(
+                f"{where}: {what} holds NaN or infinity, first in row {row} (counted from 0). Remove or fill such rows."
+            )
+
+
+def _update(digest: Any, values: Inputs) -> None:
+    digest.update(f"{values.dtype.str}{tuple(values.shape)}".encode())
+    for _, block in _blocks(values):
+        digest.update(np.ascontiguousarray(block).data)
+
+
+def _blocks(values: Inputs) -> Iterator[tuple[int, NDArray[Any]]]:
+    n = values.shape[0]
+    rows = max(1, _BLOCK * n // max(1, int(np.prod(values.shape)) * values.dtype.itemsize))
+    for start in range(0, n, rows):
+        yield start, values[start : start + rows]
+
+
+def _integral(y: NDArray[Any]) -> bool:
+    return bool(np.all(np.isfinite(y)) and np.all(np.abs(y) < 2**53) and np.all(y == np.floor(y)))
+
+
+def _shown(values: NDArray[Any]) -> str:
+    return f"values from {values.min()} to {values.max()}"

@@ -1,0 +1,65 @@
+"""What the readers share: names of arrays, limits on declared sizes, and one message for a foreign parser's failure."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data.points import Contents
+from bnuq.errors import BnuqError, DataError
+
+_NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
+_TARGETS = ("y", "labels", "target", "targets", "Y")
+_MOST_EXPANSION = 1100  # deflate's limit is 1032
+_ALWAYS_ALLOWED = 2**30
+
+
+def named_contents(path: Path, names: Iterable[str], read: Callable[[str], NDArray[Any]]) -> Contents:
+    """Inputs, targets and groups by the names that arrays usually have; only these are read."""
+    there = list(names)
+    pair = next(((x, y) for x, y in _NAMES if x in there), None)
+    if pair is None:
+        raise DataError(
+            f"{path}: has no array called x (or X, images, data); it has {', '.join(map(repr, there[:20])) or 'none'}. "
+            "Write the inputs as x and the targets as y."
+        )
+    target = next((name for name in (pair[1], *_TARGETS) if name in there), None)
+    used = {pair[0], target, "group"}
+    others = [name for name in there if name not in used]
+    return Contents(
+        read(pair[0]),
+        None if target is None else read(target),
+        read("group") if "group" in there else None,
+        notes=(f"also there and not used: {', '.join(others[:10])}",) if others else (),
+    )
+
+
+def check_declared(path: Path, declared: int, stored: int) -> None:
+    """Raise DataError where `stored` compressed bytes cannot, in good faith, hold `declared` ones."""
+    if declared > max(_MOST_EXPANSION * stored, _ALWAYS_ALLOWED):
+        raise DataError(f"{path}: declares {declared:.3g} bytes of data in {stored} bytes; it is damaged or hostile.")
+
+
+def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
+    """Size of such an array, in integers that do not wrap around."""
+    return math.prod(shape) * dtype.itemsize
+
+
+@contextlib.contextmanager
+def readable(path: Path, what: str) -> Iterator[None]:
+    """Any failure of a foreign parser as one DataError: they raise whatever the damage leads them to."""
+    try:
+        yield
+    except BnuqError:
+        raise
+    except MemoryError as error:
+        raise DataError(f"{path}: there is not enough memory to read it. Use a part of it.") from error
+    except Exception as error:
+        said = " ".join(str(error).split())[:200].strip("'\"") or type(error).__name__
+        raise DataError(f"{path}: cannot be read as {what}: it is cut short or damaged ({said}).") from error

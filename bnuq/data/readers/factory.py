@@ -1,0 +1,64 @@
+"""Points from the user's own code: a torch Dataset, or an iterable of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.code import told_as_one_message
+from bnuq.data.points import Contents
+from bnuq.errors import DataError
+
+
+def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
+    """All points that the factory's Dataset holds, or its batches joined; tensors become arrays."""
+    made = factory()
+    with told_as_one_message(spec):
+        single = _gives_single_points(made)
+        if single and hasattr(made, "__getitem__"):
+            pieces = [_parts(made[index]) for index in range(len(made))]
+        elif isinstance(made, Iterable):
+            pieces = [_parts(piece) for piece in made]
+        else:
+            raise DataError(
+                f"{spec}: gave a {type(made).__name__}; expected a torch Dataset or an iterable of batches, "
+                "(x, y) or x alone."
+            )
+    if not pieces:
+        raise DataError(f"{spec}: gave no points; expected at least one.")
+    if len({len(piece) for piece in pieces}) > 1:
+        raise DataError(f"{spec}: gives targets with some points and not with others.")
+    joined = [_joined(spec, part, single) for part in zip(*pieces, strict=True)]
+    return Contents(joined[0], joined[1] if len(joined) > 1 else None, notes=(f"read from {spec}",))
+
+
+def _gives_single_points(made: Any) -> bool:
+    """Told without importing torch: whoever made a Dataset has imported it."""
+    if any(kind.__name__ == "IterableDataset" for kind in type(made).__mro__):
+        return True
+    return hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, Sequence)
+
+
+def _parts(piece: Any) -> tuple[NDArray[Any], ...]:
+    if isinstance(piece, tuple | list) and len(piece) >= 2:
+        return _array(piece[0]), _array(piece[1])
+    return (_array(piece[0] if isinstance(piece, tuple | list) and len(piece) == 1 else piece),)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        return value.numpy()
+    return np.asarray(value)
+
+
+def _joined(spec: str, parts: Sequence[NDArray[Any]], single: bool) -> NDArray[Any]:
+    shapes = {part.shape if single else part.shape[1:] for part in parts}
+    if len(shapes) > 1 or (not single and any(part.ndim == 0 for part in parts)):
+        shown = " and ".join(str(shape) for shape in sorted(shapes)[:2])
+        raise DataError(f"{spec}: gives points of different shapes, {shown or 'or none'}; expected one shape.")
+    return np.stack(parts) if single else np.concatenate(parts)

@@ -1,0 +1,32 @@
+"""Arrays in an HDF5 file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data.points import Contents
+from bnuq.data.readers.common import named_contents, readable
+from bnuq.errors import DataError
+from bnuq.files.hdf5 import open_hdf5
+
+
+def read_hdf5(path: Path) -> Contents:
+    """The data sets at the top of an HDF5 file by their names."""
+    with open_hdf5(path, "file of points", error=DataError) as file, readable(path, "HDF5"):
+        return named_contents(path, top_level_datasets(file), lambda name: read_dataset(file, name, path))
+
+
+def top_level_datasets(file: h5py.File) -> list[str]:
+    return [name for name, member in file.items() if isinstance(member, h5py.Dataset)]
+
+
+def read_dataset(file: h5py.File, name: str, path: Path) -> NDArray[Any]:
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "fiub" or dataset.shape is None:
+        raise DataError(f"{path}: {name} does not hold numbers; expected an array of numbers.")
+    return np.asarray(dataset[()])

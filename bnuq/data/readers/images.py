@@ -1,0 +1,143 @@
+"""Folders of class folders of pictures, and zip archives of one; a picture is decoded when it is asked for."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bnuq.data.points import Contents
+from bnuq.data.readers.common import check_declared, readable
+from bnuq.errors import DataError
+
+_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+_GREY = frozenset({"1", "L", "LA"})
+_COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures of one size as uint8, channel-first; `read` gives a file's bytes by its name."""
+
+    files: tuple[str, ...]
+    read: Callable[[str], bytes]
+    where: Path
+    mode: str
+    height: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.files), 3 if self.mode == "RGB" else 1, self.height, self.width)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+    def __getitem__(self, indices: Any) -> NDArray[np.uint8]:
+        at = np.arange(len(self.files))[indices]
+        if at.ndim == 0:
+            return self._decoded(self.files[at])
+        pixels = np.empty((len(at), *self.shape[1:]), np.uint8)
+        for row, index in enumerate(at):
+            pixels[row] = self._decoded(self.files[index])
+        return pixels
+
+    def picked(self, indices: NDArray[Any]) -> Pictures:
+        files = tuple(self.files[i] for i in np.arange(len(self.files))[indices])
+        return Pictures(files, self.read, self.where, self.mode, self.height, self.width)
+
+    def encoded(self) -> Iterator[bytes]:
+        """The bytes of the files, in order."""
+        return map(self.read, self.files)
+
+    def _decoded(self, file: str) -> NDArray[np.uint8]:
+        with readable(self.where / file, "a picture"), Image.open(io.BytesIO(self.read(file))) as picture:
+            pixels = np.asarray(picture.convert(self.mode), dtype=np.uint8)
+        return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, 2, 0)
+
+
+def read_image_folder(path: Path) -> Contents:
+    """The pictures in the class folders of `path`; the sorted names of the folders are the classes from 0."""
+    with readable(path, "a folder of pictures"):
+        files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+    return _contents(path, files, lambda file: (path / file).read_bytes())
+
+
+def read_image_zip(path: Path) -> Contents:
+    """The same for a zip archive, which is never unpacked to disk."""
+    with readable(path, "a zip archive"):
+        archive = zipfile.ZipFile(path)  # stays open as long as its pictures are in use; closed with them
+        infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+
+    def read(file: str) -> bytes:
+        with readable(path / file, "a picture"):
+            return archive.read(infos[file])
+
+    for info in infos.values():
+        check_declared(path / info.filename, info.file_size, info.compress_size)
+    return _contents(path, list(infos), read)
+
+
+def _contents(path: Path, files: Sequence[str], read: Callable[[str], bytes]) -> Contents:
+    pictures = sorted(file for file in files if _is_picture(PurePosixPath(file)))
+    if not pictures:
+        shown = ", ".join(sorted(files)[:5]) or "nothing"
+        raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
+    labels, classes, notes = _labels(path, [PurePosixPath(file) for file in pictures])
+    mode, (width, height) = _common_mode_and_size(path, pictures, read)
+    inputs = Pictures(tuple(pictures), read, path, mode, height, width)
+    return Contents(
+        inputs, labels, classes=classes, notes=(*notes, f"pictures are {mode if mode == 'RGB' else 'grey'}")
+    )
+
+
+def _is_picture(file: PurePosixPath) -> bool:
+    hidden = any(part.startswith((".", "__MACOSX")) for part in file.parts)
+    return file.suffix.lower() in _SUFFIXES and not hidden
+
+
+def _labels(
+    path: Path, files: Sequence[PurePosixPath]
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None, tuple[str, ...]]:
+    above = {len(file.parts): file for file in reversed(files)}
+    if len(above) > 1:
+        one, other = sorted(above.values())[:2]
+        raise DataError(f"{path}: has pictures at different depths ({one}, {other}); expected folder/class/picture.")
+    if 1 in above:
+        return None, None, ("no class folders: no labels",)
+    parents = sorted({file.parent.parent for file in files})
+    if len(parents) > 1:
+        raise DataError(f"{path}: has class folders in several folders ({parents[0]}, {parents[1]}). Name one of them.")
+    classes = tuple(sorted({file.parent.name for file in files}))
+    number = {name: label for label, name in enumerate(classes)}
+    return np.array([number[file.parent.name] for file in files]), classes, (f"{len(classes)} class folders",)
+
+
+def _common_mode_and_size(
+    path: Path, files: Sequence[str], read: Callable[[str], bytes]
+) -> tuple[str, tuple[int, int]]:
+    """From the headers alone: RGB where any picture has colour; one size or an error."""
+    size, colour = (0, 0), False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for file in files:
+            with readable(path / file, "a picture"), Image.open(io.BytesIO(read(file))) as picture:
+                mode, found = picture.mode, picture.size
+            if mode not in _GREY | _COLOUR:
+                raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
+            if size not in ((0, 0), found):
+                raise DataError(
+                    f"{path / file}: is {found[0]} × {found[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
+                    "expected one size. Resize the pictures."
+                )
+            size, colour = found, colour or mode in _COLOUR
+    return ("RGB" if colour else "L"), size

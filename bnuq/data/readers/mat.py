@@ -1,0 +1,64 @@
+"""MATLAB files, as SVHN comes in: version 5 through scipy, version 7.3 through h5py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnuq.data.points import Contents
+from bnuq.data.readers.common import check_declared, named_contents, readable
+from bnuq.data.readers.hdf5 import read_dataset, top_level_datasets
+from bnuq.errors import DataError
+from bnuq.files.content import kind_of
+from bnuq.files.hdf5 import open_hdf5
+
+_NUMBERS = frozenset(
+    {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double", "logical"}
+)
+
+
+def read_mat(path: Path) -> Contents:
+    """The arrays of a `.mat` file. Pictures with the points on the last axis are turned; SVHN's label 10 is 0."""
+    if kind_of(path) == "hdf5":
+        with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
+            # HDF5 lists MATLAB's axes backwards.
+            found = named_contents(path, top_level_datasets(file), lambda name: read_dataset(file, name, path).T)
+    else:
+        found = _read_version_5(path)
+    return _points_first(found)
+
+
+def _read_version_5(path: Path) -> Contents:
+    import scipy.io  # late: 0.2 s
+
+    with readable(path, "a MATLAB file"):
+        there = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(path)}
+
+        def read(name: str) -> NDArray[Any]:
+            shape, kind = there[name]
+            if kind not in _NUMBERS:
+                raise DataError(f"{path}: {name} holds a MATLAB {kind}; expected an array of numbers.")
+            check_declared(path, int(np.prod([int(size) for size in shape], dtype=object)), path.stat().st_size)
+            return np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
+
+        return named_contents(path, there, read)
+
+
+def _points_first(found: Contents) -> Contents:
+    x = np.asarray(found.inputs)
+    y = None if found.targets is None else np.asarray(found.targets).squeeze()
+    y = y[None] if y is not None and y.ndim == 0 else y
+    if y is not None and y.ndim == 2 and y.shape[0] != x.shape[0] == y.shape[1]:
+        y = y.T
+    last = (
+        x.ndim == 4 and x.shape[2] in (1, 3) and (len(y) == x.shape[3] if y is not None else x.shape[0] == x.shape[1])
+    )
+    if not last or (y is not None and len(y) == x.shape[0] and x.shape[3] in (1, 3)):
+        return Contents(x, y, found.group, notes=found.notes)
+    notes = (*found.notes, "the points are on the last axis (H, W, C, N)")
+    if y is not None and x.shape[:3] == (32, 32, 3) and y.min() >= 1 and y.max() == 10:
+        y, notes = np.where(y == 10, 0, y), (*notes, "label 10 is the digit 0, as in SVHN")
+    return Contents(np.transpose(x, (3, 2, 0, 1)), y, found.group, notes=notes)

@@ -1,0 +1,177 @@
+"""REF → points: what a reference means, which reader it goes to, and what the set is called."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bnuq.code import BY_USER, NamedBy, names_a_file, resolve_factory
+from bnuq.data.known import known_set, known_sets, read_known
+from bnuq.data.points import Contents, Points, points_of
+from bnuq.data.readers.common import readable
+from bnuq.data.readers.factory import read_factory
+from bnuq.data.readers.hdf5 import read_hdf5
+from bnuq.data.readers.idx import read_idx
+from bnuq.data.readers.images import read_image_folder, read_image_zip
+from bnuq.data.readers.mat import read_mat
+from bnuq.data.readers.npy import read_npy, read_npz
+from bnuq.data.readers.tables import read_csv, read_parquet
+from bnuq.errors import DataError, RequestError
+from bnuq.files.content import Kind, kind_of, kind_of_bytes, what_is_wrong_with
+
+_RESERVED = frozenset({"test", "train", "validation"})
+_FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
+
+
+def load_points(
+    reference: str,
+    *,
+    name: str | None = None,
+    split_default: str = "test",
+    ood: bool = False,
+    data_root: Path | None = None,
+    base: Path | None = None,
+    named_by: NamedBy = BY_USER,
+    trust_code: bool = False,
+) -> Points:
+    """The points that `reference` names, paths being relative to `base` (default: the working folder).
+
+    Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
+    `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
+    file, checked by `set_name`; `ood` keeps the reserved names away.
+
+    Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
+    UntrustedCodeError where a found file names code (see `bnuq.code`).
+    """
+    base = base or Path()
+    path = base / Path(reference).expanduser()
+    known = known_set(reference)
+    resolved, where = reference, reference
+    if _exists(path):
+        own_name, where = _stem(path), str(path)
+    elif names_a_file(reference):
+        own_name = reference.rpartition(":")[2]
+    elif known:
+        own_name = known.name
+    elif _looks_like_a_module(reference):
+        own_name = reference.rpartition(":")[2]
+    else:
+        raise DataError(_not_found(reference, path))
+    called = name if name is not None and not ood else set_name(name or own_name, reference=reference, reserved=ood)
+
+    if _exists(path):
+        contents = _read_path(path)
+    elif known:
+        contents, resolved, found = read_known(reference, split_default=split_default, data_root=data_root)
+        where = str(found)
+    else:
+        factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
+        contents = read_factory(reference, factory)
+    return points_of(contents, name=called, reference=resolved, where=where)
+
+
+def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:
+    """(name, reference) of `NAME=REF`, (None, text) of a plain one; an existing path with a = in it is a path."""
+    name, equals, reference = text.partition("=")
+    if not equals or "/" in name or "\\" in name or _exists((base or Path()) / Path(text).expanduser()):
+        return None, text
+    if not reference:
+        raise RequestError(f"{text}: names nothing after the =; expected NAME=REF.")
+    return set_name(name, reference=reference), reference
+
+
+def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
+    """`name`, if a report and a result file can use it; `reserved` refuses the names of the main sets too.
+
+    Raises RequestError that shows the `NAME=REF` to type.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name) and not (reserved and name in _RESERVED):
+        return name
+    suggestion = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "other"
+    suggestion = f"{suggestion}_set" if suggestion in _RESERVED else suggestion
+    shown = f"'{suggestion}={reference}'" if re.search(r"[\s()\[\]&;*?$]", reference) else f"{suggestion}={reference}"
+    expected = "a name other than test, train and validation" if name in _RESERVED else "letters, digits, _ and - only"
+    raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
+
+
+def _read_path(path: Path) -> Contents:
+    kind = kind_of(path)
+    if wrong := what_is_wrong_with(kind):
+        raise DataError(f"{path}: {wrong}")
+    if kind == "zip":
+        return _read_zip(path)
+    if kind == "gzip":
+        return _read_gzip(path)
+    if kind == "hdf5":
+        return read_mat(path) if path.suffix.lower() == ".mat" else read_hdf5(path)
+    if reader := _READERS.get(kind):
+        return reader(path)
+    raise DataError(
+        f"{path}: is no format that points are read from (it looks like {_KIND_WORDS.get(kind, kind)}); "
+        f"expected {_FORMATS}."
+    )
+
+
+_READERS: dict[Kind, Callable[[Path], Contents]] = {
+    "folder": read_image_folder,
+    "npy": read_npy,
+    "mat": read_mat,
+    "idx": read_idx,
+    "parquet": read_parquet,
+    "text": read_csv,
+}
+
+_KIND_WORDS: dict[Kind, str] = {
+    "unknown": "nothing known; it may be damaged",
+    "pickle": "a pickle, which is never unpickled here",
+    "tar": "a tar archive",
+    "safetensors": "weights in safetensors",
+}
+
+
+def _read_zip(path: Path) -> Contents:
+    with readable(path, "a zip archive"), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith("/data.pkl") for name in names):
+        raise DataError(f"{path}: is a torch checkpoint, not a set of points; expected {_FORMATS}.")
+    if names and all(name.endswith(".npy") for name in names):
+        return read_npz(path)
+    return read_image_zip(path)
+
+
+def _read_gzip(path: Path) -> Contents:
+    with readable(path, "gzip"), gzip.open(path) as file:
+        inside = kind_of_bytes(file.read(4096))
+    if inside != "idx":
+        raise DataError(f"{path}: is gzipped {inside}; only idx files are read gzipped. Unpack it first.")
+    return read_idx(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def _stem(path: Path) -> str:
+    name = path.resolve().name if path.name in ("", "..") else path.name
+    return name if path.is_dir() else Path(name.removesuffix(".gz")).stem
+
+
+def _looks_like_a_module(reference: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", reference) is not None
+
+
+def _not_found(reference: str, path: Path) -> str:
+    names = [known.name for known in known_sets()]
+    close = difflib.get_close_matches(reference.partition(":")[0], names, n=1)
+    hint = f" Did you mean {close[0]}?" if close else f" Names that are known: {', '.join(names)}."
+    return (
+        f"{reference}: there is no such file or folder ({path.absolute()}), "
+        f"and no data set is known by that name.{hint}"
+    )

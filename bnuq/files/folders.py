@@ -1,0 +1,26 @@
+"""Where a user keeps bnuq's own files on this system."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def config_folder() -> Path:
+    """The folder of what the user decided, as which code to trust: `$XDG_CONFIG_HOME/bnuq` or `~/.config/bnuq`."""
+    return _folder("XDG_CONFIG_HOME", ".config", mac="Library/Application Support", windows="APPDATA")
+
+
+def cache_folder() -> Path:
+    """The folder of what can be fetched again, such as data sets: `$XDG_CACHE_HOME/bnuq` or `~/.cache/bnuq`."""
+    return _folder("XDG_CACHE_HOME", ".cache", mac="Library/Caches", windows="LOCALAPPDATA")
+
+
+def _folder(variable: str, usual: str, *, mac: str, windows: str) -> Path:
+    chosen = os.environ.get(variable, "")
+    if Path(chosen).is_absolute():  # the XDG specification has relative ones ignored
+        return Path(chosen) / "bnuq"
+    if sys.platform == "win32" and os.environ.get(windows):
+        return Path(os.environ[windows]) / "bnuq"
+    return Path.home() / (mac if sys.platform == "darwin" else usual) / "bnuq"

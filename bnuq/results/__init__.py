@@ -1,0 +1,1 @@
+"""Results: the finished record of a run, its file, and its summary. Nothing here needs torch."""

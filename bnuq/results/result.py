@@ -1,0 +1,100 @@
+"""The finished record of one evaluation: what was asked, what was found, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from bnuq.records import Caution, Figure
+
+Figures = Mapping[str, Figure]
+
+
+class Bank(Protocol):
+    """Draws of ω that know how to lay themselves out in a file."""
+
+    def write_to(self, group: Any) -> None: ...  # an open HDF5 group
+
+
+class Samples(Protocol):
+    """Raw outputs of one set under one method, spooled to disk while they were drawn."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...  # (T, n, K)
+
+    def blocks(self) -> Any: ...  # of (start, array (T, chunk, K)), in order
+
+
+@dataclass(frozen=True)
+class EvaluatedSet:
+    """A set as it was evaluated: after --limit, in its own order. `kind` is "test" or "ood"."""
+
+    name: str
+    kind: str
+    reference: str
+    sha256: str
+    n: int
+    labels: Int64[np.ndarray, " point"] | None = None
+    group: Int64[np.ndarray, " point"] | None = None
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetResult:
+    """One method on one set: figures, per-point scores, and the log-likelihoods (T, n) where the set is labelled."""
+
+    figures: Figures
+    points: Mapping[str, Float[np.ndarray, " point"]]
+    predicted: Int64[np.ndarray, " point"]
+    log_likelihood: Float[np.ndarray, "sample point"] | None = None
+    samples: Samples | None = None
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method on every set. `convergence` holds figures of the first 1, 2, 4, … draws on the test set, `calibration`
+    the bins of stated confidence, `risk` the error of the most certain points against how many they are."""
+
+    sets: Mapping[str, SetResult]
+    ood: Mapping[str, Mapping[str, Figures]]  # set → score → figure
+    convergence: Mapping[str, np.ndarray]
+    calibration: Mapping[str, np.ndarray]
+    risk: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """How far the reference batches' statistics lie from the checkpoint's running ones, layer by layer.
+
+    `mean` and `log_variance` are root mean squares over channels of the difference in units of batch noise; `expected`
+    is what batch noise alone gives. Source: the null of Wu & Johnson 2021's moving averages, under a fixed network.
+    """
+
+    layers: tuple[str, ...]
+    mean: Float[np.ndarray, " layer"]
+    log_variance: Float[np.ndarray, " layer"]
+    expected: Float[np.ndarray, " layer"]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first."""
+
+    run: Mapping[str, Any]
+    model: Mapping[str, Any]
+    sampling: Mapping[str, Any]
+    sets: Mapping[str, EvaluatedSet]
+    methods: Mapping[str, MethodResult]
+    cautions: tuple[Caution, ...]
+    notes: tuple[str, ...]
+    seconds: Mapping[str, float]
+    provenance: Mapping[str, Any]
+    reference_check: ReferenceCheck | None = None
+    bank: Bank | None = field(default=None, repr=False)
+    path: Path | None = None

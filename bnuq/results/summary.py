@@ -1,0 +1,59 @@
+"""The summary that `--json` prints: a result as plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bnuq.records import Figure
+from bnuq.results.result import MethodResult, Result
+
+SCHEMA = 1
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The result as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
+    return {
+        "bnuq": result.provenance["bnuq"],
+        "schema": SCHEMA,
+        "command": "evaluate",
+        "model": dict(result.model),
+        "sampling": dict(result.sampling),
+        "sets": {name: {"n": one.n, "sha256": one.sha256} for name, one in result.sets.items()},
+        "methods": {name: _method(method) for name, method in result.methods.items()},
+        "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
+        "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
+        "notes": list(result.notes),
+        "result": None if result.path is None else str(result.path),
+    }
+
+
+def _method(method: MethodResult) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "sets": {name: _figures(one.figures) for name, one in method.sets.items()},
+        "ood": {
+            name: {score: _figures(figures) for score, figures in scores.items()} for name, scores in method.ood.items()
+        },
+    }
+    if method.convergence:
+        found["convergence"] = {
+            name: [int(v) if name == "samples" else _number(float(v)) for v in values]
+            for name, values in method.convergence.items()
+        }
+    return found
+
+
+def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
+    return {name: _figure(figure) for name, figure in figures.items()}
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    values = {key: getattr(figure, key) for key in ("value", "se", "mc_se", "low", "high")}
+    return {key: _number(value) for key, value in values.items() if value is not None}
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "nan"
+    return value if math.isfinite(value) else "inf" if value > 0 else "-inf"

@@ -1,0 +1,363 @@
+"""The request: everything an evaluation needs to know, from options and a run file, checked key by key and resolved.
+
+An option wins over the run file, the run file over what the checkpoint records, that over the default.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bnuq.code import BY_USER, NamedBy
+from bnuq.errors import RequestError
+
+Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+Precision = Literal["float32", "float64"]
+Task = Literal["classification", "regression", "segmentation"]
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A table of the run file; an unknown key is an error that names it."""
+
+
+class Normalize(Section, frozen=True):
+    """Per-channel (or per-feature) affine of the inputs: (x − mean) / std, after uint8 was scaled to 0–1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Augment(Section, frozen=True):
+    """The training-input pipeline of image points: pad the raw 0–1 pixels, crop at random, flip at random."""
+
+    pad: Annotated[int, Meta(ge=0)] = 0
+    crop: Positive | None = None
+    flip: bool = False
+    pad_value: float = 0.0
+    pad_mode: Literal["constant", "reflect"] = "constant"
+
+
+class ModelSection(Section, frozen=True):
+    """[model]: the checkpoint and how to build its network."""
+
+    checkpoint: str | None = None
+    arch: str | None = None
+    arch_args: dict[str, Any] = {}
+    task: Task | None = None
+    train_batch_size: Positive | None = None
+
+
+class DataSection(Section, frozen=True):
+    """[data]: the reference, the evaluated sets, and the input pipeline."""
+
+    train: str | None = None
+    test: str | None = None
+    ood: tuple[str, ...] = ()
+    validation: str | None = None
+    train_size: Positive | None = None
+    normalize: Normalize | None = None
+    augment: Augment | None = None
+
+
+class SamplingSection(Section, frozen=True):
+    """[sampling]: methods and their parameters."""
+
+    methods: tuple[Method, ...] | None = None
+    samples: Positive = 64
+    batch_size: Annotated[int, Meta(ge=2)] | None = None
+    layers: str | tuple[str, ...] = "all"
+    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+
+
+class RunFile(Section, frozen=True):
+    """A run file, as written."""
+
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    sampling: SamplingSection = SamplingSection()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was said on the command line; None where nothing was. Paths are relative to the working folder."""
+
+    arch: str | None = None
+    train: str | None = None
+    test: str | None = None
+    ood: tuple[str, ...] | None = None
+    validation: str | None = None
+    methods: tuple[str, ...] | None = None
+    samples: int | None = None
+    batch_size: int | None = None
+    layers: tuple[str, ...] | None = None
+    seed: int | None = None
+    device: str = "auto"
+    precision: Precision = "float32"
+    chunk_size: int | None = None
+    limit: int | None = None
+    out: Path | None = None
+    save_samples: bool = False
+    data_root: Path | None = None
+    trust_pickle: bool = False
+    trust_code: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """A reference or a factory as it was written, the folder its relative paths begin in, and who named it."""
+
+    text: str
+    base: Path
+    named_by: NamedBy = BY_USER
+
+
+@dataclass(frozen=True)
+class Run:
+    """A request, resolved: what will be evaluated, on what, and how. `methods` and `batch_size` may be left to the
+    network (None); everything else is settled."""
+
+    checkpoint: Path
+    out: Path
+    arch: Named | None = None
+    arch_args: dict[str, Any] = field(default_factory=dict)
+    task: Task | None = None
+    train_batch_size: int | None = None
+    train: Named | None = None
+    test: Named | None = None
+    ood: tuple[Named, ...] = ()
+    validation: Named | None = None
+    train_size: int | None = None
+    normalize: Normalize | None = None
+    augment: Augment | None = None
+    methods: tuple[Method, ...] | None = None
+    samples: int = 64
+    batch_size: int | None = None
+    layers: str | tuple[str, ...] = "all"
+    seed: int = 0
+    device: str = "auto"
+    precision: Precision = "float32"
+    chunk_size: int | None = None
+    limit: int | None = None
+    save_samples: bool = False
+    data_root: Path | None = None
+    trust_pickle: bool = False
+    trust_code: bool = False
+    run_file: Path | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The run as a run file would say it, with absolute paths, and the options that no run file holds."""
+        data = {
+            "train": _absolute(self.train),
+            "test": _absolute(self.test),
+            "ood": [_absolute(ref) for ref in self.ood],
+            "validation": _absolute(self.validation),
+            "train_size": self.train_size,
+            "normalize": msgspec.to_builtins(self.normalize),
+            "augment": msgspec.to_builtins(self.augment),
+        }
+        model = {
+            "checkpoint": str(self.checkpoint),
+            "arch": _absolute(self.arch),
+            "arch_args": self.arch_args,
+            "task": self.task,
+            "train_batch_size": self.train_batch_size,
+        }
+        sampling = {
+            "methods": self.methods,
+            "samples": self.samples,
+            "batch_size": self.batch_size,
+            "layers": self.layers,
+            "seed": self.seed,
+        }
+        options = {
+            "device": self.device,
+            "precision": self.precision,
+            "chunk_size": self.chunk_size,
+            "limit": self.limit,
+            "save_samples": self.save_samples,
+            "data_root": None if self.data_root is None else str(self.data_root),
+        }
+        sections = {"model": model, "data": data, "sampling": sampling, "options": options}
+        return {
+            name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
+            for name, section in sections.items()
+        }
+
+
+def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
+    """The run that `model` (a checkpoint, a run file, or None for bnuq.toml in `folder`) and `options` ask for.
+
+    A run file that was named speaks for the user; one that was merely found (beside the checkpoint, or bnuq.toml) does
+    not, and its code runs only with trust. Raises RequestError for whatever is wrong or missing in the request itself.
+    """
+    path, checkpoint, found = _run_file(model, folder)
+    spoken = read_run_file(path) if path is not None else RunFile()
+    base, named_by = (path.parent, NamedBy(path) if found else BY_USER) if path is not None else (folder, BY_USER)
+    if checkpoint is None:
+        assert path is not None
+        if spoken.model.checkpoint is None:
+            raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
+        checkpoint = base / Path(spoken.model.checkpoint).expanduser()
+    return _merged(spoken, options, checkpoint=checkpoint, base=base, named_by=named_by, folder=folder, run_file=path)
+
+
+def resolve_again(record: dict[str, Any], source: Path, options: Options, *, folder: Path) -> Run:
+    """The run that a result file holds, with `options` on top; code it names is code that a found file names."""
+    sections = {name: section for name, section in record.items() if name != "options"}
+    spoken = _converted(sections, source)
+    kept = {k: v for k, v in record.get("options", {}).items() if k in {f.name for f in fields(Options)}}
+    if kept.get("data_root"):
+        kept["data_root"] = Path(kept["data_root"])
+    unset = Options()
+    merged = replace(unset, **kept)
+    said = {f.name: getattr(options, f.name) for f in fields(Options)}
+    merged = replace(merged, **{k: v for k, v in said.items() if v != getattr(unset, k)})
+    if spoken.model.checkpoint is None:
+        raise RequestError(f"{source}: its run names no checkpoint.")
+    return _merged(
+        spoken,
+        merged,
+        checkpoint=Path(spoken.model.checkpoint),
+        base=source.parent,
+        named_by=NamedBy(source),
+        folder=folder,
+        run_file=None,
+    )
+
+
+def _merged(
+    spoken: RunFile,
+    options: Options,
+    *,
+    checkpoint: Path,
+    base: Path,
+    named_by: NamedBy,
+    folder: Path,
+    run_file: Path | None,
+) -> Run:
+    def named(option: str | None, written: str | None) -> Named | None:
+        if option is not None:
+            return Named(option, folder)
+        return None if written is None else Named(written, base, named_by)
+
+    checkpoint = Path(_clean(folder / checkpoint))
+    methods = options.methods if options.methods is not None else spoken.sampling.methods
+    layers = _single(options.layers) if options.layers is not None else spoken.sampling.layers
+    ood = (
+        tuple(Named(text, folder) for text in options.ood)
+        if options.ood is not None
+        else tuple(Named(text, base, named_by) for text in spoken.data.ood)
+    )
+    return Run(
+        checkpoint=checkpoint,
+        out=folder / options.out if options.out is not None else folder / f"{checkpoint.stem}.bnuq.h5",
+        arch=named(options.arch, spoken.model.arch),
+        arch_args=spoken.model.arch_args,
+        task=spoken.model.task,
+        train_batch_size=spoken.model.train_batch_size,
+        train=named(options.train, spoken.data.train),
+        test=named(options.test, spoken.data.test),
+        ood=ood,
+        validation=named(options.validation, spoken.data.validation),
+        train_size=spoken.data.train_size,
+        normalize=spoken.data.normalize,
+        augment=spoken.data.augment,
+        methods=_methods(methods),
+        samples=_first(options.samples, spoken.sampling.samples),
+        batch_size=_first(options.batch_size, spoken.sampling.batch_size),
+        layers=layers,
+        seed=_first(options.seed, spoken.sampling.seed),
+        device=options.device,
+        precision=options.precision,
+        chunk_size=options.chunk_size,
+        limit=options.limit,
+        save_samples=options.save_samples,
+        data_root=options.data_root,
+        trust_pickle=options.trust_pickle,
+        trust_code=options.trust_code,
+        run_file=run_file,
+    )
+
+
+def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None, bool]:
+    """(run file, checkpoint, whether the run file was merely found)."""
+    if model is None:
+        path = folder / "bnuq.toml"
+        if not path.is_file():
+            raise RequestError(
+                "no model was named and there is no bnuq.toml in this folder. "
+                "Name a checkpoint (bnuq evaluate model.pt) or a run file (bnuq evaluate model.toml)."
+            )
+        return path, None, True
+    path = folder / Path(model).expanduser()
+    if path.suffix.lower() == ".toml":
+        if not path.is_file():
+            raise RequestError(f"{model}: there is no such run file.")
+        return path, None, False
+    beside = path.with_suffix(".toml")
+    return (beside if beside.is_file() else None), path, True
+
+
+def read_run_file(path: Path) -> RunFile:
+    """The run file, checked: RequestError with file, key, value and what was expected."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is not a TOML file: {error}.") from error
+    return _converted(document, path)
+
+
+def _converted(document: dict[str, Any], path: Path) -> RunFile:
+    try:
+        return msgspec.convert(document, RunFile, strict=True)
+    except msgspec.ValidationError as error:
+        said, _, where = str(error).partition(" - at `$.")
+        key = where.rstrip("`")
+        value: Any = document
+        for part in key.split(".") if key else ():
+            value = value.get(part) if isinstance(value, dict) else None
+        shown = "" if value is None or isinstance(value, dict) else f" is {value!r}"
+        expected = said[:1].lower() + said[1:]
+        raise RequestError(f"{path}: {key or 'the file'}{shown}; {expected}.") from error
+
+
+def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
+    if methods is None:
+        return None
+    known = Method.__args__  # pyright: ignore[reportAttributeAccessIssue]
+    for method in methods:
+        if method not in known:
+            raise RequestError(f"method {method!r} is not known; expected one of {', '.join(known)}.")
+    return tuple(m for m in dict.fromkeys(methods) if m != "deterministic")  # pyright: ignore[reportReturnType]
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _single(layers: tuple[str, ...]) -> str | tuple[str, ...]:
+    return layers[0] if len(layers) == 1 else layers
+
+
+def _clean(path: Path) -> Path:
+    return Path(*path.parts) if ".." not in path.parts else path.resolve()
+
+
+def _absolute(named: Named | None) -> str | None:
+    """The text of a reference or a factory with its path, where it has one, made absolute."""
+    if named is None:
+        return None
+    name, equals, text = named.text.rpartition("=")
+    place, colon, function = text.rpartition(":")
+    path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
+    absolute = named.base / Path(path).expanduser()
+    return f"{name}{equals}{absolute}{tail}" if absolute.exists() else named.text

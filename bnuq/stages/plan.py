@@ -1,0 +1,143 @@
+"""What will be done: which methods this network allows, through which layers, with which batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.data import Points
+from bnuq.errors import DataError, RequestError, SamplingError
+from bnuq.records import Caution
+from bnuq.run import Run
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import Site, Sites, find_sites, select_layers
+from bnuq.sampling.statistics import check_batch_size
+
+DEFAULT_BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run comes to for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
+    BatchNorms that MCBN samples, and `batch_size` is None where no method does."""
+
+    sites: Sites
+    classes: int
+    methods: tuple[str, ...]
+    layers: tuple[Site, ...]
+    batch_size: int | None
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def plan(
+    run: Run, model: nn.Module, example: Tensor, *, test: Points, train: Points | None, trained_with: int | None
+) -> Plan:
+    """What `run` comes to for this network; SamplingError for what was asked and cannot be drawn.
+
+    `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
+    checkpoint records, if any.
+    """
+    classes = _classes(model, example, test)
+    sites = find_sites(model, example)
+    reasons = _why_not(sites, train)
+    still = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
+    notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in still]
+    if run.methods is None:
+        methods = tuple(name for name, reason in reasons.items() if not reason)
+        notes += [f"{name} was left out: {reason}" for name, reason in reasons.items() if reason]
+    else:
+        methods = run.methods
+        for name in methods:
+            if reasons[name]:
+                raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
+    layers: tuple[Site, ...] = ()
+    batch_size = None
+    if any(name.startswith("mcbn") for name in methods):
+        assert train is not None
+        layers = select_layers(sites.live_batchnorms, run.layers)
+        batch_size, note = _batch_size(run, run.train_batch_size or trained_with, len(train))
+        notes += note
+        check_batch_size(batch_size, len(train))
+        if batch_size == len(train) and run.augment is None and run.samples > 1:
+            raise SamplingError(
+                f"batch_size {batch_size} is the whole reference, so every mini-batch is the same and nothing is "
+                "random. Choose a smaller batch size."
+            )
+    return Plan(sites, classes, methods, layers, batch_size, tuple(notes), tuple(_cautions(sites)))
+
+
+def _classes(model: nn.Module, example: Tensor, test: Points) -> int:
+    try:
+        output = Evaluation(model).passes(example)[0]
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        raise DataError(
+            f"the network does not take points of shape {test.point_shape} ({test.reference}): {said}. "
+            "Check that the architecture and the data belong together."
+        ) from error
+    if output.ndim != 2 or len(output) != len(example) or output.shape[1] < 2:
+        raise DataError(
+            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes) with at "
+            "least 2 classes. This version evaluates classification."
+        )
+    return output.shape[1]
+
+
+def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:
+    """Why each method cannot be drawn; empty where it can."""
+    mcbn = mcdo = ""
+    if not sites.batchnorms:
+        mcbn = "the network has no BatchNorm layer"
+    elif not sites.live_batchnorms:
+        mcbn = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
+    elif train is None:
+        mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
+    if not sites.dropouts:
+        mcdo = "the network has no dropout layer that its evaluation-mode forward calls"
+    elif not sites.live_dropouts:
+        mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
+    return {"mcbn": mcbn, "mcdo": mcdo, "mcbn+mcdo": mcbn or mcdo}
+
+
+def _batch_size(run: Run, trained_with: int | None, population: int) -> tuple[int, list[str]]:
+    if run.batch_size is not None:
+        return run.batch_size, []
+    wanted = trained_with or DEFAULT_BATCH_SIZE
+    chosen = max(2, min(wanted, population // 2))
+    why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
+    if chosen < wanted:
+        why = f"half the reference, which is below {wanted}, {why}"
+    advice = "" if trained_with else "; it is what MCBN's uncertainty depends on most, so set batch_size if you know it"
+    return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
+
+
+def _cautions(sites: Sites) -> Iterator[Caution]:
+    for layer, reason in sites.unreachable:
+        yield Caution("unreachable", f"{layer or 'the network'} stays as it is: {reason}.")
+    untrained = [site.name for site in sites.batchnorms if site.never_trained]
+    if untrained:
+        yield Caution(
+            "never-trained",
+            f"BatchNorm {', '.join(untrained[:5])}{' …' if len(untrained) > 5 else ''} still has the running "
+            "statistics it was made with (mean 0, variance 1): the deterministic figures are those of a network that "
+            "was never trained, or not loaded whole.",
+        )
+
+
+def device_named(name: str) -> torch.device:
+    """The device that `name` (auto, cpu, cuda, cuda:N, mps) means here; RequestError where it cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise RequestError(
+            f"--device {name} cannot be used here ({said}); expected auto, cpu, cuda, cuda:N or mps."
+        ) from error
+    return device

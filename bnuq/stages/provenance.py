@@ -1,0 +1,61 @@
+"""Where a result comes from: versions, machine, time, revision; and how long each stage took."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+
+import bnuq
+from bnuq.data import Points
+
+
+def provenance(*, checkpoint: Path, device: torch.device, train: Points | None) -> dict[str, str]:
+    """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one."""
+    known = {
+        "bnuq": bnuq.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "h5py": h5py.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "reference_sha256": None if train is None else train.sha256,
+        "git": _git_revision(checkpoint.parent),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _git_revision(folder: Path) -> str | None:
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+class Stopwatch:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        """What passed since the last lap was this stage."""
+        now = time.perf_counter()
+        self._laps[stage], self._last = now - self._last, now
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage so far, and "total"."""
+        return self._laps | {"total": time.perf_counter() - self._start}

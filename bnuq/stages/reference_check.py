@@ -1,0 +1,124 @@
+"""Is the reference, through its pipeline, what the network was trained on? Its batch statistics tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bnuq.records import Caution
+from bnuq.results.result import ReferenceCheck
+from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import Site
+
+BATCHES = 24
+BATCH_SIZE = 128
+MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # times what batch noise alone gives
+
+
+def reference_check(
+    bank: BatchStatistics,
+    sites: Sequence[Site],
+    *,
+    population: int,
+    train_size: int | None = None,
+    train_batch_size: int | None = None,
+) -> ReferenceCheck | None:
+    """The checkpoint's running statistics against those of the reference batches in `bank`, layer by layer.
+
+    Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
+    the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
+    b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
+    Failed where the median layer exceeds 3 times that, or the worst layer 6 times.
+
+    None where nothing can be checked: no layer keeps an exponential average that was ever trained.
+    """
+    by_name = {layer.name: layer for layer in bank.layers}
+    checked = [
+        (site, by_name[site.name])
+        for site in sites
+        if site.name in by_name and site.running_mean is not None and site.momentum > 0 and not site.never_trained
+    ]
+    if not checked or bank.samples < 4:
+        return None
+    gaps = [_gaps(site, layer) for site, layer in checked]
+    expected = [
+        _expected(
+            site.momentum,
+            batch_size=bank.batch_size,
+            batches=bank.samples,
+            train_batch_size=train_batch_size or BATCH_SIZE,
+            population=population,
+            train_size=max(train_size or population, population),
+        )
+        for site, _ in checked
+    ]
+    ratios = np.array(gaps) / np.array(expected)[:, None]
+    passed = bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
+    return ReferenceCheck(
+        layers=tuple(site.name for site, _ in checked),
+        mean=np.array([gap[0] for gap in gaps]),
+        log_variance=np.array([gap[1] for gap in gaps]),
+        expected=np.array(expected),
+        passed=passed,
+    )
+
+
+def _expected(
+    momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int
+) -> float:
+    average = batch_size / train_batch_size * momentum / (2 - momentum)
+    reference = batch_size / population * (1 - population / train_size)
+    return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
+
+
+def _gaps(site: Site, layer: LayerStatistics) -> tuple[float, float]:
+    assert site.running_mean is not None and site.running_var is not None
+    unbiased = layer.var.astype(np.float64) * (layer.count / (layer.count - 1))[:, None]
+    alive = (unbiased > 0).all(axis=0)
+    running_var = site.running_var.double().cpu().numpy()
+    alive &= running_var > 0
+    return (
+        _gap(site.running_mean.double().cpu().numpy()[alive], layer.mean[:, alive].astype(np.float64)),
+        _gap(np.log(running_var[alive]), np.log(unbiased[:, alive])),
+    )
+
+
+def _gap(running: np.ndarray, batches: np.ndarray) -> float:
+    spread = batches.std(axis=0, ddof=1)
+    varied = spread > 0
+    if not varied.any():
+        return 0.0
+    z = (running - batches.mean(axis=0))[varied] / spread[varied]
+    return float(np.sqrt(np.mean(z**2)))
+
+
+def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> list[Caution]:
+    """What to tell the user of a check: nothing where it passed."""
+    if check is None:
+        return [
+            Caution(
+                "reference-unchecked",
+                "Whether the reference is what the network was trained on could not be checked: its BatchNorm layers "
+                "keep no exponential running averages, or were never trained.",
+            )
+        ]
+    if check.passed:
+        return []
+    ratios = {name: getattr(check, name) / check.expected for name in ("mean", "log_variance")}
+    quantity, worst = max(
+        ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda at: ratios[at[0]][at[1]]
+    )
+    missing = " and ".join(f"`{name}`" for name, given in pipeline.items() if not given)
+    advice = f" The run file has no {missing}." if missing else ""
+    return [
+        Caution(
+            "reference-mismatch",
+            f"The reference, or its pipeline, is not what the network was trained on. Its batch statistics differ from "
+            f"the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise explains in "
+            f"the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} times in the "
+            f"worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). MCBN figures below describe another "
+            f"network than the one you trained. Check `train`, `normalize` and `augment`.{advice}",
+        )
+    ]

@@ -1,0 +1,101 @@
+"""The floors of the house: who may import whom, and what must stay out of a light start."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
+
+# A file imports only from floors below its own, or from its own room.
+FLOORS = [
+    {"errors", "records", "progress"},
+    {"metrics", "files"},
+    {"code"},
+    {"run"},
+    {"sampling", "models", "data", "results"},
+    {"stages"},
+    {"evaluate"},
+    {"report"},
+    {"cli"},
+]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
+WITHOUT_TORCH = {"errors", "records", "progress", "metrics", "files", "code", "run", "results", "report", "cli"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Every imported module, and whether the import is at the top of the file."""
+    tree = ast.parse(path.read_text())
+    top = set(tree.body)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node in top) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"bnuq.{alias.name}" for alias in node.names] if node.module == "bnuq" else [node.module]
+            found += [(name, node in top) for name in names]
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_file_imports_only_from_floors_below(path: Path) -> None:
+    room = room_of(path)
+    if room in FRONT_DOORS:
+        return
+    assert room in FLOOR_OF, f"{room} has no floor; give it one here and in ARCHITECTURE.md"
+    for name, _ in imports(path):
+        parts = name.split(".")
+        if parts[0] != "bnuq" or len(parts) == 1 or parts[1] in (room, "__version__"):
+            continue
+        assert FLOOR_OF[parts[1]] < FLOOR_OF[room], f"{path.name} ({room}) imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_rooms_that_must_be_light_do_not_import_torch_at_the_top(path: Path) -> None:
+    if room_of(path) in WITHOUT_TORCH | FRONT_DOORS:
+        heavy = [name for name, top in imports(path) if top and name.split(".")[0] == "torch"]
+        assert not heavy
+
+
+def loaded_by(code: str) -> set[str]:
+    script = (
+        f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["evaluate", "--help"], ["report", "--help"], ["metrics"], ["methods"]]
+)
+def test_help_and_lists_do_not_import_torch(arguments: list[str]) -> None:
+    modules = loaded_by(f"from bnuq.cli import main; main({arguments!r})")
+    assert "bnuq.cli.evaluate" in modules
+    assert not modules & {"torch", "scipy.stats"}
+
+
+def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> None:
+    modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result")
+    assert "bnuq.results.result" in modules
+    assert not modules & {"torch", "scipy.stats"}
+
+
+def test_the_public_list_is_honest() -> None:
+    import bnuq
+
+    assert all(getattr(bnuq, name) is not None for name in bnuq.__all__)
+    assert all(getattr(bnuq.metrics, name) is not None for name in bnuq.metrics.__all__)

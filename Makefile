@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up on a fresh machine; PYTHON names the interpreter the environment is made with.
+# `make demo` and `make test` do all the set-up on a fresh machine; PYTHON names the interpreter to make it with.
 PYTHON ?= python3
 BIN := .venv/bin
 

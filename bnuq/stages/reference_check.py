@@ -115,10 +115,11 @@ def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> li
     return [
         Caution(
             "reference-mismatch",
-            f"The reference, or its pipeline, is not what the network was trained on. Its batch statistics differ from "
-            f"the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise explains in "
-            f"the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} times in the "
-            f"worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). MCBN figures below describe another "
-            f"network than the one you trained. Check `train`, `normalize` and `augment`.{advice}",
+            "The reference, or its pipeline, does not look like what the network was trained on. Its batch statistics "
+            f"differ from the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise "
+            f"explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} "
+            f"times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). The figures of MCBN then "
+            f"describe another network than the trained one. Check `train`, `normalize` and `augment`.{advice} "
+            "(Running statistics that were not kept up to the end of training look the same.)",
         )
     ]

@@ -1,0 +1,167 @@
+"""`make figures`: runs the shipped run files in full, and writes docs/figures.md and the figures of README.md.
+
+Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import bnuq
+from bnuq.evaluate import evaluate
+from bnuq.records import Figure
+from bnuq.report.terminal import print_report
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAD = (
+    "run",
+    "method",
+    "accuracy",
+    "PLL",
+    "ECE",
+    "MI on test",
+    "MI on OOD",
+    "OOD set",
+    "AUROC",
+    "reference check",
+    "s",
+)
+IN_SHORT = (0, 2, 3, 5, 6, 8, 9)  # the columns that README.md shows
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a shipped run file, with what is changed in it."""
+
+    title: str
+    run_file: str
+    options: Options = field(default_factory=Options)
+    changes: dict[str, object] = field(default_factory=dict)
+
+
+def jobs(pack: Path) -> Iterable[Job]:
+    """The runs of the tables, in order."""
+    for name in ("cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "fmnist_mlp", "mnist_mlp"):
+        yield Job(f"{name}, as it is", f"{name}.toml", Options(methods=("deterministic",)))
+    for size in (32, 128, 512):
+        yield Job(f"cifar_resnet20, b = {size}", "cifar_resnet20.toml", Options(batch_size=size))
+    yield Job("cifar_resnet20, b = 32, no augment", "cifar_resnet20.toml", changes={"augment": None})
+    yield Job("fmnist_mlp, 2000 points", "fmnist_mlp.toml", Options(limit=2000, samples=32))
+    digits = str(pack / "ood/pcbdigits32.npz")
+    pictures = str(pack / "cifar10/lossless_test.npz")
+    methods = ("mcbn", "mcdo", "mcbn+mcdo")
+    options = Options(train=digits, test=digits, ood=(pictures,), methods=methods, samples=32, limit=846)
+    yield Job("svhn_cnn, on printed digits", "svhn_cnn.toml", options)
+    yield Job("quickstart", "quickstart.toml")
+
+
+def main() -> None:
+    """Run every job, and write what it gave."""
+    named = os.environ.get("BNUQ_TEST_DATA")
+    if not named:
+        sys.exit("make figures needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
+    pack = Path(named).resolve()
+    rows: dict[str, list[str]] = {}
+    demo = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "sample_configs"
+        shutil.copytree(ROOT / "sample_configs", place)
+        (place / "data").symlink_to(pack)
+        for job in jobs(pack):
+            options = replace(job.options, out=Path("out.h5"))
+            run = replace(resolve(str(place / job.run_file), options, folder=Path(folder)), **job.changes)
+            result = evaluate(run)
+            rows[job.title] = rows_of(job.title, result)
+            print("\n".join(rows[job.title]), flush=True)
+            if job.title == "quickstart":
+                print_report(replace(result, path=Path("fashion_cnn.bnuq.h5")), demo)
+    (ROOT / "docs" / "figures.md").write_text(page(rows), encoding="utf-8")
+    readme = ROOT / "README.md"
+    text = between(readme.read_text(encoding="utf-8"), "demo", f"```text\n{demo.getvalue()}```")
+    readme.write_text(between(text, "figures", in_short(rows)), encoding="utf-8")
+
+
+def rows_of(title: str, result: Result) -> list[str]:
+    """One row a method and OOD set."""
+    found = []
+    for name, method in result.methods.items():
+        test, sampled = method.sets["test"].figures, name != "deterministic"
+        score = "mutual_information" if sampled else "predictive_entropy"
+        for ood, scores in method.ood.items():
+            mi = [shown(method.sets[one].figures["mutual_information"]) if sampled else "–" for one in ("test", ood)]
+            cells = [title, name, *(shown(test[metric]) for metric in ("accuracy", "pll", "ece")), *mi, ood]
+            cells += [shown(scores[score]["auroc"]), check(result), f"{result.seconds['total']:.0f}"]
+            found.append("| " + " | ".join(cells) + " |")
+    return found
+
+
+def shown(figure: Figure) -> str:
+    """A figure with its two errors: over points, over draws."""
+    errors = [f"{error:.4f}" for error in (figure.se, figure.mc_se) if error is not None]
+    return f"{figure.value:.4f} ({', '.join(errors)})".replace("-", "−")
+
+
+def check(result: Result) -> str:
+    """The reference check: the median and the worst layer, in units of what batch noise explains."""
+    found = result.reference_check
+    if found is None:
+        return "–"
+    ratios = np.array([found.mean, found.log_variance]) / found.expected
+    verdict = "passed" if found.passed else "**warned**"
+    return f"{verdict} ({np.median(ratios, axis=1).max():.1f}, {ratios.max():.1f})"
+
+
+def between(text: str, name: str, new: str) -> str:
+    """`text` with what stands between its markers `name` replaced."""
+    pattern = rf"(<!-- {name}\b[^>]*-->\n).*(<!-- /{name} -->)"
+    found, count = re.subn(pattern, lambda match: f"{match[1]}{new}\n{match[2]}", text, flags=re.DOTALL)
+    assert count == 1, f"README.md has no markers for {name}"
+    return found
+
+
+def in_short(rows: dict[str, list[str]]) -> str:
+    """README.md's table: ResNet-20, without the rows that repeat the network as it is."""
+    mine = [row for title, some in rows.items() if title.startswith("cifar_resnet20") for row in some]
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in mine]
+    kept = [row for row in cells if row[1] != "deterministic" or row[0].endswith("as it is")]
+    lines = [[HEAD[k] for k in IN_SHORT], ["---"] * len(IN_SHORT), *([row[k] for k in IN_SHORT] for row in kept)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(rows: dict[str, list[str]]) -> str:
+    """docs/figures.md."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    table = "\n".join(row for some in rows.values() for row in some)
+    return f"""# Figures
+
+Written by `make figures` on {date.today().isoformat()} with bnuq {bnuq.__version__} ({machine}).
+
+Each figure is followed by its standard error over points and, where it rests on sampling, its Monte Carlo standard
+error over the draws. AUROC is by mutual information, for the network as it is by predictive entropy. T = 32; PLL and
+MI in nats. The reference check shows the median and the worst layer, in units of what batch noise explains (3 and 6
+are too much). What each run evaluates is in the run file of that name in `sample_configs/`, the changes to it in
+`docs/make_figures.py`.
+
+| {" | ".join(HEAD)} |
+|{" --- |" * len(HEAD)}
+{table}
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Every command of README.md and every file of sample_configs runs: in a copy of the folder, with less work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bnuq.cli.main import main
+from bnuq.run import read_run_file
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICKSTART = ROOT / "sample_configs" / "quickstart"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder as the README describes it: model.pt with its model.toml, data and architecture."""
+    names = {
+        "model.pt": "fashion_cnn.pt",
+        "net.py": "net.py",
+        "train.npz": "fashion_train.npz",
+        "test.npz": "fashion_test.npz",
+        "mnist.npz": "mnist.npz",
+    }
+    for name, source in names.items():
+        shutil.copy(QUICKSTART / source, tmp_path / name)
+    (tmp_path / "model.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = 0
+    for command in commands():
+        words, _, target = command.partition(" > ")
+        name, *arguments = shlex.split(words)
+        if name == "make":
+            assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+            continue
+        assert name == "bnuq"
+        less = ["--limit", "60", "--samples", "8"] if arguments[0] == "evaluate" else []
+        assert run([*arguments, *less]) == 0, command
+        printed = capsys.readouterr().out
+        assert printed.strip(), command
+        if target:
+            (own_folder / target.strip()).write_text(printed, encoding="utf-8")
+        ran += 1
+    assert ran >= 9
+    assert {path.name for path in own_folder.glob("*.h5")} == {"model.bnuq.h5", "b16.h5", "b16_seed1.h5"}
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    (tmp_path / "sample_configs").symlink_to(ROOT / "sample_configs")
+    (code,) = blocks("python")
+    code += "\nassert outputs.shape == both.shape == (32, 200, 10) and test.shape == digits.shape == (200,)"
+    code += "\nassert omega.samples == 32"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bank.h5").is_file()
+
+
+def test_the_demo_is_the_quickstart_and_its_output_is_in_the_readme() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert "bnuq evaluate sample_configs/quickstart.toml" in makefile
+    (report,) = (block for block in blocks("text") if "In short" in block)
+    for name in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mnist against test"):
+        assert name in report
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sample_configs").glob("*.toml")), ids=lambda p: p.name)
+def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> None:
+    spoken = read_run_file(path)
+    assert spoken.model.arch is not None
+    file, _, function = spoken.model.arch.rpartition(":")
+    assert f"def {function}(" in (path.parent / file).read_text()
+    assert tomllib.loads(path.read_text())["data"]["test"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sample_configs").glob("*.toml")), ids=lambda p: p.name)
+def test_every_sample_config_runs(
+    path: Path, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "sample_configs"
+    shutil.copytree(ROOT / "sample_configs", place)
+    (place / "data").symlink_to(data_pack)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["evaluate", str(place / path.name), "--limit", "50", "--samples", "8", "--batch-size", "16"]
+    if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
+        digits, pictures = data_pack / "ood/pcbdigits32.npz", data_pack / "cifar10/lossless_test.npz"
+        arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
+    assert run(arguments) == 0
+    assert "In short" in capsys.readouterr().out
+
+
+def test_the_quickstart_can_be_made_again() -> None:
+    done = subprocess.run(
+        [sys.executable, str(QUICKSTART / "make.py"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "--data-root" in done.stdout

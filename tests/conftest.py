@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

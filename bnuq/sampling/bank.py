@@ -96,7 +96,7 @@ class BatchStatistics:
     def load(cls, path: str | Path) -> BatchStatistics:
         """The bank saved in `path`; ResultError where that is not one."""
         with open_hdf5(Path(path), what="bank of batch statistics") as file:
-            if file.attrs.get("bnuq_bank") != 1:
+            if not np.array_equal(file.attrs.get("bnuq_bank", 0), 1):
                 raise ResultError(f"{path} is not a bank of batch statistics; expected a file written by omega.save().")
             return cls.read_from(file, str(path))
 
@@ -124,12 +124,23 @@ class BatchStatistics:
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ResultError(f"{where}: the bank of batch statistics is incomplete or damaged ({error}).") from error
-        shapes = {(m.mean.shape == m.var.shape and m.mean.ndim == 2, len(m.mean), len(m.count)) for m in layers}
-        if len(shapes) != 1 or shapes != {(True, bank.samples, bank.samples)}:
-            raise ResultError(f"{where}: the layers of the bank do not hold the same number of draws.")
-        if not all(np.isfinite(m.mean).all() and np.isfinite(m.var).all() and (m.var >= 0).all() for m in layers):
-            raise ResultError(f"{where}: the bank holds values that are no batch statistics (NaN, inf or negative).")
+        if complaint := _complaint(bank):
+            raise ResultError(f"{where}: {complaint}")
         return bank
+
+
+def _complaint(bank: BatchStatistics) -> str | None:
+    arrays = [array for m in bank.layers for array in (m.mean, m.var, m.count)]
+    if not bank.layers or not all(isinstance(array, np.ndarray) for array in arrays):
+        return "the bank of batch statistics is incomplete: it holds no layers, or a layer without draws."
+    shapes = {(m.mean.shape == m.var.shape and m.mean.ndim == 2, len(m.mean), m.count.shape) for m in bank.layers}
+    if shapes != {(True, bank.samples, (bank.samples,))} or bank.samples < 1:
+        return "the layers of the bank do not hold the same number of draws."
+    for m in bank.layers:
+        floats = m.mean.dtype.kind == m.var.dtype.kind == "f" and m.count.dtype.kind in "iu"
+        if not floats or not (np.isfinite(m.mean).all() and np.isfinite(m.var).all() and (m.var >= 0).all()):
+            return f"layer {m.name} holds values that are no batch statistics (NaN, inf or negative)."
+    return None
 
 
 def _pooled(layer: LayerStatistics) -> LayerStatistics:

@@ -63,7 +63,10 @@ def _keep_mask(x: Tensor, site: Site, dropout: Dropout, draw: int, start: int) -
     tiles = range(start // TILE, (start + points - 1) // TILE + 1)
     drawn = torch.cat([_tile([TILE * site.rows, *others], site, dropout, draw, tile, x.device) for tile in tiles])
     first = (start - tiles[0] * TILE) * site.rows
-    return drawn[first : first + points * site.rows].movedim(0, axis)
+    mask = drawn[first : first + points * site.rows]
+    if site.interleaved:
+        mask = mask.unflatten(0, (points, site.rows)).transpose(0, 1).flatten(0, 1)
+    return mask.movedim(0, axis)
 
 
 def _tile(shape: list[int], site: Site, dropout: Dropout, draw: int, tile: int, device: torch.device) -> Tensor:

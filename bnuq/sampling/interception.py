@@ -7,14 +7,17 @@ That composite operations arrive whole is not documented, so `_self_test` checks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bnuq.errors import BnuqError
@@ -78,14 +81,15 @@ def stochastic_call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | Dro
     """What this dispatched operation is, if it is one that can be made stochastic."""
     packet = func.overloadpacket
     if packet is aten.batch_norm:
-        return BatchNormCall(*_positional(func, args, kwargs)[:8])
+        return BatchNormCall(*positional(func, args, kwargs)[:8])
     if packet in _DROPOUTS:
-        values, p, training = _positional(func, args, kwargs)[:3]
+        values, p, training = positional(func, args, kwargs)[:3]
         return DropoutCall(values, float(p), _DROPOUTS[packet], packet.__name__.endswith("_"), bool(training))
     return None
 
 
-def _positional(func: Any, args: tuple, kwargs: dict) -> list:
+def positional(func: Any, args: tuple, kwargs: dict) -> list:
+    """All arguments of an operation in the order of its schema, defaults filled in."""
     rest = func._schema.arguments[len(args) :]
     return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
 
@@ -103,19 +107,21 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
     """The tensors that this operation writes into."""
-    for argument, value in zip(func._schema.arguments, _positional(func, args, kwargs), strict=True):
+    for argument, value in zip(func._schema.arguments, positional(func, args, kwargs), strict=True):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_in(value)
 
 
 @contextmanager
 def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
-    """Run `model` in evaluation mode without gradients, and leave modes, flags and the global generators as they were.
+    """Run `model` in evaluation mode without gradients, and leave its modes and buffers, torch's flags and the global
+    generators as they were.
 
     Transformers' fused fast path, which hides its dropouts, is off meanwhile.
     """
     _self_test()
     modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
     generators = _generator_states()
     fast_path = torch.backends.mha.get_fastpath_enabled()
     try:
@@ -128,14 +134,23 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, training in modes:
             module.training = training
-        for device, state in generators:
-            torch.set_rng_state(state) if device is None else torch.cuda.set_rng_state(state, device)
+        with torch.inference_mode():
+            for buffer, before in buffers:  # a layer may count its calls, or update its statistics in every mode
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
+        for restore, state in generators:
+            restore(state)
 
 
-def _generator_states() -> list[tuple[int | None, Tensor]]:
-    states: list[tuple[int | None, Tensor]] = [(None, torch.get_rng_state())]
+def _generator_states() -> list[tuple[Callable[[Any], object], Any]]:
+    states: list[tuple[Callable[[Any], object], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+        (np.random.set_state, np.random.get_state()),
+    ]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states += [(device, torch.cuda.get_rng_state(device)) for device in range(torch.cuda.device_count())]
+        for device in range(torch.cuda.device_count()):
+            states.append((partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)))
     return states
 
 

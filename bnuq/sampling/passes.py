@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -79,12 +80,18 @@ class Interception:
         self._sites = sites
         self._dropout = dropout
         self._statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
+        for site in sites.live_batchnorms:
+            if not site.tracked and (site.address, site.occurrence) not in self._statistics:
+                raise SamplingError(
+                    f"BatchNorm {site.name} keeps no running statistics that evaluation mode would use, and omega does "
+                    "not hold it: outputs would depend on which points pass together. Draw omega over all layers."
+                )
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        run = _Passes(self._sites, self._statistics, self._dropout, start)
-        inputs = inputs.clone()  # a network may write into its input
         outputs = []
         with undisturbed(self._model):
+            inputs = inputs.clone()  # a network may write into its input
+            run = _Passes(self._sites, self._statistics, self._dropout, start, inputs)
             for draw in range(self.samples):
                 run.begin(draw)
                 with run:
@@ -102,8 +109,10 @@ class _Passes(Mode):
         statistics: dict[tuple[int, int], tuple[Tensor, Tensor]],
         dropout: Dropout | None,
         start: int,
+        inputs: Tensor,
     ) -> None:
         super().__init__()
+        self._inputs = inputs
         self._dropouts = sites.dropouts
         self._statistics = statistics
         self._dropout = dropout
@@ -157,7 +166,8 @@ class _Passes(Mode):
             return func(*args, **kwargs)
         if self._recording:
             result = func(*args, **kwargs)
-            self._prefix.append((func, _remembered(result)))
+            again = func.is_view and any(not tensor.is_inference() for tensor in tensors_in(result))
+            self._prefix.append((func, _AGAIN if again else _remembered(result)))
             return result
         if self._step >= len(self._prefix) or self._prefix[self._step][0] is not func:
             raise SamplingError(
@@ -166,12 +176,13 @@ class _Passes(Mode):
             )
         result = self._prefix[self._step][1]
         self._step += 1
-        return result
+        return func(*args, **kwargs) if result is _AGAIN else result
 
     def _leave_prefix(self) -> None:
         if self._in_prefix and self._recording:
             self._prefix = [(func, _recalled(result)) for func, result in self._prefix]
-            self._guarded = {t.untyped_storage()._cdata for _, result in self._prefix for t in tensors_in(result)}
+            needed = (self._inputs, *(t for _, result in self._prefix for t in tensors_in(result)))
+            self._guarded = {t.untyped_storage()._cdata for t in needed}
         self._in_prefix = False
 
     def _guard(self, func: Any, args: tuple, kwargs: dict) -> None:
@@ -182,6 +193,9 @@ class _Passes(Mode):
             storage = tensor.untyped_storage()
             if storage._cdata in self._guarded and storage._cdata not in self._kept:
                 self._kept[storage._cdata] = storage, storage.clone()
+
+
+_AGAIN = object()  # stands for a view of a parameter or a buffer: cheap, and torch cannot return the same one twice
 
 
 class _Remembered:
@@ -200,9 +214,13 @@ class _Remembered:
         return tensor
 
 
+_SMALL = 1024
+
+
 def _remembered(result: Any) -> Any:
     if isinstance(result, Tensor):
-        return _Remembered(result)
+        # a small one stays: the network may read its numbers past torch, by .tolist() or .numpy()
+        return result if result.numel() <= _SMALL else _Remembered(result)
     return type(result)(map(_remembered, result)) if isinstance(result, (tuple, list)) else result
 
 
@@ -256,7 +274,7 @@ def _statistics_by_call(
 
 def predict(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Tensor | np.ndarray,
     omega: BatchStatistics | None = None,
     *,
     dropout: Dropout | None = None,
@@ -269,6 +287,7 @@ def predict(
 
     Raises SamplingError where neither is given, where ω is of another network, or no dropout is alive.
     """
+    inputs = torch.as_tensor(inputs)
     if omega is None and dropout is None:
         raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
     device = next((p.device for p in model.parameters()), inputs.device)

@@ -16,7 +16,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import RequestError, SamplingError
-from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, stochastic_call, tensors_in, undisturbed
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    DropoutCall,
+    Mode,
+    positional,
+    stochastic_call,
+    tensors_in,
+    undisturbed,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Site:
     spatial: int = 0  # values per channel that one point contributes (z)
     eps: float = 0.0
     momentum: float = 0.0  # torch's; 0 where the layer keeps a cumulative average
-    tracked: bool = True  # keeps running statistics
+    tracked: bool = True  # evaluation mode uses running statistics
     never_trained: bool = False  # running statistics still at (0, 1)
     running_mean: Tensor | None = field(default=None, repr=False, compare=False)
     running_var: Tensor | None = field(default=None, repr=False, compare=False)
@@ -45,6 +53,7 @@ class Site:
     variety: str = ""
     batch_axis: int | None = None  # the axis along which points lie; None where no axis grows with them
     rows: int = 1  # entries along that axis that one point contributes
+    interleaved: bool = False  # they lie apart, the first of every point before the second of any
     # what tells the call apart while the network runs
     address: int = field(default=0, repr=False, compare=False)
     occurrence: int = field(default=0, repr=False, compare=False)
@@ -134,7 +143,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         name = traced.layer if turn == 1 else f"{traced.layer}#{turn}"
         if isinstance(traced.call, BatchNormCall):
             address = traced.call.address
-            site = _batchnorm_site(name, len(batchnorms), traced, address, addresses[address])
+            site = _batchnorm_site(name, len(batchnorms), traced, other, address, addresses[address])
             addresses[address] += 1
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
@@ -209,9 +218,10 @@ class _Trace(Mode):
 def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
     """The name of an operation that is random in a way that cannot be redrawn here, where this one is."""
     name = func.overloadpacket.__name__
-    for argument, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
-        if argument.name in ("dropout", "dropout_p") and isinstance(value, float):
-            return f"dropout inside {name}" if value > 0 else None
+    given = dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True))
+    rate = given.get("dropout", given.get("dropout_p"))
+    if isinstance(rate, float):
+        return f"dropout inside {name}" if rate > 0 and given.get("train", True) else None
     if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name:
         return f"random numbers ({name})"
     return None
@@ -228,17 +238,23 @@ def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
         twin = copy.deepcopy(model)
         with undisturbed(twin, evaluation=False):
             twin.train()
-            return _trace(twin, inputs)
+            calls = _trace(twin, inputs)
     except Exception:  # a network that cannot be copied, or trains otherwise, tells nothing here
         return None
+    batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
+    if isinstance(model, torch.jit.ScriptModule) and not any(call.training for call in batchnorms):
+        return None  # a traced network has its mode written into it: train() does nothing
+    return calls
 
 
-def _batchnorm_site(name: str, order: int, traced: _Traced, address: int, occurrence: int) -> Site:
+def _batchnorm_site(name: str, order: int, traced: _Traced, other: _Traced, address: int, occurrence: int) -> Site:
     call = traced.call
-    assert isinstance(call, BatchNormCall)
+    assert isinstance(call, BatchNormCall) and isinstance(other.call, BatchNormCall)
     mean, var = call.running_mean, call.running_var
     channels = call.input.shape[1]
     reason = "" if traced.depends_on_input else "it normalises weights, not data"
+    if other.call.input.shape[1] != channels:
+        reason = "its channels grow with the number of points: it normalises each point by itself"
     return Site(
         name=name,
         kind="batchnorm",
@@ -248,7 +264,7 @@ def _batchnorm_site(name: str, order: int, traced: _Traced, address: int, occurr
         spatial=call.input.numel() // (call.input.shape[0] * channels),
         eps=call.eps,
         momentum=call.momentum,
-        tracked=mean is not None,
+        tracked=mean is not None and not call.training,
         running_mean=mean,
         running_var=var,
         never_trained=mean is not None and var is not None and bool((mean == 0).all() and (var == 1).all()),
@@ -266,8 +282,27 @@ def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -
     if len(grown) > 1 or (axis is not None and two.input.shape[axis] != 2 * rows):
         reason = reason or "its size does not grow in proportion to the number of points"
     return Site(
-        name=name, kind="dropout", order=order, reason=reason, p=two.p, variety=two.variety, batch_axis=axis, rows=rows
+        name=name,
+        kind="dropout",
+        order=order,
+        reason=reason,
+        p=two.p,
+        variety=two.variety,
+        batch_axis=axis,
+        rows=rows,
+        interleaved=not reason and axis is not None and rows > 1 and _interleaved(two.input, three.input, axis, rows),
     )
+
+
+def _interleaved(two: Tensor, three: Tensor, axis: int, rows: int) -> bool:
+    """Whether the rows of two points are found again among those of three only if they lie apart."""
+    a, b = two.movedim(axis, 0), three.movedim(axis, 0)
+    together = _close(a, b[: 2 * rows])
+    return not together and _close(a.unflatten(0, (rows, 2)), b.unflatten(0, (rows, 3))[:, :2])
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(a.abs().max()))
 
 
 def _unreachable(
@@ -284,9 +319,11 @@ def _unreachable(
     for traced in calls:
         if isinstance(traced.call, str):
             found[traced.layer, f"{traced.call} in evaluation mode too: its figures are not reproducible"] = None
+    always = {(traced.layer, traced.call) for traced in calls if isinstance(traced.call, str)}
     for traced in training or ():
         if isinstance(traced.call, str):
-            found[traced.layer, f"{traced.call} in training only"] = None
+            if (traced.layer, traced.call) not in always:
+                found[traced.layer, f"{traced.call} in training only"] = None
         elif isinstance(traced.call, DropoutCall):
             visible[traced.layer] -= 1
             if visible[traced.layer] < 0 and traced.call.p > 0:

@@ -48,7 +48,7 @@ def check_reference(
         layers,
         population=len(train),
         train_size=run.train_size,
-        train_batch_size=run.train_batch_size,
+        train_batch_size=plan.trained_with,
     )
 
 

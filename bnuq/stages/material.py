@@ -117,4 +117,5 @@ class Pipeline:
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
-        return torch.from_numpy(normalized(raw, self.run.normalize)).to(self.device, self.dtype)
+        inputs = np.require(normalized(raw, self.run.normalize), requirements="W")  # what was read may be read-only
+        return torch.from_numpy(inputs).to(self.device, self.dtype)

@@ -22,13 +22,15 @@ DEFAULT_BATCH_SIZE = 128
 @dataclass(frozen=True)
 class Plan:
     """What a run comes to for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
-    BatchNorms that MCBN samples, and `batch_size` is None where no method does."""
+    BatchNorms that MCBN samples, and `batch_size` is None where no method does. `trained_with` is the training batch size,
+    where it is known."""
 
     sites: Sites
     classes: int
     methods: tuple[str, ...]
     layers: tuple[Site, ...]
     batch_size: int | None
+    trained_with: int | None
     notes: tuple[str, ...]
     cautions: tuple[Caution, ...]
 
@@ -41,6 +43,7 @@ def plan(
     `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
     checkpoint records, if any.
     """
+    trained_with = run.train_batch_size or trained_with
     classes = _classes(model, example, test)
     sites = find_sites(model, example)
     reasons = _why_not(sites, train)
@@ -59,7 +62,7 @@ def plan(
     if any(name.startswith("mcbn") for name in methods):
         assert train is not None
         layers = select_layers(sites.live_batchnorms, run.layers)
-        batch_size, note = _batch_size(run, run.train_batch_size or trained_with, len(train))
+        batch_size, note = _batch_size(run, trained_with, len(train))
         notes += note
         check_batch_size(batch_size, len(train))
         if batch_size == len(train) and run.augment is None and run.samples > 1:
@@ -67,7 +70,7 @@ def plan(
                 f"batch_size {batch_size} is the whole reference, so every mini-batch is the same and nothing is "
                 "random. Choose a smaller batch size."
             )
-    return Plan(sites, classes, methods, layers, batch_size, tuple(notes), tuple(_cautions(sites)))
+    return Plan(sites, classes, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
 
 
 def _classes(model: nn.Module, example: Tensor, test: Points) -> int:

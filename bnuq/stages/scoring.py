@@ -54,10 +54,10 @@ class SetScores:
     points: dict[str, Float[np.ndarray, " point"]]
     predicted: Int64[np.ndarray, " point"]
     replicates: dict[str, Float[np.ndarray, " replicate"]]
-    ranked: dict[str, Float[np.ndarray, "replicate point"]]
+    ranked: dict[str, Float[np.ndarray, "error_replicate kept"]]
     log_likelihood: Float[np.ndarray, "sample point"] | None = None
     bins: CalibrationBins | None = None
-    ranked_wrong: Bool[np.ndarray, "replicate point"] | None = None
+    ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = None
     group: Int64[np.ndarray, " point"] | None = None
 
 

@@ -1,0 +1,337 @@
+"""Passes: the same whatever the chunks, and only the part of the network that is random is run again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import zoo
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import bnuq
+from bnuq.errors import SamplingError
+from bnuq.sampling import keyed
+
+EXACT = {"rtol": 1e-10, "atol": 1e-11}
+
+
+class Executed(TorchDispatchMode):
+    """Counts the operations that are really executed, below whatever intercepts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["1d on (N, C)", "2d", "called twice", "in a shortcut", "nested"])
+def test_the_chunk_size_changes_no_output(kind):
+    net, x = zoo.made(kind), zoo.points(kind, 70)
+    omega = bnuq.draw(net, zoo.points(kind, 30, seed=1), samples=3, batch_size=8)
+    whole = bnuq.predict(net, x, omega, chunk_size=70)
+    for size in (1, 7, 64):
+        assert_close(bnuq.predict(net, x, omega, chunk_size=size), whole, **EXACT)
+
+
+def test_the_same_call_gives_the_same_bits():
+    net, x = zoo.made("2d"), zoo.points("2d", 9)
+    one, two = (bnuq.predict(net, x, bnuq.draw(net, x, samples=3, batch_size=4, seed=2)) for _ in range(2))
+    assert torch.equal(one, two)
+
+
+def test_permuting_the_points_permutes_the_outputs():
+    net, x = zoo.made("2d"), zoo.points("2d", 20)
+    omega = bnuq.draw(net, zoo.points("2d", 30, seed=1), samples=3, batch_size=8)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    assert_close(bnuq.predict(net, x[order], omega), bnuq.predict(net, x, omega)[:, order], **EXACT)
+
+
+def test_a_part_of_the_draws_gives_that_part_of_the_outputs():
+    net, x = zoo.made("2d"), zoo.points("2d", 9)
+    omega = bnuq.draw(net, zoo.points("2d", 30, seed=1), samples=5, batch_size=8)
+    assert torch.equal(bnuq.predict(net, x, omega[1:4]), bnuq.predict(net, x, omega)[1:4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_outputs_have_the_dtype_of_the_network(dtype):
+    net, x = zoo.made("2d", dtype), zoo.points("2d", 9, dtype=dtype)
+    assert bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=4)).dtype == dtype
+
+
+class Prefixed(nn.Module):
+    """Two convolutions, then what is stochastic, then one more convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(2, 2, 3, padding=1) for _ in range(3))
+        self.bn, self.drop, self.last = nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(F.relu(self.first(x)))
+        return self.last(self.drop(F.relu(self.third(F.relu(self.bn(x)))).mean((2, 3))))
+
+
+@pytest.mark.parametrize(("samples", "chunks"), [(1, 1), (5, 1), (5, 3)])
+def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks):
+    net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
+    omega = bnuq.draw(net, x, samples=samples, batch_size=4)
+    with Executed() as looking:
+        bnuq.predict(net, x[:3], omega)
+    with Executed() as executed:
+        bnuq.predict(net, x, omega, chunk_size=9 // chunks)
+    # find_sites looks at the network twice on a few points
+    assert looking.calls["conv2d"] == 6 + 2 + samples
+    assert executed.calls["conv2d"] == 6 + chunks * (2 + samples)
+
+
+def test_only_what_follows_the_first_dropout_is_run_again():
+    net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
+    with Executed() as executed:
+        bnuq.predict(net, x, dropout=bnuq.Dropout(5))
+    assert (executed.calls["conv2d"], executed.calls["linear"]) == (6 + 3, 2 + 5)
+
+
+class Hazard(nn.Module):
+    """A network whose suffix meets its prefix in one particular way."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.fc, self.bn, self.last, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Dropout(0.3)
+        self.register_buffer("scratch", torch.zeros(4))
+        self._forward = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+def skip_read(m, x):
+    y = m.fc(x)
+    return m.last(torch.tanh(m.bn(y)) + y)
+
+
+def skip_written_by_add(m, x):
+    y = m.fc(x)
+    y += torch.tanh(m.bn(y))
+    return m.last(y)
+
+
+def skip_written_through_a_view(m, x):
+    y = m.fc(x)
+    z = m.bn(y)
+    y.view(-1).mul_(2)
+    y[:, :2].add_(1)
+    return m.last(y + z)
+
+
+def input_written_after_the_draw(m, x):
+    z = m.bn(x)
+    x += z
+    return m.last(x)
+
+
+def input_written_late(m, x):
+    z = torch.tanh(m.bn(m.fc(x)))
+    x.mul_(0.5).add_(z)
+    return m.last(x)
+
+
+def input_written_before_the_draw(m, x):
+    x.relu_()
+    return m.last(torch.tanh(m.bn(m.fc(x))) + x)
+
+
+def prefix_written_before_the_draw(m, x):
+    y = m.fc(x)
+    w = y.clone()
+    y.relu_()
+    y += w
+    return m.last(torch.tanh(m.bn(y)).mul_(y))
+
+
+def relu_in_place_of_the_stochastic_output(m, x):
+    return m.last(F.relu(m.bn(m.fc(x)), inplace=True))
+
+
+def chunks_of_the_prefix(m, x):
+    y = torch.cat([m.fc(x), x], 1)
+    a, b = y[:, :4], y.split(4, 1)[1]
+    z = m.bn(a)
+    b.mul_(2)
+    return m.last(z + b)
+
+
+def number_read_from_the_prefix(m, x):
+    y = m.fc(torch.ones_like(x[:1]))
+    return m.last(m.bn(m.fc(x)) * (2 if y.sum().item() > 0 else 3) + float(y.max()))
+
+
+def list_read_from_the_prefix(m, x):
+    y = m.fc(torch.ones_like(x[:1]))
+    scales = (y[0] * 2).tolist()
+    return m.last(m.bn(m.fc(x)) * scales[1] + scales[2])
+
+
+def numpy_read_from_the_prefix(m, x):
+    scale = float((m.fc(torch.ones_like(x[:1]))[0] * 2).numpy()[1])
+    return m.last(m.bn(m.fc(x)) * scale)
+
+
+def written_with_out(m, x):
+    y = m.fc(x)
+    z = torch.tanh(m.bn(y))
+    torch.add(y, z, out=y)
+    return m.last(y)
+
+
+def assigned_into_the_prefix(m, x):
+    y = m.fc(x)
+    z = torch.tanh(m.bn(y))
+    y[:, 1:3] = z[:, :2]
+    y[y > 0] = 0.5
+    return m.last(y)
+
+
+def prefix_written_twice_and_drawn_twice(m, x):
+    y = m.fc(x)
+    y += m.bn(y)
+    y *= 0.5
+    y += torch.tanh(m.bn(y))
+    return m.last(y)
+
+
+def output_is_a_view_that_is_written_next_time(m, x):
+    y = m.fc(x)
+    y.copy_(m.bn(y))
+    return y[:, :3]
+
+
+def scratch_buffer(m, x):
+    y = m.fc(x)
+    m.scratch.add_(1)
+    return m.last(m.bn(y))
+
+
+def view_of_the_input(m, x):
+    return m.last(torch.tanh(m.bn(m.fc(x.view(-1, 4)))) + x[:, :4])
+
+
+def view_of_a_weight(m, x):
+    return m.last(m.bn(x @ m.fc.weight.t() + m.fc.bias.view(1, 4)))
+
+
+def view_of_a_buffer(m, x):
+    return m.last(m.bn(m.fc(x) + m.scratch[None].expand(len(x), 4)))
+
+
+def input_view_written_after_the_draw(m, x):
+    left, right = x.chunk(2, 1)
+    z = m.bn(m.fc(x))
+    left += z[:, :2]
+    return m.last(z + torch.cat([right, left], 1))
+
+
+def input_detached(m, x):
+    return m.last(m.bn(m.fc(x.detach())))
+
+
+HAZARDS = [
+    view_of_the_input,
+    view_of_a_weight,
+    view_of_a_buffer,
+    input_view_written_after_the_draw,
+    input_detached,
+    skip_read,
+    skip_written_by_add,
+    skip_written_through_a_view,
+    input_written_after_the_draw,
+    input_written_late,
+    input_written_before_the_draw,
+    prefix_written_before_the_draw,
+    relu_in_place_of_the_stochastic_output,
+    chunks_of_the_prefix,
+    number_read_from_the_prefix,
+    list_read_from_the_prefix,
+    numpy_read_from_the_prefix,
+    written_with_out,
+    assigned_into_the_prefix,
+    prefix_written_twice_and_drawn_twice,
+    output_is_a_view_that_is_written_next_time,
+    scratch_buffer,
+]
+
+
+@pytest.mark.parametrize("forward", HAZARDS, ids=lambda f: f.__name__)
+def test_later_passes_are_those_of_networks_run_from_the_start(forward):
+    net, x = zoo.settled(lambda: Hazard(forward), (4,)), zoo.points((4,), 6, seed=1)
+    batches = zoo.points((4,), 32).reshape(4, 8, 4)
+    given, state = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
+    calls = 2 if forward is prefix_written_twice_and_drawn_twice else 1
+    by_hand = [zoo.statistics_by_hand(net, batch, set(range(calls))) for batch in batches]
+    omega = bnuq.statistics_of(net, batches)
+    found = bnuq.predict(net, x, omega)
+    assert_close(found, zoo.predicted_by_hand(net, x, by_hand), **EXACT)
+    assert torch.equal(x, given)
+    assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
+
+
+def test_dropout_in_place_on_the_prefix_does_not_reach_the_next_pass():
+    def forward(m, x):
+        y = m.fc(x)
+        return m.last(F.dropout(y, 0.5, m.training, inplace=True) + y)
+
+    net, x = zoo.settled(lambda: Hazard(forward), (4,)), zoo.points((4,), 6)
+    found = bnuq.predict(net, x, dropout=bnuq.Dropout(4, seed=1))
+    with torch.no_grad():
+        y = net.fc(x)
+    for t in range(4):
+        keep = mask((64, 4), 0.5, draw=t, seed=1)[:6]
+        with torch.no_grad():
+            assert_close(found[t], net.last(2 * y * keep / 0.5), **EXACT)
+
+
+def mask(shape: tuple[int, ...], p: float, *, draw: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(keyed.mask_seed(seed, draw, site=0, tile=0))
+    return torch.empty(shape).bernoulli_(1 - p, generator=generator)
+
+
+def test_predictions_of_two_networks_may_alternate():
+    nets = zoo.made("2d"), zoo.settled(lambda: Prefixed(), (2, 4, 5))
+    x = zoo.points("2d", 12)
+    omegas = [bnuq.draw(net, x, samples=3, batch_size=4) for net in nets]
+    alone = [bnuq.predict(net, x, omega) for net, omega in zip(nets, omegas, strict=True)]
+    for _ in range(2):
+        for net, omega, expected in zip(nets, omegas, alone, strict=True):
+            assert torch.equal(bnuq.predict(net, x, omega), expected)
+
+
+def test_a_second_bank_of_one_network_leaves_the_first_alone():
+    net, x = zoo.made("2d"), zoo.points("2d", 12)
+    first = bnuq.draw(net, x, samples=3, batch_size=4)
+    before = bnuq.predict(net, x, first)
+    second = bnuq.draw(net, x, samples=3, batch_size=6, seed=9, layers="first:1")
+    assert len(second.layers) == 1 and len(first.layers) == 2
+    assert torch.equal(bnuq.predict(net, x, first), before)
+    assert not torch.equal(bnuq.predict(net, x, second), before)
+
+
+def test_omega_and_dropout_must_hold_as_many_draws():
+    net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
+    with pytest.raises(SamplingError, match="omega holds 3 draws and dropout asks for 4; they must be the same"):
+        bnuq.predict(net, x, bnuq.draw(net, x, samples=3, batch_size=4), dropout=bnuq.Dropout(4))
+
+
+def test_omega_and_dropout_together_are_both_at_work():
+    net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
+    omega, dropout = bnuq.draw(net, x, samples=3, batch_size=4), bnuq.Dropout(3)
+    both = bnuq.predict(net, x, omega, dropout=dropout)
+    assert not torch.equal(both, bnuq.predict(net, x, omega))
+    assert not torch.equal(both, bnuq.predict(net, x, dropout=dropout))
+    for size in (1, 4):
+        assert_close(bnuq.predict(net, x, omega, dropout=dropout, chunk_size=size), both, **EXACT)

@@ -1,0 +1,173 @@
+"""The model that went in is the model that is left, also after an exception."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
+
+import bnuq
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import find_sites
+
+
+class Fragile(nn.Module):
+    """Fails on its `fail_at`-th forward, having changed what it could on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn, self.drop, self.last = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3)
+        self.register_buffer("forwards", torch.zeros(()))
+        self.fail_at = 0
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.forwards += 1
+        x.mul_(1.0)
+        h = self.drop(F.relu(self.bn(self.fc(x))))
+        torch.rand(3)
+        random.random()
+        np.random.rand()
+        if self.calls == self.fail_at:
+            raise ZeroDivisionError("inside the network")
+        return self.last(h)
+
+
+def snapshot(net: nn.Module) -> tuple:
+    return (
+        {name: tensor.clone() for name, tensor in net.state_dict().items()},
+        [module.training for module in net.modules()],
+        [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in net.modules()],
+        [len(hooks) for hooks in (module_hooks._global_forward_hooks, module_hooks._global_forward_pre_hooks)],
+        [p.requires_grad for p in net.parameters()],
+        torch.get_rng_state(),
+        random.getstate(),
+        np.random.get_state()[1:3],
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+    )
+
+
+def assert_same(one: tuple, two: tuple) -> None:
+    assert one[0].keys() == two[0].keys()
+    for name, tensor in one[0].items():
+        assert torch.equal(tensor, two[0][name]), name
+    assert one[1:5] == two[1:5]
+    assert torch.equal(one[5], two[5])
+    assert one[6] == two[6]
+    assert np.array_equal(one[7][0], two[7][0]) and one[7][1] == two[7][1]
+    assert one[8:] == two[8:]
+
+
+def mixed(net: nn.Module) -> None:
+    net.train()
+    net.bn.eval()
+
+
+MODES = {"train": nn.Module.train, "eval": nn.Module.eval, "mixed": mixed}
+
+DOING = {
+    "draw": lambda net, x, omega: bnuq.draw(net, x, samples=3, batch_size=4),  # noqa: ARG005
+    "statistics_of": lambda net, x, omega: bnuq.statistics_of(net, [x, x]),  # noqa: ARG005
+    "predict with omega": lambda net, x, omega: bnuq.predict(net, x, omega),
+    "predict with dropout": lambda net, x, omega: bnuq.predict(net, x, dropout=bnuq.Dropout(3)),  # noqa: ARG005
+    "predict with both": lambda net, x, omega: bnuq.predict(net, x, omega, dropout=bnuq.Dropout(3), chunk_size=4),
+    "one plain pass": lambda net, x, omega: Evaluation(net).passes(x),  # noqa: ARG005
+    "find_sites": lambda net, x, omega: find_sites(net, x),  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("doing", DOING)
+def test_nothing_of_the_network_or_the_process_is_changed(doing, mode):
+    net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
+    omega = bnuq.draw(net, x, samples=3, batch_size=4)
+    MODES[mode](net)
+    given, before = x.clone(), snapshot(net)
+    DOING[doing](net, x, omega)
+    assert_same(snapshot(net), before)
+    assert torch.equal(x, given)
+
+
+@pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
+@pytest.mark.parametrize("doing", DOING)
+def test_nothing_is_changed_where_the_network_fails(doing, fail_at):
+    net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
+    omega = bnuq.draw(net, x, samples=3, batch_size=4)
+    mixed(net)
+    net.calls, net.fail_at = 0, fail_at
+    given, before = x.clone(), snapshot(net)
+    torch.backends.mha.set_fastpath_enabled(before[8])
+    try:
+        DOING[doing](net, x, omega)
+    except ZeroDivisionError:
+        pass
+    else:
+        assert net.calls < fail_at or doing == "find_sites"  # its training run may fail and tell nothing
+    assert_same(snapshot(net), before)
+    assert torch.equal(x, given)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_fast_path_of_transformers_is_left_as_it_was(enabled):
+    before = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        bnuq.predict(zoo.settled(Fragile, (4,)), zoo.points((4,), 3), dropout=bnuq.Dropout(2))
+        assert torch.backends.mha.get_fastpath_enabled() is enabled
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def test_running_statistics_do_not_move_even_where_momentum_would_move_them_whole():
+    net, x = zoo.made("momentum 1"), zoo.points("momentum 1", 20)
+    before = snapshot(net.train())
+    bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=8))
+    assert_same(snapshot(net), before)
+    assert net[1].momentum == 1
+
+
+def test_a_layer_that_updates_itself_in_every_mode_keeps_its_buffers():
+    class Restless(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.5, self.eps)
+
+    net = zoo.settled(lambda: nn.Sequential(nn.Linear(4, 5), Restless(5), nn.BatchNorm1d(5), nn.Linear(5, 3)), (4,))
+    x, before = zoo.points((4,), 20), snapshot(net)
+    bnuq.statistics_of(net, [x], layers="last:1")
+    bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=8))
+    assert_same(snapshot(net), before)
+
+
+def test_training_goes_on_after_a_draw_as_if_nothing_had_happened():
+    losses = []
+    for interrupted in (False, True):
+        net, x = zoo.settled(Fragile, (4,), torch.float32), zoo.points((4,), 16, dtype=torch.float32)
+        net.train()
+        torch.manual_seed(0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            if interrupted:
+                bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=8))
+            loss = net(x.clone()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[:3] == losses[3:]
+
+
+def test_outputs_can_be_used_outside_inference_mode():
+    net, x = zoo.made("2d"), zoo.points("2d", 6)
+    found = bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=4))
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    (found @ weight).sum().backward()
+    assert weight.grad is not None

@@ -1,0 +1,146 @@
+"""The reference check passes on what the network was trained on, and fails on anything else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bnuq
+from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import Site, find_sites
+from bnuq.stages.reference_check import BATCHES, cautions, reference_check
+
+M = 128
+
+
+def data(n: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(8, 8, generator=torch.Generator().manual_seed(99))
+    return torch.randn(n, 8, generator=generator) @ mix + 0.3
+
+
+def averaged(momentum: float | None = 0.1, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    """A network whose running statistics are averages over many batches of 128 under fixed weights, and their data."""
+    train = data(6000, seed)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        options = {"momentum": momentum}
+        net = nn.Sequential(
+            nn.Linear(8, 30), nn.BatchNorm1d(30, **options), nn.ReLU(),
+            nn.Linear(30, 30), nn.BatchNorm1d(30, **options), nn.ReLU(), nn.Linear(30, 3),
+        )  # fmt: skip
+        for _ in range(4):
+            for rows in torch.randperm(len(train)).split(M)[:-1]:
+                net(train[rows])
+    return net.eval(), train
+
+
+def check_of(net: nn.Module, reference: Tensor, *, batch_size: int = M, seed: int = 0, **known: int):
+    omega = bnuq.draw(net, reference, samples=BATCHES, batch_size=batch_size, seed=seed)
+    sites = find_sites(net, reference[:3]).live_batchnorms
+    return reference_check(omega, sites, population=len(reference), **known)
+
+
+def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
+    ratios = []
+    for seed in range(12):
+        net, train = averaged(seed=seed)
+        check = check_of(net, train, seed=seed, train_batch_size=M)
+        assert check.passed and check.layers == ("1", "4")
+        ratios += [check.mean / check.expected, check.log_variance / check.expected]
+    assert np.median(ratios) == pytest.approx(1, abs=0.2)
+    assert cautions(check, {}) == []
+
+
+@pytest.mark.parametrize("batch_size", [32, 128, 512])
+def test_what_is_normal_follows_the_size_of_the_batches(batch_size):
+    ratios = []
+    for seed in range(6):
+        net, train = averaged(seed=seed)
+        check = check_of(net, train, batch_size=batch_size, seed=seed, train_batch_size=M)
+        ratios += [check.mean / check.expected, check.log_variance / check.expected]
+    assert np.median(ratios) == pytest.approx(1, abs=0.35)
+
+
+@pytest.mark.parametrize(
+    "pipeline", [lambda x: x + 1, lambda x: 2 * x, lambda x: (x - 0.5) / 0.25, lambda x: x.flip(1)], ids=range(4)
+)
+def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
+    net, train = averaged()
+    check = check_of(net, pipeline(train))
+    assert not check.passed
+    (caution,) = cautions(check, {"normalize": None, "augment": None})
+    assert caution.code == "reference-mismatch"
+    worst = max(check.mean.max(), check.log_variance.max()) / check.expected[0]
+    assert f"{worst:.1f} times in the worst" in caution.text
+    assert "The run file has no `normalize` and `augment`." in caution.text
+    (with_both,) = cautions(check, {"normalize": object(), "augment": object()})
+    assert "The run file has no" not in with_both.text
+
+
+def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, Site]:
+    generator = np.random.default_rng(0)
+    layer = LayerStatistics(
+        "bn",
+        1e-5,
+        generator.normal(size=(samples, 5)),
+        1 + generator.random((samples, 5)),
+        np.full(samples, batch_size),
+    )
+    site = Site(
+        "bn", "batchnorm", 0, momentum=net_momentum, running_mean=torch.zeros(5), running_var=torch.full((5,), 1.5)
+    )
+    return BatchStatistics((layer,), "f", batch_size), site
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(32, 0.31), (128, 0.40), (512, 0.66)])
+def test_what_batch_noise_explains_is_the_published_value(batch_size, expected):
+    # known for a resnet20 and 16 batches of a reference of 4660 out of 50 000
+    bank, site = constructed(0.1, batch_size=batch_size, samples=16)
+    check = reference_check(bank, [site], population=4660, train_size=50_000, train_batch_size=128)
+    assert check.expected[0] == pytest.approx(expected, abs=0.006)
+
+
+def test_the_expected_value_is_its_formula():
+    bank, site = constructed(0.3, batch_size=64, samples=10)
+    check = reference_check(bank, [site], population=1000, train_size=4000, train_batch_size=256)
+    by_hand = ((64 / 256 * 0.3 / 1.7 + 1 / 10 + 64 / 1000 * (1 - 1000 / 4000)) * 9 / 7) ** 0.5
+    assert check.expected[0] == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_gaps_are_their_definition():
+    bank, site = constructed(0.1, batch_size=64)
+    check = reference_check(bank, [site], population=1000)
+    mean, log_variance = bank.layers[0].mean, np.log(bank.layers[0].var * 64 / 63)
+    for found, running, batches in ((check.mean, 0.0, mean), (check.log_variance, np.log(1.5), log_variance)):
+        z = (running - batches.mean(0)) / batches.std(0, ddof=1)
+        assert found[0] == pytest.approx(np.sqrt((z**2).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("why", ["momentum None", "never trained", "no running statistics", "three batches"])
+def test_what_cannot_be_checked_is_not_checked_and_said(why):
+    if why == "momentum None":
+        net, train = averaged(momentum=None)
+        check = check_of(net, train)
+    elif why == "never trained":
+        check = check_of(nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3)).eval(), data(500, 0))
+    elif why == "no running statistics":
+        net = nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval()
+        check = check_of(net, data(500, 0))
+    else:
+        bank, site = constructed(0.1, batch_size=64, samples=3)
+        check = reference_check(bank, [site], population=1000)
+    assert check is None
+    (caution,) = cautions(check, {})
+    assert caution.code == "reference-unchecked"
+
+
+def test_dead_channels_are_left_out():
+    bank, site = constructed(0.1, batch_size=64)
+    bank.layers[0].var[:, 2] = 0
+    bank.layers[0].mean[:, 2] = 7
+    check = reference_check(bank, [site], population=1000)
+    assert np.isfinite(check.mean).all() and np.isfinite(check.log_variance).all()
+    assert check.mean[0] < 1

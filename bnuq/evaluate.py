@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from bnuq.code import BY_USER
+from bnuq.code import BY_USER, names_a_file
 from bnuq.data import Points, check_labels, parse_reference
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.metrics import DrawWeights
 from bnuq.models.loading import load_model
 from bnuq.progress import Progress, silent
@@ -20,7 +21,7 @@ from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
 from bnuq.results.spool import Spool
-from bnuq.run import Named, Run
+from bnuq.run import Named, Run, Split
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.passes import Engine, Evaluation, Interception, default_chunk
@@ -41,6 +42,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     """
     watch = Stopwatch()
     _check_request(run)
+    replaces = run.out.exists()
     loaded = load_model(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
@@ -96,7 +98,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
             sets={name: _described(name, points) for name, points in sets.items()},
             methods=methods,
             cautions=(*material.cautions, *todo.cautions, *_cautions(run, todo, omega, check, methods, material)),
-            notes=(*loaded.notes, *material.notes, *todo.notes),
+            notes=(*_how_asked(run, replaces=replaces), *loaded.notes, *material.notes, *todo.notes),
             seconds=watch.seconds(),
             provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
             reference_check=check,
@@ -108,6 +110,8 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
 
 
 def _check_request(run: Run) -> None:
+    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {wrong}")
     if run.task not in (None, "classification"):
         raise RequestError(f"task is {run.task!r}; this version evaluates classification.")
     if run.test is None:
@@ -120,14 +124,28 @@ def _check_request(run: Run) -> None:
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
     if not run.out.parent.is_dir():
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
-    for name in ("samples", "limit", "chunk_size"):
+    for name, least in {"samples": 1, "batch_size": 2, "limit": 1, "chunk_size": 1, "seed": 0}.items():
         value = getattr(run, name)
-        if value is not None and value < 1:
-            raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least 1.")
+        if value is not None and not least <= value <= 2**62:
+            raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
 
 
-def _path_of(named: Named | None) -> Path | None:
-    return None if named is None else named.base / parse_reference(named.text, base=named.base)[1]
+def _path_of(named: Named | Split | None) -> Path | None:
+    """The file that a reference or a factory means, if it means one."""
+    if not isinstance(named, Named):
+        return None
+    text = parse_reference(named.text, base=named.base)[1]
+    return named.base / Path(text.rpartition(":")[0] if names_a_file(text) else text).expanduser()
+
+
+def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
+    if run.run_file is not None and run.run_file_was_found:
+        where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
+        yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
+    if run.validation is not None:
+        yield "the validation set was not read: no figure of this version is fitted to points"
+    if replaces:
+        yield f"an earlier result was replaced: {run.out.name}"
 
 
 def _engines(run: Run, todo: Plan, model: nn.Module, omega: BatchStatistics | None) -> dict[str, Engine]:
@@ -247,10 +265,6 @@ def _cautions(
     elif run.samples < scoring.MIN_SAMPLES:
         text = f"With {run.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
         yield Caution("few-samples", text)
-    impossible = max(int(np.isneginf(one.sets["test"].points["pll"]).sum()) for one in methods.values())
-    if impossible:
-        text = f"{impossible} test points have probability 0 for their label under some method: PLL is −inf."
-        yield Caution("pll-infinite", text)
 
 
 def _described(name: str, points: Points) -> EvaluatedSet:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Advance = Callable[[int], object]
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Opens one piece of work of `total` steps; the block is handed the function that counts them."""
 

@@ -5,10 +5,12 @@ An option wins over the run file, the run file over what the checkpoint records,
 
 from __future__ import annotations
 
+import difflib
+import re
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +23,7 @@ Precision = Literal["float32", "float64"]
 Task = Literal["classification", "regression", "segmentation"]
 
 Positive = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -44,6 +47,15 @@ class Augment(Section, frozen=True):
     pad_mode: Literal["constant", "reflect"] = "constant"
 
 
+class Split(Section, frozen=True):
+    """Points to validate on: a seeded part of another set; `held_out` says that the network never trained on them."""
+
+    split_of: Literal["train", "test"]
+    fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    seed: Seed = 0
+    held_out: bool = False
+
+
 class ModelSection(Section, frozen=True):
     """[model]: the checkpoint and how to build its network."""
 
@@ -60,7 +72,7 @@ class DataSection(Section, frozen=True):
     train: str | None = None
     test: str | None = None
     ood: tuple[str, ...] = ()
-    validation: str | None = None
+    validation: str | Split | None = None
     train_size: Positive | None = None
     normalize: Normalize | None = None
     augment: Augment | None = None
@@ -70,10 +82,10 @@ class SamplingSection(Section, frozen=True):
     """[sampling]: methods and their parameters."""
 
     methods: tuple[Method, ...] | None = None
-    samples: Positive = 64
+    samples: Positive | Literal["auto"] = 64
     batch_size: Annotated[int, Meta(ge=2)] | None = None
     layers: str | tuple[str, ...] = "all"
-    seed: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    seed: Seed = 0
 
 
 class RunFile(Section, frozen=True):
@@ -82,6 +94,23 @@ class RunFile(Section, frozen=True):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     sampling: SamplingSection = SamplingSection()
+
+
+class KeptOptions(Section, frozen=True):
+    """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them."""
+
+    device: str | None = None
+    precision: Precision | None = None
+    chunk_size: Positive | None = None
+    limit: Positive | None = None
+    save_samples: bool = False
+    data_root: str | None = None
+
+
+class Record(RunFile, frozen=True):
+    """A run as a result file holds it."""
+
+    options: KeptOptions = KeptOptions()
 
 
 @dataclass(frozen=True)
@@ -98,8 +127,8 @@ class Options:
     batch_size: int | None = None
     layers: tuple[str, ...] | None = None
     seed: int | None = None
-    device: str = "auto"
-    precision: Precision = "float32"
+    device: str | None = None
+    precision: Precision | None = None
     chunk_size: int | None = None
     limit: int | None = None
     out: Path | None = None
@@ -132,7 +161,7 @@ class Run:
     train: Named | None = None
     test: Named | None = None
     ood: tuple[Named, ...] = ()
-    validation: Named | None = None
+    validation: Named | Split | None = None
     train_size: int | None = None
     normalize: Normalize | None = None
     augment: Augment | None = None
@@ -150,6 +179,7 @@ class Run:
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None
+    run_file_was_found: bool = False
 
     def record(self) -> dict[str, Any]:
         """The run as a run file would say it, with absolute paths, and the options that no run file holds."""
@@ -157,7 +187,11 @@ class Run:
             "train": _absolute(self.train),
             "test": _absolute(self.test),
             "ood": [_absolute(ref) for ref in self.ood],
-            "validation": _absolute(self.validation),
+            "validation": (
+                msgspec.to_builtins(self.validation)
+                if isinstance(self.validation, Split)
+                else _absolute(self.validation)
+            ),
             "train_size": self.train_size,
             "normalize": msgspec.to_builtins(self.normalize),
             "augment": msgspec.to_builtins(self.augment),
@@ -205,20 +239,26 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
         if spoken.model.checkpoint is None:
             raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
         checkpoint = base / Path(spoken.model.checkpoint).expanduser()
-    return _merged(spoken, options, checkpoint=checkpoint, base=base, named_by=named_by, folder=folder, run_file=path)
+    run = _merged(spoken, options, checkpoint=checkpoint, base=base, named_by=named_by, folder=folder, run_file=path)
+    return replace(run, run_file_was_found=found and path is not None)
 
 
 def resolve_again(record: dict[str, Any], source: Path, options: Options, *, folder: Path) -> Run:
-    """The run that a result file holds, with `options` on top; code it names is code that a found file names."""
-    sections = {name: section for name, section in record.items() if name != "options"}
-    spoken = _converted(sections, source)
-    kept = {k: v for k, v in record.get("options", {}).items() if k in {f.name for f in fields(Options)}}
-    if kept.get("data_root"):
-        kept["data_root"] = Path(kept["data_root"])
-    unset = Options()
-    merged = replace(unset, **kept)
-    said = {f.name: getattr(options, f.name) for f in fields(Options)}
-    merged = replace(merged, **{k: v for k, v in said.items() if v != getattr(unset, k)})
+    """The run that a result file holds, with `options` on top; code it names is code that a found file names.
+
+    The result file is the run's run file, so that the run will not write over it.
+    """
+    spoken = _converted(record, source, Record)
+    kept = spoken.options
+    merged = replace(
+        options,
+        device=_first(options.device, kept.device),
+        precision=_first(options.precision, kept.precision),
+        chunk_size=_first(options.chunk_size, kept.chunk_size),
+        limit=_first(options.limit, kept.limit),
+        save_samples=options.save_samples or kept.save_samples,
+        data_root=_first(options.data_root, None if kept.data_root is None else Path(kept.data_root)),
+    )
     if spoken.model.checkpoint is None:
         raise RequestError(f"{source}: its run names no checkpoint.")
     return _merged(
@@ -228,7 +268,7 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
         base=source.parent,
         named_by=NamedBy(source),
         folder=folder,
-        run_file=None,
+        run_file=source,
     )
 
 
@@ -255,6 +295,17 @@ def _merged(
         if options.ood is not None
         else tuple(Named(text, base, named_by) for text in spoken.data.ood)
     )
+    written = spoken.data.validation
+    validation = (
+        written if options.validation is None and isinstance(written, Split)
+        else named(options.validation, None if isinstance(written, Split) else written)
+    )  # fmt: skip
+    samples = _first(options.samples, spoken.sampling.samples)
+    if samples == "auto":
+        raise RequestError(
+            f'{run_file}: sampling.samples is "auto", which this version cannot do yet; expected a whole number of at '
+            "least 1, such as 64."
+        )
     return Run(
         checkpoint=checkpoint,
         out=folder / options.out if options.out is not None else folder / f"{checkpoint.stem}.bnuq.h5",
@@ -265,17 +316,17 @@ def _merged(
         train=named(options.train, spoken.data.train),
         test=named(options.test, spoken.data.test),
         ood=ood,
-        validation=named(options.validation, spoken.data.validation),
+        validation=validation,
         train_size=spoken.data.train_size,
         normalize=spoken.data.normalize,
         augment=spoken.data.augment,
         methods=_methods(methods),
-        samples=_first(options.samples, spoken.sampling.samples),
+        samples=samples,
         batch_size=_first(options.batch_size, spoken.sampling.batch_size),
         layers=layers,
         seed=_first(options.seed, spoken.sampling.seed),
-        device=options.device,
-        precision=options.precision,
+        device=_first(options.device, "auto"),
+        precision=_first(options.precision, "float32"),
         chunk_size=options.chunk_size,
         limit=options.limit,
         save_samples=options.save_samples,
@@ -305,6 +356,9 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
     return (beside if beside.is_file() else None), path, True
 
 
+File = TypeVar("File", bound=RunFile)
+
+
 def read_run_file(path: Path) -> RunFile:
     """The run file, checked: RequestError with file, key, value and what was expected."""
     try:
@@ -313,21 +367,85 @@ def read_run_file(path: Path) -> RunFile:
         raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not a TOML file: {error}.") from error
-    return _converted(document, path)
+    return _converted(document, path, RunFile)
 
 
-def _converted(document: dict[str, Any], path: Path) -> RunFile:
+def _converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
     try:
-        return msgspec.convert(document, RunFile, strict=True)
+        return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        said, _, where = str(error).partition(" - at `$.")
-        key = where.rstrip("`")
-        value: Any = document
-        for part in key.split(".") if key else ():
-            value = value.get(part) if isinstance(value, dict) else None
-        shown = "" if value is None or isinstance(value, dict) else f" is {value!r}"
-        expected = said[:1].lower() + said[1:]
-        raise RequestError(f"{path}: {key or 'the file'}{shown}; {expected}.") from error
+        raise RequestError(f"{path}: {_complaint(str(error), document)}") from error
+
+
+def _complaint(said: str, document: dict[str, Any]) -> str:
+    """What msgspec says of a document, in our words: the key, its value, and what was expected."""
+    said, _, where = said.partition(" - at `")
+    key = where.rstrip("`").removeprefix("$").lstrip(".")
+    value: Any = document
+    for part in re.findall(r"[^.\[\]]+", key):
+        value = value[int(part)] if isinstance(value, list) else value.get(part)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
+        return _unknown_key(key, unknown[1])
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+        return f"{key}.{missing[1]} is missing; it has no default."
+    shown = " is a table" if isinstance(value, dict) else f" is {_as_toml(value)}"
+    expected = said.removeprefix("Expected ").partition(", got ")[0]
+    expected = expected.removesuffix(" | null`") + "`" if expected.endswith(" | null`") else expected
+    for theirs, ours in _WORDS.items():
+        expected = re.sub(rf"`?\b{theirs}\b`?", ours, expected)
+    if said.startswith("Invalid enum value"):
+        expected = f"one of {_choices(key)}"
+    for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
+        expected = expected.replace(f" {theirs} ", f" {ours} ")
+    if key == "sampling.samples":
+        expected = "a whole number of at least 1"
+    return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
+
+
+def _unknown_key(table: str, key: str) -> str:
+    known = _keys(table)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
+    return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"
+
+
+def _keys(table: str) -> list[str]:
+    """The keys that a table of the run file may have."""
+    sections: dict[str, type[Section]] = {
+        "": RunFile,
+        "options": KeptOptions,
+        "model": ModelSection,
+        "data": DataSection,
+        "sampling": SamplingSection,
+        "data.normalize": Normalize,
+        "data.augment": Augment,
+        "data.validation": Split,
+    }
+    return [field.name for field in msgspec.structs.fields(sections[table])]
+
+
+def _choices(key: str) -> str:
+    last = re.sub(r"\[.*", "", key.rpartition(".")[2])
+    choices = {"task": Task, "methods": Method, "precision": Precision, "split_of": Literal["train", "test"]}
+    known: Any = choices.get(last, Literal["constant", "reflect"])
+    return ", ".join(known.__args__)
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
@@ -356,7 +474,12 @@ def _absolute(named: Named | None) -> str | None:
     """The text of a reference or a factory with its path, where it has one, made absolute."""
     if named is None:
         return None
-    name, equals, text = named.text.rpartition("=")
+    whole = named.base / Path(named.text).expanduser()
+    if whole.exists():  # a path with a = in it is a path
+        return str(whole)
+    name, equals, text = named.text.partition("=")
+    if not equals:
+        name, text = "", named.text
     place, colon, function = text.rpartition(":")
     path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
     absolute = named.base / Path(path).expanduser()

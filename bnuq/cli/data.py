@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,24 @@ import typer
 def command(
     data_root: Annotated[Path | None, typer.Option(help="Look here first, before $BNUQ_DATA.")] = None,
 ) -> None:
-    """List the known data sets: splits, source, and the folders they are looked for in."""
-    from bnuq.data.known import data_roots, known_sets
+    """List the data sets that are known by name: their splits, where each lies or would be looked for, and source."""
+    from bnuq.data.known import data_roots, known_sets, places
 
+    roots = data_roots(data_root)
+    typer.echo("NAME:SPLIT names a set wherever a reference is expected, as in --test cifar10:test.")
     for known in known_sets():
-        typer.echo(f"{known.name:16} {known}")
-    typer.echo("Looked for under, in this order:")
-    for root in data_roots(data_root):
-        typer.echo(f"  {root}")
+        typer.echo(f"\n{known.name}  ({known.task})")
+        for split in known.splits:
+            there = next((path for _, path in places(known, split, roots) if path.exists()), None)
+            typer.echo(f"  {split:6} {there if there is not None else 'not found'}")
+        layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
+        if any(not any(path.exists() for _, path in places(known, split, roots)) for split in known.splits):
+            typer.echo(f"  wanted {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
+        typer.echo(f"  source {known.source}")
+    typer.echo("\nLooked for below these folders, in this order:")
+    named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
+    chosen = os.environ.get("BNUQ_DATA")
+    named.append(f"{Path(chosen).expanduser()}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
+    named.append(f"{roots[-1]}  (cache)")
+    for place in named:
+        typer.echo(f"  {place}")

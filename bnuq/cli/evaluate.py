@@ -31,7 +31,7 @@ def command(
         list[str] | None, typer.Option(help="mcbn, mcdo, mcbn+mcdo, deterministic; repeat it, or use commas.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", "-T", help="Stochastic passes T.", show_default="64")
+        str | None, typer.Option("--samples", "-T", help="Stochastic passes T.", show_default="64", metavar="INTEGER")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "-b", help="Size b of MCBN's mini-batches.", show_default="training's")
@@ -41,8 +41,10 @@ def command(
         typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    precision: Annotated[str, typer.Option(help="Arithmetic: float32 or float64.")] = "float32",
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Arithmetic: float32 or float64.", show_default="float32")
+    ] = None,
     chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Result file.", show_default="MODEL.bnuq.h5")] = None,
@@ -71,7 +73,7 @@ def command(
         ood=_listed(ood),
         validation=validation,
         methods=_listed(method),
-        samples=samples,
+        samples=_samples(samples),
         batch_size=batch_size,
         layers=_listed(layers),
         seed=seed,
@@ -86,26 +88,25 @@ def command(
         trust_code=trust_code,
     )
     run = _run(model, again, options)
-    replaced = run.out.exists()
 
     from bnuq.cli.progress import bars
     from bnuq.evaluate import evaluate
     from bnuq.progress import silent
 
     result = evaluate(run, progress=silent if quiet else bars)
+    refused = strict and bool(result.cautions)
     if as_json:
         from bnuq.results.summary import summary
 
-        typer.echo(json.dumps(summary(result), ensure_ascii=False, indent=2))
+        if not refused:
+            typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
     elif not quiet:
         from bnuq.report.terminal import print_report
 
         print_report(result, sys.stdout)
-        if replaced:
-            typer.echo("(an earlier result of that name was replaced)")
-    if strict and result.cautions:
+    if refused:
         codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
-        raise RequestError(f"--strict: there were warnings ({codes}). The result file was written.")
+        raise RequestError(f"--strict: there were warnings ({codes}); {result.path} was written and tells them.")
 
 
 def _run(model: str | None, again: Path | None, options: Options) -> Run:
@@ -125,12 +126,27 @@ def _listed(values: list[str] | None) -> tuple[str, ...] | None:
     return tuple(
         part.strip()
         for value in values
-        for part in ([value] if Path(value.rpartition("=")[2]).exists() else value.split(","))
+        for part in ([value] if _is_there(value) or _is_there(value.partition("=")[2]) else value.split(","))
         if part.strip()
     )
 
 
-def _precision(text: str) -> Precision:
-    if text not in ("float32", "float64"):
-        raise RequestError(f"--precision is {text}; expected float32 or float64.")
-    return text
+def _is_there(name: str) -> bool:
+    return bool(name) and Path(name).expanduser().exists()
+
+
+def _samples(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text == "auto":
+        raise RequestError("--samples auto is not in this version; give a whole number of at least 1, such as 64.")
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(f"--samples is {text}; expected a whole number of at least 1.") from None
+
+
+def _precision(text: str | None) -> Precision | None:
+    if text is None or text in ("float32", "float64"):
+        return text
+    raise RequestError(f"--precision is {text}; this version computes in float32 or float64.")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import bnuq
 from bnuq.cli import data, evaluate, methods, metrics, report
 from bnuq.errors import BnuqError
+from bnuq.report.plain import printable
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
@@ -36,49 +41,74 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-app.command("evaluate")(evaluate.command)
-app.command("report")(report.command)
-app.command("data")(data.command)
-app.command("metrics")(metrics.command)
-app.command("methods")(methods.command)
+def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, with the exceptions wrapped up that typer has its own way with: a closed pipe is exit code 1 to it."""
+
+    @functools.wraps(command)
+    def called(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (KeyboardInterrupt, EOFError, OSError) as error:
+            raise _PastTyper(error) from error
+
+    return called
+
+
+for _name, _module in {
+    "evaluate": evaluate,
+    "report": report,
+    "data": data,
+    "metrics": metrics,
+    "methods": methods,
+}.items():
+    app.command(_name)(_past_typer(_module.command))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 refused with a message, 3 a fault in bnuq, 130/143 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    signal.signal(signal.SIGTERM, _terminated)
+    with contextlib.suppress(ValueError):  # not in the main thread: then nobody's signals are ours
+        signal.signal(signal.SIGTERM, _terminated)
+    _prepare_streams()
     try:
-        code = app([word for word in given if word != "--debug"], standalone_mode=False)
-        sys.stdout.flush()
-    except BnuqError as error:
-        if debug:
-            raise
-        code = _say(str(error), REFUSED)
-    except KeyboardInterrupt:
-        code = _say("interrupted; nothing was written.", INTERRUPTED)
-    except _Terminated:
-        code = _say("terminated; nothing was written.", TERMINATED)
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - so that the interpreter's own flush stays silent
-        code = DONE
-    except typer.Exit as leave:
-        code = leave.exit_code
-    except Exception as error:
-        if debug:
-            raise
-        code = _usage_or_fault(error)
+        code = _run([word for word in given if word != "--debug"])
+    except BaseException as error:
+        if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+        code = _code_of(error)
     sys.exit(code if isinstance(code, int) else DONE)
 
 
-def _usage_or_fault(error: Exception) -> int:
-    show = getattr(error, "show", None)  # typer's own errors: an unknown option, a missing value, Ctrl-C at a prompt
-    if callable(show):
+def _run(arguments: list[str]) -> Any:
+    try:
+        code = app(arguments, prog_name="bnuq", standalone_mode=False)
+        sys.stdout.flush()
+    except _PastTyper as wrapped:
+        raise wrapped.error from wrapped.error.__cause__
+    return code
+
+
+def _code_of(error: BaseException) -> int:
+    """The exit code of `error`, once its message is told."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAULT
+    if isinstance(error, BnuqError):
+        return _say(str(error), REFUSED)
+    if isinstance(error, KeyboardInterrupt):
+        return _say("interrupted; an unfinished result is not kept.", INTERRUPTED)
+    if isinstance(error, _Terminated):
+        return _say("terminated; an unfinished result is not kept.", TERMINATED)
+    if isinstance(error, BrokenPipeError):
+        _give_up_stdout()
+        return DONE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        _give_up_stdout()
+        return _say(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
+    if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
         show()
         return REFUSED
-    if type(error).__name__ == "Abort":
-        return _say("interrupted; nothing was written.", INTERRUPTED)
-    if isinstance(error, MemoryError):
+    if _out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     return _say(
         f"a fault in bnuq: {type(error).__name__}: {error}\n"
@@ -87,10 +117,41 @@ def _usage_or_fault(error: Exception) -> int:
     )
 
 
+def _out_of_memory(error: BaseException) -> bool:
+    # torch says it in an error of its own on a GPU, and in a plain RuntimeError on a CPU.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
+
+
 def _say(message: str, code: int) -> int:
-    with contextlib.suppress(BrokenPipeError):
-        typer.echo(f"bnuq: {message}", err=True)
+    with contextlib.suppress(OSError):
+        typer.echo(f"bnuq: {printable(message)}", err=True)
     return code
+
+
+def _prepare_streams() -> None:
+    """A stream that is closed (`>&-`) swallows what is written; what cannot be encoded becomes a question mark."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - it lives as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _give_up_stdout() -> None:
+    """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class _PastTyper(BaseException):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class _Terminated(BaseException):

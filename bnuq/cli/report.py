@@ -22,7 +22,7 @@ def command(
     if as_json:
         from bnuq.results.summary import summary
 
-        typer.echo(json.dumps(summary(found), ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(summary(found), allow_nan=False, indent=2))
     else:
         from bnuq.report.terminal import print_report
 

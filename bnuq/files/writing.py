@@ -23,8 +23,9 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """A new file beside `path` to write to, renamed to `path` when the block ends well and removed when it does not.
 
-    A symbolic link stays one: what it points to is replaced. Raises ResultError for a full disk, a folder that is
-    missing or read-only, and the like; whatever else the block raises passes through.
+    It can be read back, and opened again by its name, inside the block. A symbolic link stays one: what it points to is
+    replaced. Raises ResultError for a full disk, a folder that is missing or read-only, and the like; whatever else the
+    block raises passes through.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -47,7 +48,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 def _new_file(path: Path) -> BinaryIO:
     # Not tempfile: its files are 0600, and the result of a shared run is for the group to read.
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666), "wb")
+    return open(path, "x+b", opener=lambda name, flags: os.open(name, flags, 0o666))
 
 
 def _reason(error: OSError) -> str:

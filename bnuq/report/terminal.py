@@ -6,32 +6,34 @@ import io
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from bnuq.metrics import METRICS, SCORES, standard_error
 from bnuq.records import Direction, Figure
+from bnuq.report.plain import printable
 from bnuq.results.result import MethodResult, Result
 
 _ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
-_SHORT = {
-    "accuracy": "accuracy",
-    "pll": "PLL",
-    "brier": "Brier score",
-    "ece": "ECE",
-    "mutual_information": "mutual inform.",
-    "predictive_entropy": "pred. entropy",
-    "expected_entropy": "exp. entropy",
-    "variation_ratio": "variation ratio",
-    "max_probability": "max. probability",
-    "aurc": "AURC",
+_NAMES = {  # in the order of the table: as shown, and where there is little room
+    "accuracy": ("accuracy", "accuracy"),
+    "pll": ("PLL", "PLL"),
+    "brier": ("Brier score", "Brier score"),
+    "ece": ("ECE", "ECE"),
+    "mutual_information": ("mutual information", "mutual info."),
+    "predictive_entropy": ("predictive entropy", "pred. entropy"),
+    "expected_entropy": ("expected entropy", "exp. entropy"),
+    "variation_ratio": ("variation ratio", "var. ratio"),
+    "max_probability": ("max. probability", "max. prob."),
+    "aurc": ("AURC", "AURC"),
+    "least_confidence": ("least confidence", "least conf."),
 }
 _OOD_COLUMNS = {
     "aupr_out": "AUPR-out",
@@ -45,90 +47,238 @@ _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "..."
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
+_ROOMY = 60  # columns from which names are written out
 
 
 def print_report(result: Result, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
     terminal = stream.isatty()
     columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
+    columns = max(40, min(columns, 100))
+    styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
     buffer = io.StringIO()
     console = Console(
         file=buffer,
-        width=max(40, min(columns, 100)),
-        force_terminal=terminal,
-        color_system="auto" if terminal else None,
-        no_color=bool(os.environ.get("NO_COLOR")) or not terminal,
+        width=columns,
+        force_terminal=styled,
+        color_system="auto" if styled else None,
         highlight=False,
         emoji=False,
         legacy_windows=False,
     )
-    console.print(_report(result))
-    text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-    encoding = getattr(stream, "encoding", None) or "utf-8"
+    for part in _report(result, roomy=columns >= _ROOMY):
+        for line in part.lines(columns, _cleaner(getattr(stream, "encoding", None) or "utf-8")):
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+    stream.write(buffer.getvalue())
+
+
+def _cleaner(encoding: str) -> Callable[[str], str]:
+    """What makes a text fit for the stream: without control characters, and in ASCII where it cannot take ours."""
+
+    def cleaned(text: str) -> str:
+        text = printable(text, lines=False)
+        return text if plain else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+
     try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    stream.write(text)
+        "".join(_IN_ASCII).encode(encoding)
+        plain = encoding.lower().replace("-", "").startswith("utf")
+    except (UnicodeEncodeError, LookupError):
+        plain = False
+    return cleaned
 
 
-def _report(result: Result) -> RenderableType:
-    parts: list[RenderableType] = [*_heading(result), Text()]
-    parts += [_title("In short"), *_in_words(result), Text()]
-    parts += [_title(f"Test set, {result.sets['test'].n} points"), _test_table(result)]
-    curves = list(_curves(result))
-    if curves:
-        parts += [Text(), *curves]
+# ── parts, each of which knows how to fill a width ───────────────────────────────────────────────────────────────────
+
+Clean = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class _Paragraph:
+    """Wrapped text; an empty one is an empty line."""
+
+    text: str = ""
+    style: str = ""
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        for line in _wrapped(clean(self.text), width) or [""]:
+            yield Text(line, style=self.style)
+
+
+@dataclass(frozen=True)
+class _Items:
+    """A list, each entry behind a mark."""
+
+    texts: tuple[str, ...]
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        for text in self.texts:
+            for row, line in enumerate(_wrapped(clean(text), width - 3)):
+                yield Text(f" {clean('·') if row == 0 else ' '} {line}")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Names and what they are."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        room = max(len(name) for name, _ in self.rows) + 2
+        for name, text in self.rows:
+            for row, line in enumerate(_wrapped(clean(text), width - room)):
+                yield Text.assemble((f"{name if row == 0 else '':{room}}", "dim"), line)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A value, and its error where it has one."""
+
+    value: str
+    error: str = ""
+    style: str = ""
+
+
+_Row = tuple[str, tuple[_Cell, ...]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows under a header, numbers to the right; a row without cells is a heading among them.
+
+    Nothing is ever cut: where the columns do not fit side by side, errors go below their values (`stacks`), and where
+    that is not enough, the columns go into several tables below each other.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[_Row, ...]
+    stacks: bool = False
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        rows = [
+            (clean(label), tuple(_Cell(clean(c.value), clean(c.error), c.style) for c in cells))
+            for label, cells in self.rows
+        ]
+        header = [clean(title) for title in self.header]
+        labels = max(len(label) for label, cells in rows if cells)
+        room = width - 1 - labels
+        beside = [self._width(header, rows, column, stacked=False) for column in range(len(header))]
+        stacked = self.stacks and sum(beside) > room
+        widths = [self._width(header, rows, column, stacked=True) for column in range(len(header))]
+        widths = widths if stacked else beside
+        for number, block in enumerate(_blocks(widths, room)):
+            if number:
+                yield Text()
+            if any(header[column] for column in block):
+                titles = "".join(f"{header[column]:>{widths[column]}}" for column in block)
+                yield Text(f" {'':{labels}}{titles}", style="dim")
+            for label, cells in rows:
+                if not cells:
+                    yield Text(f" {label}", style="bold")
+                    continue
+                values, errors = Text(f" {label:{labels}}"), Text(f" {'':{labels}}")
+                for column in block:
+                    cell, size = cells[column], widths[column]
+                    value = cell.value if stacked or not cell.error else f"{cell.value} "
+                    error = "" if stacked else cell.error
+                    values.append(f"{value:>{size - len(error)}}", style=cell.style).append(error, style="dim")
+                    errors.append(f"{cell.error:>{size}}", style="dim")
+                yield values
+                if stacked and errors.plain.strip():
+                    yield errors
+
+    @staticmethod
+    def _width(header: Sequence[str], rows: Sequence[_Row], column: int, *, stacked: bool) -> int:
+        cells = [cells[column] for _, cells in rows if cells]
+        sizes = [
+            max(len(c.value), len(c.error)) if stacked or not c.error else len(c.value) + 1 + len(c.error)
+            for c in cells
+        ]
+        return 2 + max(len(header[column]), *sizes)
+
+
+def _blocks(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Columns that fit side by side, as many as can."""
+    block: list[int] = []
+    for column, width in enumerate(widths):
+        if block and sum(widths[c] for c in block) + width > room:
+            yield block
+            block = []
+        block.append(column)
+    yield block
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+@dataclass(frozen=True)
+class _Path:
+    """Where the result lies, whole on one line of its own, so that it can be copied."""
+
+    path: Path
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        path = clean(str(self.path))
+        if len("Result: " + path) <= width:
+            yield Text(f"Result: {path}")
+        else:
+            yield from (Text("Result:"), Text(path))
+
+
+_Part = _Paragraph | _Items | _Facts | _Table | _Path
+_GAP = _Paragraph()
+
+
+def _title(text: str, style: str = "bold") -> _Paragraph:
+    return _Paragraph(text, style)
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _report(result: Result, *, roomy: bool) -> Iterator[_Part]:
+    yield _title(f"bnuq evaluate  {result.provenance['bnuq']}")
+    yield _Facts(tuple(_facts(result)))
+    yield from (_GAP, _title("In short"), _Items(tuple(_in_words(result))))
+    yield from (_GAP, _title(f"Test set, {result.sets['test'].n} points"), _test_table(result, roomy=roomy))
+    yield from _curves(result)
     for name in _ood_names(result):
-        parts += [Text(), _title(f"{name} against test, {result.sets[name].n} points"), _ood_table(result, name)]
-    parts += [Text(), *_legend(result)]
+        yield from (_GAP, _title(f"{name}, {result.sets[name].n} points, against the test set"))
+        yield _ood_table(result, name, roomy=roomy)
+        yield from _information_table(result, name)
+    yield _GAP
+    yield from (_Paragraph(text, "dim") for text in _legend(result))
     if result.cautions:
-        parts += [Text(), _title("Warnings", "bold yellow"), *_items(f"{c.text} [{c.code}]" for c in result.cautions)]
+        yield from (_GAP, _title("Warnings", "bold yellow"))
+        yield _Items(tuple(f"{caution.text} [{caution.code}]" for caution in result.cautions))
     if result.notes:
-        parts += [Text(), _title("Notes"), *_items(result.notes)]
+        yield from (_GAP, _title("Notes"), _Items(result.notes))
     if result.path is not None:
-        parts += [Text(), Text(f"Result: {result.path}")]
-    return Group(*parts)
+        yield from (_GAP, _Path(result.path))
 
 
-def _title(text: str, style: str = "bold") -> Text:
-    return Text(text, style=style)
-
-
-def _items(texts: Iterable[str]) -> list[RenderableType]:
-    rows = Table.grid(padding=(0, 1))
-    rows.add_column(width=1)
-    rows.add_column()
-    for text in texts:
-        rows.add_row("·", Text(text))
-    return [Padding(rows, (0, 0, 0, 1))]
-
-
-def _heading(result: Result) -> list[RenderableType]:
+def _facts(result: Result) -> Iterator[tuple[str, str]]:
     model, sampling = result.model, result.sampling
-    layers = [
-        f"{model['batchnorm_layers']} BatchNorm",
-        f"{model['dropout_layers']} dropout layers",
-    ]
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim")
-    rows.add_column()
-    rows.add_row(
-        "model",
-        Text(
-            f"{Path(model['path']).name}: {model['parameters']:,} parameters, {' and '.join(layers)}, "
-            f"{model['classes']} classes"
-        ),
+    facts = (
+        f"{model['parameters']:,} parameters",
+        _count(model["batchnorm_layers"], "BatchNorm layer"),
+        _count(model["dropout_layers"], "dropout layer"),
+        f"{model['classes']} classes",
     )
+    yield "model", f"{Path(model['path']).name}: {', '.join(facts)}"
     for name, one in result.sets.items():
-        rows.add_row("test" if name == "test" else "ood", Text(f"{_shown(name, one.reference)}, {one.n} points"))
+        yield ("test" if name == "test" else "ood"), f"{_shown(name, one.reference)}, {one.n} points"
     if len(result.methods) > 1:
         reference = result.run.get("data", {}).get("train")
         batch = sampling["batch_size"]
         drawn = f", mini-batches of {batch} from {_base(reference)}" if batch is not None and reference else ""
-        rows.add_row("samples", Text(f"{sampling['samples']}{drawn}, seed {sampling['seed']}"))
-    rows.add_row("on", Text(f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"))
-    return [Text.assemble(("bnuq evaluate", "bold"), f"  {result.provenance['bnuq']}"), rows]
+        yield "passes", f"{sampling['samples']} a point{drawn}, seed {sampling['seed']}"
+    yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _shown(name: str, reference: str) -> str:
@@ -143,25 +293,23 @@ def _base(reference: str) -> str:
 # ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_words(result: Result) -> list[RenderableType]:
+def _in_words(result: Result) -> Iterator[str]:
     sampled = {name: method for name, method in result.methods.items() if name != _DETERMINISTIC}
     plain = result.methods[_DETERMINISTIC]
-    found = []
     if not sampled:
         accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
-        found.append(f"The network as it is: accuracy {_percent(accuracy)}, PLL {_number(pll.value)} nats.")
+        yield f"The network as it is: accuracy {_percent(accuracy)}, PLL {_number(pll.value)} nats."
     for name, method in sampled.items():
-        found.append(_likelihood_in_words(name, method, plain))
+        yield _likelihood_in_words(name, method, plain)
     for name in _ood_names(result):
-        found.append(_ood_in_words(result, name))
+        yield _ood_in_words(result, name)
     if result.reference_check is not None and result.reference_check.passed:
         check = result.reference_check
         worst = max(float((getattr(check, q) / check.expected).max()) for q in ("mean", "log_variance"))
-        found.append(
+        yield (
             "The reference looks like what the network was trained on: its batch statistics agree with the "
             f"checkpoint's running ones ({worst:.1f} times the expected noise in the worst layer; 6 is too much)."
         )
-    return _items(found)
 
 
 def _likelihood_in_words(name: str, method: MethodResult, plain: MethodResult) -> str:
@@ -177,8 +325,8 @@ def _likelihood_in_words(name: str, method: MethodResult, plain: MethodResult) -
     if abs(change) < 2 * error:
         verdict = "explains the labels about as well as the network as it is"
     return (
-        f"{name} {verdict}: PLL {_number(theirs.value)} → {_number(ours.value)} "
-        f"(by {_signed(change)} ± {error:.4f} nats); {ece}."
+        f"{name} {verdict}: PLL {_number(theirs.value)} → {_number(ours.value)} nats "
+        f"({_signed(change)} ± {error:.4f}); {ece}."
     )
 
 
@@ -191,13 +339,14 @@ def _ood_in_words(result: Result, name: str) -> str:
     method, score, best = max(ranked, key=lambda row: row[2].value)
     plain = max((row for row in ranked if row[0] == _DETERMINISTIC), key=lambda row: row[2].value)
     told = (
-        "is told apart well" if best.value >= 0.9 else "is told apart in part" if best.value >= 0.7 else
-        "is hardly told apart" if best.value >= 0.55 else "is not told apart"
+        "is told apart well from the test set" if best.value >= 0.9 else
+        "is partly told apart from the test set" if best.value >= 0.7 else
+        "is hardly told apart from the test set" if best.value >= 0.55 else "is not told apart from the test set"
     )  # fmt: skip
-    text = f"{name} {told}: AUROC {_number(best.value, 3)} by the {_words(score)} of {method}"
-    if method != _DETERMINISTIC:
-        text += f" ({_number(plain[2].value, 3)} by the {_words(plain[1])} of the network as it is)"
-    return text + "."
+    text = f"{name} {told}: AUROC {_number(best.value, 3)} at best, by the {_words(score)} of "
+    if method == _DETERMINISTIC:
+        return f"{text}the network as it is."
+    return f"{text}{method} ({_number(plain[2].value, 3)} by the {_words(plain[1])} of the network as it is)."
 
 
 def _words(score: str) -> str:
@@ -207,33 +356,35 @@ def _words(score: str) -> str:
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _test_table(result: Result) -> RenderableType:
-    table = _plain_table()
-    table.add_column("", no_wrap=True)
-    for method in result.methods:
-        table.add_column(Text(method), justify="right", no_wrap=True)
-    names = [name for name in _SHORT if any(name in m.sets["test"].figures for m in result.methods.values())]
-    for name in names:
-        label = Text(f"{_ARROWS[METRICS[name].direction]} {_SHORT[name]}")
-        table.add_row(label, *(_cell(name, method, "test", m) for method, m in result.methods.items()))
-    for ood in _ood_names(result):
-        cells = (_cell("mutual_information", method, ood, m) for method, m in result.methods.items())
-        table.add_row(Text(f"  MI on {ood}"[:18]), *cells)
-    return Padding(table, (0, 0, 0, 1))
+def _test_table(result: Result, *, roomy: bool) -> _Table:
+    known = {name for method in result.methods.values() for name in method.sets["test"].figures}
+    rows = tuple(
+        (
+            f"{_ARROWS[METRICS[name].direction]} {_name(name, roomy=roomy)}",
+            tuple(_cell(name, method, found) for method, found in result.methods.items()),
+        )
+        for name in _NAMES
+        if name in known
+    )
+    return _Table(tuple(result.methods), rows, stacks=True)
 
 
-def _cell(metric: str, method: str, set_name: str, result: MethodResult) -> Text:
-    figure = result.sets[set_name].figures.get(metric)
+def _name(metric: str, *, roomy: bool) -> str:
+    return _NAMES[metric][0 if roomy else 1]
+
+
+def _cell(metric: str, method: str, result: MethodResult) -> _Cell:
+    figure = result.sets["test"].figures.get(metric)
     if figure is None or (method == _DETERMINISTIC and metric in _NEEDS_SAMPLES):
-        return Text("–")
+        return _Cell("–")
     return _with_error(figure)
 
 
-def _with_error(figure: Figure) -> Text:
+def _with_error(figure: Figure) -> _Cell:
     error = _total(figure)
     if error is None or not math.isfinite(figure.value):
-        return Text(_number(figure.value))
-    return Text.assemble(_number(figure.value), (f" ±{_number(error).lstrip('0')}", "dim"))
+        return _Cell(_number(figure.value))
+    return _Cell(_number(figure.value), f"±{_number(error)}")
 
 
 def _total(figure: Figure) -> float | None:
@@ -241,43 +392,48 @@ def _total(figure: Figure) -> float | None:
     return math.hypot(*known) if known else None
 
 
-def _ood_table(result: Result, name: str) -> RenderableType:
-    table = _plain_table()
-    table.add_column("", no_wrap=True)
-    table.add_column("AUROC", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    for title in _OOD_COLUMNS.values():
-        table.add_column(Text(title), justify="right", no_wrap=True)
+def _ood_table(result: Result, name: str, *, roomy: bool) -> _Table:
+    rows: list[_Row] = []
     for method, one in result.methods.items():
-        table.add_row(Text(method, style="bold"))
+        rows.append((method, ()))
         for score, figures in one.ood[name].items():
             auroc = figures["auroc"]
-            table.add_row(
-                Text(f"  {_words(score)}"),
-                _number(auroc.value),
-                f"{_number(auroc.low)}–{_number(auroc.high)}" if auroc.low is not None else "",
-                *(_number(figures[key].value) for key in _OOD_COLUMNS),
-            )
-    return Padding(table, (0, 0, 0, 1))
+            interval = f"{_number(auroc.low)}–{_number(auroc.high)}" if auroc.low is not None else ""
+            others = (_Cell(_number(figures[key].value)) for key in _OOD_COLUMNS)
+            rows.append((f"  {_name(score, roomy=roomy)}", (_Cell(_number(auroc.value)), _Cell(interval), *others)))
+    return _Table(("AUROC", "95 % interval", *_OOD_COLUMNS.values()), tuple(rows))
 
 
-def _plain_table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+def _information_table(result: Result, name: str) -> Iterator[_Part]:
+    sampled = {method: found for method, found in result.methods.items() if method != _DETERMINISTIC}
+    if not sampled:
+        return
+    rows = tuple(
+        (method, tuple(_with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
+        for method, found in sampled.items()
+    )
+    yield from (_GAP, _Table(("mean MI here", "on the test set"), rows, stacks=True))
 
 
-def _curves(result: Result) -> Iterable[RenderableType]:
-    rows = Table.grid(padding=(0, 2))
+def _curves(result: Result) -> Iterator[_Part]:
     drawn = {name: m.convergence["pll"] for name, m in result.methods.items() if "pll" in m.convergence}
     finite = {name: np.asarray(v) for name, v in drawn.items() if np.isfinite(v).all() and len(v) > 1}
     if not finite:
         return
-    sizes = next(m.convergence["samples"] for m in result.methods.values() if "pll" in m.convergence)
+    sizes = [int(k) for k in next(m.convergence["samples"] for m in result.methods.values() if m.convergence)]
+    counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
     low, high = min(v.min() for v in finite.values()), max(v.max() for v in finite.values())
-    for name, values in finite.items():
-        ends = f"{_number(float(values[0]))} → {_number(float(values[-1]))}"
-        rows.add_row(Text(name), Text(sparkline(values, low=low, high=high), style="cyan"), Text(ends))
-    yield _title(f"PLL over the first {', '.join(map(str, sizes[:3]))}, … {sizes[-1]} samples")
-    yield Padding(rows, (0, 0, 0, 1))
+    rows = tuple(
+        (
+            name,
+            (
+                _Cell(sparkline(values, low=low, high=high), style="cyan"),
+                _Cell(f"{_number(float(values[0]))} → {_number(float(values[-1]))}"),
+            ),
+        )
+        for name, values in finite.items()
+    )
+    yield from (_GAP, _title(f"PLL of the first {counted} passes"), _Table(("", ""), rows))
 
 
 def sparkline(values: Sequence[float] | np.ndarray, *, low: float, high: float) -> str:
@@ -288,16 +444,22 @@ def sparkline(values: Sequence[float] | np.ndarray, *, low: float, high: float) 
     return "".join(bars[min(7, max(0, int(8 * (value - low) / (high - low))))] for value in values)
 
 
-def _legend(result: Result) -> list[RenderableType]:
+def _legend(result: Result) -> Iterator[str]:
     sampled = len(result.methods) > 1
-    error = "over points and draws together" if sampled else "over points"
-    texts = [f"± is the standard error {error}. ↑ more is better, ↓ less is better. PLL, MI and entropies in nats."]
+    over = "points and draws together" if sampled else "points"
+    yield f"± standard error over {over}. ↑ more is better, ↓ less is better, else neither."
+    yield (
+        "PLL: log probability given to the true label, in nats, as are MI and entropies. ECE: gap between stated "
+        "confidence and accuracy. AURC: mean error rate when the least certain points are left to somebody else."
+    )
+    if sampled:
+        yield "Mutual information (MI): how far the passes disagree, which is what the network does not know."
     if _ood_names(result):
-        texts.append(
-            "AUROC .5 is chance. FPR95: OOD points count as positive; FPR95*: test points do. "
-            "AUPR-out and AUPR-in likewise."
+        yield (
+            "AUROC: chance that a point of the OOD set looks more uncertain than one of the test set; 0.5 is a guess. "
+            "FPR95: share of test points taken for OOD when 95 % of OOD points are found; FPR95*: the other way round. "
+            "AUPR-out: precision over recall for OOD points, AUPR-in: for test points."
         )
-    return [Text(text, style="dim") for text in texts]
 
 
 def _ood_names(result: Result) -> list[str]:

@@ -22,21 +22,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, BinaryIO, Literal
 
 import h5py
+import msgspec
 import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import open_hdf5
-from bnuq.files.writing import replaced, write_bytes
+from bnuq.files.writing import replaced
+from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
 
 FORMAT = 1
+Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
 
 _TEXTS = ("run", "model", "sampling", "sets", "seconds", "warnings", "notes", "provenance")
 _NUMBERS = ("value", "se", "mc_se", "low", "high")
@@ -45,28 +48,41 @@ _NUMBERS = ("value", "se", "mc_se", "low", "high")
 def write(result: Result, path: Path) -> None:
     """Write `result` to `path`, whole or not at all; ResultError where that cannot be done.
 
-    Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only where raw samples
-    were kept, which may not fit in memory, it is built on disk, after the room for it was found to be there.
+    Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples, which
+    may not fit in memory, are added on disk, after the room for them was taken.
     """
-    kept = sum(8 * int(np.prod(s.samples.shape)) for m in result.methods.values() for s in m.sets.values() if s.samples)
-    if kept == 0:
-        with h5py.File("result", "w", driver="core", backing_store=False) as file:
-            _lay_out(file, result)
-            file.flush()
-            image = file.id.get_file_image()
-        write_bytes(path, image)
-        return
+    with h5py.File("result", "w", driver="core", backing_store=False) as file:
+        _lay_out(file, result)
+        file.flush()
+        image = file.id.get_file_image()
+    kept = [one.samples.shape for method in result.methods.values() for one in method.sets.values() if one.samples]
     with replaced(path) as beside:
-        _reserve(beside, kept)
-        with h5py.File(beside, "w") as file:
-            _lay_out(file, result)
+        beside.write(image)
+        if kept:
+            beside.flush()
+            _reserve(beside, len(image) + sum(_most_bytes(*shape) for shape in kept))
+            with h5py.File(beside.name, "r+", locking=False) as file:
+                _add_samples(file, result)
 
 
-def _reserve(file: Any, size: int) -> None:
-    """Raise the system's error now if the disk has no room: HDF5 does not survive to find out itself."""
+def _most_bytes(samples: int, points: int, classes: int) -> int:
+    """What raw samples can take in the file, however badly they pack: chunks are whole, and each has its entry."""
+    chunk = _chunk_points(samples, points, classes)
+    return -(-points // chunk) * (4 * samples * chunk * classes * 1001 // 1000 + 4096) + 2**16
+
+
+def _chunk_points(samples: int, points: int, classes: int) -> int:
+    """Points in a chunk of the file: 64, or as few as keep it below 64 MiB."""
+    return max(1, min(points, 64, 2**24 // (samples * classes)))
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Take the room on the disk now, or raise the system's error: HDF5 does not survive to find out itself.
+
+    Opened to be changed, not made anew, the file keeps the room; what is left of it goes when HDF5 closes the file.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
-        file.truncate(0)
 
 
 def _lay_out(file: Any, result: Result) -> None:
@@ -133,8 +149,8 @@ _UNITS: dict[str, str] = {
 }
 
 
-def _rows(result: Result) -> Iterable[tuple[tuple[str, str, str, str], Figure]]:
-    """Every figure with its address: method, set, score ("" for a set's own metrics), metric."""
+def _rows(result: Result) -> Iterable[tuple[Address, Figure]]:
+    """Every figure with its address."""
     for method, found in result.methods.items():
         for name, one in found.sets.items():
             for metric, figure in one.figures.items():
@@ -169,15 +185,13 @@ def _lay_out_for_arviz(file: Any, result: Result) -> None:
     rooms: dict[str, Any] = {}
     scales: dict[str, dict[str, Any]] = {}
 
-    def room(name: str, set_name: str, samples: int | None = None, classes: int | None = None) -> Any:
+    def room(name: str, set_name: str, samples: int | None = None) -> Any:
         if name not in rooms:
             rooms[name], scales[name] = file.create_group(name), {}
         known = scales[name]
         wanted = {f"{set_name}_point": result.sets[set_name].n}
         if samples is not None:
             wanted |= {"chain": 1, "draw": samples}
-        if classes is not None:
-            wanted |= {"class": classes}
         for axis, length in wanted.items():
             if axis not in known:
                 known[axis] = _scale(rooms[name], axis, np.arange(length))
@@ -193,20 +207,46 @@ def _lay_out_for_arviz(file: Any, result: Result) -> None:
                 group = room("log_likelihood", name, samples=len(one.log_likelihood))
                 axes = tuple(scales["log_likelihood"][axis] for axis in ("chain", "draw", f"{name}_point"))
                 _variable(group, f"{method}_{name}", one.log_likelihood[None], axes, unit="nats")
-            if one.samples is not None:
-                samples, points, classes = one.samples.shape
-                group = room("posterior_predictive", name, samples=samples, classes=classes)
-                kept = group.create_dataset(
-                    f"{method}_{name}",
-                    shape=(1, samples, points, classes),
-                    dtype=np.float32,
-                    chunks=(1, samples, min(points, 64), classes),
-                    **_PACKED,
-                )
-                for start, block in one.samples.blocks():
-                    kept[0, :, start : start + block.shape[1]] = block
-                for axis, label in enumerate(("chain", "draw", f"{name}_point", "class")):
-                    kept.dims[axis].attach_scale(scales["posterior_predictive"][label])
+
+
+def _add_samples(file: Any, result: Result) -> None:
+    room = file.create_group("posterior_predictive")
+    scales: dict[str, Any] = {}
+    for method, found in result.methods.items():
+        for name, one in found.sets.items():
+            if one.samples is None:
+                continue
+            samples, points, classes = one.samples.shape
+            axes = {"chain": 1, "draw": samples, f"{name}_point": points, "class": classes}
+            for axis, length in axes.items():
+                if axis not in scales:
+                    scales[axis] = _scale(room, axis, np.arange(length))
+            chunk = _chunk_points(samples, points, classes)
+            kept = room.create_dataset(
+                f"{method}_{name}",
+                shape=tuple(axes.values()),
+                dtype=np.float32,
+                chunks=(1, samples, chunk, classes),
+                **_PACKED,
+            )
+            for start, block in _in_chunks(one.samples.blocks(), chunk):
+                kept[0, :, start : start + block.shape[1]] = block
+            for place, axis in enumerate(axes):
+                kept.dims[place].attach_scale(scales[axis])
+
+
+def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """The blocks cut or joined to `size` points, so that no chunk of the file is packed twice."""
+    start, waiting = 0, list[np.ndarray]()
+    for _, block in blocks:
+        waiting.append(block)
+        while sum(one.shape[1] for one in waiting) >= size:
+            joined = np.concatenate(waiting, axis=1)
+            yield start, joined[:, :size]
+            start, waiting = start + size, [joined[:, size:]]
+    rest = np.concatenate(waiting, axis=1)
+    if rest.shape[1]:
+        yield start, rest
 
 
 _PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
@@ -228,95 +268,197 @@ def _variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit:
 
 
 def read(path: Path) -> Result:
-    """The result in the file at `path`, without its bank and raw samples; ResultError where that is not one."""
+    """The result in the file at `path`, without its bank and raw samples; ResultError where that is not one.
+
+    Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again.
+    """
     with open_hdf5(path) as file:
-        version = file.attrs.get("format")
-        if version is None or "run" not in file.attrs:
-            raise ResultError(f"{path} is not a result file of bnuq; expected one written by bnuq evaluate.")
-        if int(version) > FORMAT:
-            raise ResultError(
-                f"{path} was written by bnuq {file.attrs.get('bnuq', '?')} in format {int(version)}; this version "
-                f"reads up to format {FORMAT}. Please update bnuq."
-            )
         try:
-            return _read(file, path)
-        except (KeyError, ValueError, TypeError, OSError, IndexError, AttributeError) as error:
-            raise ResultError(f"{path}: the result file is incomplete or damaged ({error}).") from error
+            version = file.attrs.get("format")
+            if version is None or "run" not in file.attrs:
+                raise ResultError(f"{path} is not a result file of bnuq; expected one written by bnuq evaluate.")
+            if int(version) > FORMAT:
+                raise ResultError(
+                    f"{path} was written by bnuq {file.attrs.get('bnuq', '?')} in format {int(version)}; this version "
+                    f"reads up to format {FORMAT}. Please update bnuq."
+                )
+            result = _read(file, path.absolute())
+            _check_complete(result)
+        except _DAMAGE as error:
+            said = " ".join(str(error).split())[:300].strip("'\"")
+            raise ResultError(f"{path}: the result file is incomplete or damaged ({said}).") from error
+    return result
+
+
+_DAMAGE = (KeyError, ValueError, TypeError, OSError, IndexError, AttributeError, RuntimeError, OverflowError)
+
+
+class _Set(msgspec.Struct):
+    name: str
+    kind: Literal["test", "ood"]
+    reference: str
+    sha256: str
+    n: Annotated[int, msgspec.Meta(ge=1)]
+    classes: tuple[str, ...] = ()
+
+
+class _Caution(msgspec.Struct):
+    code: str
+    text: str
+
+
+class _Texts(msgspec.Struct):
+    """What the root attributes hold, each as JSON; the shape of `run` is checked when it is run again."""
+
+    run: dict[str, Any]
+    model: dict[str, Any]
+    sampling: dict[str, Any]
+    sets: dict[str, _Set]
+    seconds: dict[str, float]
+    warnings: list[_Caution]
+    notes: tuple[str, ...]
+    provenance: dict[str, Any]
+
+
+_NEEDED: dict[str, dict[str, Any]] = {
+    "model": {"path": str, "parameters": int, "batchnorm_layers": int, "dropout_layers": int, "classes": int},
+    "sampling": {"samples": int, "batch_size": int | None, "seed": int, "device": str, "precision": str},
+    "seconds": {"total": float},
+    "provenance": {"bnuq": str},
+}
+
+
+def _read_texts(file: Any) -> _Texts:
+    texts = {name: json.loads(file.attrs[name]) for name in _TEXTS}
+    for name, keys in _NEEDED.items():
+        for key, kind in keys.items():
+            msgspec.convert(texts[name][key], kind)
+    data = texts["run"].get("data", {})
+    if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
+        raise ValueError("its run names no data")
+    return msgspec.convert(texts, _Texts)
 
 
 def _read(file: Any, path: Path) -> Result:
-    texts = {name: json.loads(file.attrs[name]) for name in _TEXTS}
+    texts = _read_texts(file)
     sets = {}
-    for name, facts in texts["sets"].items():
+    for name, facts in texts.sets.items():
         room = file["sets"][name]
-        facts["classes"] = tuple(facts["classes"])
-        arrays = {key: room[key][()] if key in room else None for key in ("label", "group")}
-        sets[name] = EvaluatedSet(**facts, labels=arrays["label"], group=arrays["group"])
+        arrays = {key: _array(room, key, "iu") if key in room else None for key in ("label", "group")}
+        sets[name] = EvaluatedSet(**msgspec.structs.asdict(facts), labels=arrays["label"], group=arrays["group"])
     figures = _read_figures(file["figures"])
     order = list(dict.fromkeys(address[0] for address, _ in figures))
-    methods = {name: _read_method(file, name, figures) for name in order}
+    methods = {name: _read_method(file, name, figures, sets) for name in order}
     check = None
     if "reference_check" in file:
         room = file["reference_check"]
         check = ReferenceCheck(
             layers=tuple(room["layer"].asstr()[()]),
-            mean=room["mean"][()],
-            log_variance=room["log_variance"][()],
-            expected=room["expected"][()],
+            mean=_array(room, "mean", "f"),
+            log_variance=_array(room, "log_variance", "f"),
+            expected=_array(room, "expected", "f"),
             passed=bool(room.attrs["passed"]),
         )
     return Result(
-        run=texts["run"],
-        model=texts["model"],
-        sampling=texts["sampling"],
+        run=texts.run,
+        model=texts.model,
+        sampling=texts.sampling,
         sets=sets,
         methods=methods,
-        cautions=tuple(Caution(**caution) for caution in texts["warnings"]),
-        notes=tuple(texts["notes"]),
-        seconds=texts["seconds"],
-        provenance=texts["provenance"],
+        cautions=tuple(Caution(caution.code, caution.text) for caution in texts.warnings),
+        notes=texts.notes,
+        seconds=texts.seconds,
+        provenance=texts.provenance,
         reference_check=check,
         path=path,
     )
 
 
-def _read_figures(room: Any) -> list[tuple[tuple[str, str, str, str], Figure]]:
+def _array(room: Any, key: str, kinds: str, *, shape: tuple[int, ...] | None = None, dimensions: int = 1) -> np.ndarray:
+    """A data set of numbers of these kinds and this shape; ValueError for anything else."""
+    values = room[key][()]
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or values.ndim != dimensions:
+        raise ValueError(f"{room.name}/{key} does not hold the numbers that belong there")
+    if shape is not None and values.shape != shape:
+        raise ValueError(f"{room.name}/{key} has shape {values.shape} where {shape} belongs")
+    return values
+
+
+def _read_figures(room: Any) -> list[tuple[Address, Figure]]:
     texts = [room[key].asstr()[()] for key in ("method", "set", "score", "metric")]
-    numbers = {key: room[key][()] for key in _NUMBERS}
-    replicates = {key: room[key][()] if key in room else None for key in ("jackknife", "bootstrap")}
+    rows = texts[0].shape
+    numbers = {key: _array(room, key, "f", shape=rows) for key in _NUMBERS}
+    replicates = {
+        key: _array(room, key, "f", dimensions=2) if key in room else None for key in ("jackknife", "bootstrap")
+    }
     found = []
     for row, address in enumerate(zip(*texts, strict=True)):
         errors = {key: float(numbers[key][row]) for key in _NUMBERS[1:]}
         given: dict[str, Any] = {key: None if np.isnan(value) else value for key, value in errors.items()}
         arrays = {k: None if v is None or np.isnan(v[row]).all() else v[row] for k, v in replicates.items()}
-        found.append((address, Figure(float(numbers["value"][row]), **given, **arrays)))
+        found.append((tuple(map(str, address)), Figure(float(numbers["value"][row]), **given, **arrays)))
     return found
 
 
-def _read_method(file: Any, name: str, figures: list[tuple[tuple[str, str, str, str], Figure]]) -> MethodResult:
+def _read_method(
+    file: Any, name: str, figures: list[tuple[Address, Figure]], known: Mapping[str, EvaluatedSet]
+) -> MethodResult:
     room = file["methods"][name]
-    sets: dict[str, SetResult] = {}
+    found: dict[str, dict[str, Figure]] = {}
     ood: dict[str, dict[str, dict[str, Figure]]] = {}
     for (method, set_name, score, metric), figure in figures:
         if method != name:
             continue
-        if score:
-            ood.setdefault(set_name, {}).setdefault(score, {})[metric] = figure
-        elif set_name not in sets:
-            sets[set_name] = SetResult(figures={}, points={}, predicted=np.empty(0, dtype=np.int64))
-    for set_name in sets:
-        mine = {m: f for (method, s, score, m), f in figures if (method, s, score) == (name, set_name, "")}
-        group = room[set_name]
-        likelihoods = file.get("log_likelihood", {})
-        likelihood = likelihoods.get(f"{name}_{set_name}")
+        home = ood.setdefault(set_name, {}).setdefault(score, {}) if score else found.setdefault(set_name, {})
+        home[metric] = figure
+    sets: dict[str, SetResult] = {}
+    likelihoods = file.get("log_likelihood", {})
+    for set_name, mine in found.items():
+        group, points = room[set_name], (known[set_name].n,)
+        key = f"{name}_{set_name}"
         sets[set_name] = SetResult(
             figures=mine,
-            points={key: group[key][()] for key in group if key not in ("point", "predicted")},
-            predicted=group["predicted"][()],
-            log_likelihood=None if likelihood is None else likelihood[0],
+            points={k: _array(group, k, "f", shape=points) for k in group if k not in ("point", "predicted")},
+            predicted=_array(group, "predicted", "iu", shape=points),
+            log_likelihood=_array(likelihoods, key, "f", dimensions=3)[0] if key in likelihoods else None,
         )
     curves = {
-        curve: {key: room[curve][key][()] for key in room[curve]} if curve in room else {}
+        curve: {key: _array(room[curve], key, "fiu") for key in room[curve]} if curve in room else {}
         for curve in ("convergence", "calibration", "risk_coverage")
     }
     return MethodResult(sets, ood, curves["convergence"], curves["calibration"], curves["risk_coverage"])
+
+
+def _check_complete(result: Result) -> None:
+    """Raise ValueError where a figure is missing that every result has, or is one that this version cannot know."""
+    if next(iter(result.methods), None) != "deterministic" or "test" not in result.sets:
+        raise ValueError("the deterministic method or the test set is missing")
+    others = {name for name, one in result.sets.items() if one.kind == "ood"}
+    if set(result.sets) != others | {"test"}:
+        raise ValueError("a set is neither the test set nor out of distribution")
+    for method, found in result.methods.items():
+        wanted = {*_ON_EVERY_SET, *(() if method == "deterministic" else ("mutual_information",))}
+        if set(found.sets) != set(result.sets) or set(found.ood) != others:
+            raise ValueError(f"{method} was not evaluated on every set")
+        for name, one in found.sets.items():
+            needed = wanted | _ON_THE_TEST_SET if name == "test" else wanted
+            if missing := needed - set(one.figures) or set(one.figures) - set(METRICS):
+                raise ValueError(f"figure {min(missing)} of {method} on {name} is missing or unknown")
+        for name, scores in found.ood.items():
+            if not scores or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
+                raise ValueError(f"figures of {method} on {name} against the test set are missing or unknown")
+        if "pll" not in found.sets["test"].points:
+            raise ValueError(f"the log-likelihoods of {method} are missing")
+        curve = found.convergence
+        if curve and not {"samples", "pll"} <= set(curve):
+            raise ValueError(f"the convergence of {method} is incomplete")
+        if len({len(values) for values in curve.values()}) > 1:
+            raise ValueError(f"the convergence of {method} is of different lengths")
+    check = result.reference_check
+    if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
+        raise ValueError("the reference check is incomplete")
+
+
+_ON_EVERY_SET = ("predictive_entropy", "max_probability")
+_ON_THE_TEST_SET = {"accuracy", "pll", "ece"}
+_OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

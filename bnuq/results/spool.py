@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk was told of already; closing only tries once more
+            self._file.close()
 
     def append(self, block: Float[np.ndarray, "sample chunk class"]) -> None:
         """Keep the samples of the next points; ResultError where the disk is full."""

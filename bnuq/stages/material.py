@@ -117,5 +117,6 @@ class Pipeline:
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
-        inputs = np.require(normalized(raw, self.run.normalize), requirements="W")  # what was read may be read-only
+        wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
+        inputs = np.require(normalized(wide, self.run.normalize), requirements="W")  # what was read may be read-only
         return torch.from_numpy(inputs).to(self.device, self.dtype)

@@ -22,8 +22,8 @@ DEFAULT_BATCH_SIZE = 128
 @dataclass(frozen=True)
 class Plan:
     """What a run comes to for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
-    BatchNorms that MCBN samples, and `batch_size` is None where no method does. `trained_with` is the training batch size,
-    where it is known."""
+    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
+    size, where it is known."""
 
     sites: Sites
     classes: int

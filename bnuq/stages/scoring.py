@@ -7,9 +7,8 @@ for every replicate while the points stream past, so that its Monte Carlo error 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -239,14 +238,14 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
     jackknife, bootstrap = _ranked_replicates(score, test, ood, value, left_out)
     found = {}
     for name in value:
-        percentiles = None if name == "auroc" and not at_the_end else np.percentile(resampled[name], [2.5, 97.5])
+        on_its_scale = name == "auroc" and not at_the_end
         found[name] = _figure(
             name,
             value[name],
             se=se[name],
             jackknife=jackknife[name],
             bootstrap=bootstrap[name],
-            percentiles=percentiles,
+            resampled=None if on_its_scale else resampled[name],
         )
     return found
 
@@ -282,7 +281,7 @@ def _calibration_figure(scores: SetScores, draws: DrawWeights) -> Figure:
         se=float(np.std(resampled, ddof=1)),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
-        percentiles=np.percentile(resampled, [2.5, 97.5]),
+        resampled=resampled,
     )
 
 
@@ -303,7 +302,7 @@ def _selective_figure(scores: SetScores, draws: DrawWeights) -> Figure:
         se=float(np.std(resampled, ddof=1)),
         jackknife=replicates[:left_out],
         bootstrap=replicates[left_out:],
-        percentiles=np.percentile(resampled, [2.5, 97.5]),
+        resampled=resampled,
     )
 
 
@@ -314,17 +313,16 @@ def _figure(
     se: float,
     jackknife: np.ndarray,
     bootstrap: np.ndarray,
-    percentiles: np.ndarray | None = None,
+    resampled: np.ndarray | None = None,
 ) -> Figure:
-    """A figure with its errors; `percentiles` is the interval over points where it is not symmetric."""
+    """A figure with its errors; `resampled` are its bootstrap values over points, where its interval rests on them."""
     samples = len(jackknife)
     mc_se = None
-    if samples >= MIN_SAMPLES:
-        error: Callable[..., Any] = metrics.jackknife_error
-        mc_se = float(
-            metrics.bootstrap_error(bootstrap, samples=samples) if name in _BY_BOOTSTRAP else error(jackknife)
-        )
-    low, high = _interval(name, float(value), se, mc_se, percentiles)
+    if samples >= MIN_SAMPLES and name in _BY_BOOTSTRAP:
+        mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples))
+    elif samples >= MIN_SAMPLES:
+        mc_se = float(metrics.jackknife_error(jackknife))
+    low, high = _interval(name, float(value), se, mc_se, resampled)
     return Figure(
         value=float(value),
         se=se,
@@ -337,15 +335,20 @@ def _figure(
 
 
 def _interval(
-    name: str, value: float, se: float, mc_se: float | None, percentiles: np.ndarray | None
+    name: str, value: float, se: float, mc_se: float | None, resampled: np.ndarray | None
 ) -> tuple[float, float]:
-    """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale."""
+    """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
+
+    Bootstrap percentiles are taken from their median, not from the value: resampling points moves some figures as a
+    whole (ECE and AUPR upwards), and that is no news of the value.
+    """
     total = math.hypot(se, mc_se or 0.0)
-    if name == "auroc" and percentiles is None:
+    if name == "auroc" and resampled is None:
         return metrics.auroc_interval(value, total)
-    if percentiles is None or not se > 0:
+    if resampled is None or not se > 0:
         low, high = value - 1.959964 * total, value + 1.959964 * total
     else:
-        low, high = (value + (float(end) - value) * total / se for end in percentiles)
+        below, middle, above = np.percentile(resampled, [2.5, 50, 97.5])
+        low, high = (value + float(end - middle) * total / se for end in (below, above))
     least, most = _RANGE.get(name, (0.0, 1.0))
     return max(low, least), min(high, most)

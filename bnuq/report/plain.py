@@ -1,0 +1,15 @@
+"""Text of any origin, made fit for a terminal or a log."""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, lines: bool = True) -> str:
+    """`text` with every control, format and unassigned character written out (`\\x1b`), so that none of them acts.
+
+    Names and messages may come out of a file that somebody else made. `lines` keeps line breaks.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else _written_out(c) for c in text)
+
+
+def _written_out(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,336 @@
+"""Every bad request is one message and exit code 2; a fault is 3; and nothing is left half done."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_run
+import torch
+
+TINY = ("--limit", "20", "-T", "2")
+Break = Callable[[Path], None]
+
+
+def arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
+    with np.load(folder / name) as file:
+        return dict(file)
+
+
+def change(name: str, key: str, changed: Callable[[np.ndarray], np.ndarray]) -> Break:
+    def apply(folder: Path) -> None:
+        held = arrays(folder, name)
+        np.savez(folder / name, **(held | {key: changed(held[key])}))
+
+    return apply
+
+
+def nan_in(values: np.ndarray) -> np.ndarray:
+    values = values.copy()
+    values[3, 0, 0, 0] = np.nan
+    return values
+
+
+def set_one(values: np.ndarray, label: int) -> np.ndarray:
+    values = values.copy()
+    values[7] = label
+    return values
+
+
+def truncate(folder: Path) -> None:
+    whole = (folder / "model.pt").read_bytes()
+    (folder / "model.pt").write_bytes(whole[: len(whole) // 2])
+
+
+def break_weights(folder: Path) -> None:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    state["7.weight"] = torch.full_like(state["7.weight"], torch.nan)
+    torch.save(state, folder / "model.pt")
+
+
+def empty_test(folder: Path) -> None:
+    np.savez(folder / "test.npz", x=np.zeros((0, 1, 6, 6), np.float32), y=np.zeros(0, np.int64))
+
+
+def without_labels(folder: Path) -> None:
+    np.savez(folder / "test.npz", x=arrays(folder, "test.npz")["x"])
+
+
+def without_norm(folder: Path) -> None:
+    small_run.write(folder, norm=False, text=small_run.RUN.replace("[data]", "arch_args = { norm = false }\n[data]"))
+
+
+def without_dropout(folder: Path) -> None:
+    small_run.write(folder, text=small_run.RUN.replace("[data]", "arch_args = { rate = 0.0 }\n[data]"))
+
+
+def other_size(folder: Path) -> None:
+    np.savez(folder / "other.npz", x=np.zeros((9, 1, 5, 5), np.float32))
+
+
+def same_points(folder: Path) -> None:
+    x = arrays(folder, "train.npz")["x"]
+    np.savez(folder / "train.npz", x=np.repeat(x[:1], 20, axis=0))
+
+
+def folder_as_out(folder: Path) -> None:
+    (folder / "out.h5").mkdir()
+
+
+def nothing(_: Path) -> None: ...
+
+
+# what is broken, what is typed after `evaluate run.toml`, and what the one message says
+BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
+    "no checkpoint": (lambda f: (f / "model.pt").unlink(), (), "model.pt: there is no such file"),
+    "checkpoint cut short": (truncate, (), "model.pt"),
+    "checkpoint is text": (lambda f: (f / "model.pt").write_text("hello"), (), "model.pt"),
+    "checkpoint is empty": (lambda f: (f / "model.pt").write_text(""), (), "is empty (0 bytes)"),
+    "weights are NaN": (break_weights, (), "NaN"),
+    "no such factory": (nothing, ("--arch", "net.py:nett"), "has no function 'nett'; it has net"),
+    "no such architecture file": (nothing, ("--arch", "nets.py:net"), "there is no such file"),
+    "factory of another network": (
+        lambda f: (f / "net.py").write_text("from torch import nn\ndef net(): return nn.Linear(3, 3)\n"),
+        (),
+        "does not fit net.py:net",
+    ),
+    "factory that raises": (
+        lambda f: (f / "net.py").write_text("def net():\n    raise KeyError('oh')\n"),
+        (),
+        "KeyError at",
+    ),
+    "points of another shape than the network's": (
+        lambda f: np.savez(f / "odd.npz", x=np.zeros((9, 1, 7, 7), np.float32), y=np.zeros(9, int)),
+        ("--train", "odd.npz", "--test", "odd.npz", "--ood", "odd.npz"),
+        "the network does not take points of shape (1, 7, 7)",
+    ),
+    "OOD points of another shape": (other_size, (), "points of shape (1, 5, 5), the test set of (1, 6, 6)"),
+    "NaN among the test points": (change("test.npz", "x", nan_in), (), "holds NaN or infinity, first in row 3"),
+    "NaN among the reference points": (change("train.npz", "x", nan_in), (), "train.npz: x holds NaN or infinity"),
+    "label out of range": (change("test.npz", "y", lambda y: set_one(y, 7)), (), "run from 0 to 7; expected 0 to 2"),
+    "negative label": (change("test.npz", "y", lambda y: set_one(y, -1)), (), "run from -1 to 2"),
+    "one-based labels": (change("test.npz", "y", lambda y: y + 1), (), "They look one-based: subtract 1"),
+    "labels that are no whole numbers": (change("test.npz", "y", lambda y: y + 0.5), (), "not whole numbers"),
+    "fewer labels than points": (change("test.npz", "y", lambda y: y[:-1]), (), "x has 60 points and y has 59"),
+    "empty test set": (empty_test, (), "holds no points"),
+    "test set without labels": (without_labels, (), "has no labels"),
+    "no BatchNorm for mcbn": (without_norm, ("--method", "mcbn"), "the network has no BatchNorm layer"),
+    "no dropout for mcdo": (without_dropout, ("--method", "mcdo"), "method mcdo cannot be drawn"),
+    "reference of one repeated point": (same_points, ("--method", "mcbn"), "do not differ"),
+    "batch above the reference": (nothing, ("-b", "97"), "batch_size is 97; expected 2 to 96"),
+    "batch of the whole reference": (nothing, ("-b", "96"), "every mini-batch is the same"),
+    "batch of one": (nothing, ("-b", "1"), "--batch-size is 1; expected a whole number of at least 2"),
+    "no samples": (nothing, ("-T", "0"), "--samples is 0; expected a whole number of at least 1"),
+    "negative samples": (nothing, ("--samples=-3",), "--samples is -3"),
+    "automatic samples": (nothing, ("-T", "auto"), "--samples auto is not in this version"),
+    "samples in words": (nothing, ("-T", "many"), "--samples is many; expected a whole number"),
+    "negative seed": (nothing, ("--seed=-1",), "--seed is -1; expected a whole number of at least 0"),
+    "no points": (nothing, ("--limit", "0"), "--limit is 0"),
+    "no chunk": (nothing, ("--chunk-size", "0"), "--chunk-size is 0"),
+    "unknown layers": (nothing, ("--layers", "nope.*"), "nope.*"),
+    "OOD sets of one name": (nothing, ("--ood", "other.npz,other.npz"), "two OOD sets are called other"),
+    "OOD set of a reserved name": (nothing, ("--ood", "test=other.npz"), "other than test, train and validation"),
+    "OOD file of a reserved name": (nothing, ("--ood", "train.npz"), "train_set=train.npz"),
+    "OOD set that is not there": (nothing, ("--ood", "nope.npz"), "nope.npz"),
+    "known set that is not there": (nothing, ("--ood", "svhn"), "svhn:test: not found. Looked at:"),
+    "out is the test set": (nothing, ("--out", "test.npz"), "test.npz is a file that this run reads"),
+    "out is the checkpoint": (nothing, ("--out", "./model.pt"), "is a file that this run reads"),
+    "out is the run file": (nothing, ("--out", "run.toml"), "is a file that this run reads"),
+    "out is the architecture": (nothing, ("--out", "net.py"), "is a file that this run reads"),
+    "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
+    "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
+    "unknown method": (nothing, ("--method", "magic"), "method 'magic' is not known"),
+    "half precision": (nothing, ("--precision", "bfloat16"), "--precision is bfloat16; this version computes in"),
+    "unknown device": (nothing, ("--device", "abacus"), "--device abacus cannot be used here"),
+    "task of a later version": (
+        lambda f: (f / "run.toml").write_text(small_run.RUN.replace("[data]", 'task = "regression"\n[data]')),
+        (),
+        "this version evaluates classification",
+    ),
+    "wrong normalisation": (
+        lambda f: (f / "run.toml").write_text(small_run.RUN + "[data.normalize]\nmean = [1, 2]\nstd = [1, 2]\n"),
+        (),
+        "data.normalize.mean has 2 numbers, and the points have 1 channels",
+    ),
+    "wrong augmentation": (
+        lambda f: (f / "run.toml").write_text(small_run.RUN + "[data.augment]\ncrop = 9\n"),
+        (),
+        "data.augment.crop is 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_one_message_and_leaves_everything_as_it_was(cli, small, case):
+    broken, arguments, said = BAD[case]
+    broken(small)
+    (small / "model.bnuq.h5").write_bytes(b"an old result")
+    before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
+    done = cli("evaluate", "run.toml", "-T", "2", *arguments, "--json")
+    assert done.code == 2, done
+    assert said in done.message
+    assert done.out == ""
+    after = {path: path.read_bytes() for path in small.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert after == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.usefixtures("small")
+def test_a_device_that_is_not_there_is_one_message(cli):
+    assert "--device cuda cannot be used here" in cli("evaluate", "run.toml", "--device", "cuda").message
+
+
+@pytest.mark.usefixtures("small")
+def test_a_missing_test_set_is_shown_as_the_lines_to_add(cli):
+    done = cli("evaluate", "model.pt", "--arch", "net.py:net")
+    assert done.message.endswith('Add --test REF, or to model.toml:\n\n[data]\ntest = "cifar10:test"')
+
+
+@pytest.mark.usefixtures("small")
+def test_a_missing_architecture_is_shown_as_the_lines_to_add(cli):
+    done = cli("evaluate", "model.pt", "--test", "test.npz")
+    assert "--arch file.py:factory" in done.message
+    assert '[model]\n    arch = "file.py:factory"' in done.message
+
+
+@pytest.mark.usefixtures("small")
+def test_a_requested_method_without_a_reference_says_what_to_add(cli):
+    done = cli("evaluate", "model.pt", "--arch", "net.py:net", "--test", "test.npz", "--method", "mcbn")
+    assert "add --train REF" in done.message
+
+
+@pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("evaluate", "--limit", "x"), ("nope",), ("report",)])
+def test_wrong_usage_shows_the_usage_and_is_refused(cli, arguments):
+    done = cli(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Usage: bnuq")
+    assert done.err.count("Error: ") == 1
+
+
+def test_no_arguments_show_the_commands(cli):
+    done = cli()
+    assert "evaluate" in done.out + done.err
+    assert done.code in (0, 2)
+    assert cli("--version").out == "0.1.0\n"
+
+
+FAULTS = [
+    ZeroDivisionError("oh no"),
+    EOFError("oh no"),
+    AssertionError("oh no"),
+    OSError(5000, "oh no"),
+    KeyError("oh no"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.usefixtures("small")
+def test_a_fault_of_bnuq_is_exit_code_3_and_one_message(cli, monkeypatch, fault):
+    def faulty(*_):
+        raise fault
+
+    monkeypatch.setattr("bnuq.results.file.write", faulty)
+    done = cli("evaluate", "run.toml", *TINY)
+    assert (done.code, done.out) == (3, "")
+    assert done.message.startswith(f"a fault in bnuq: {type(fault).__name__}: ")
+    assert "--debug" in done.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory")],
+    ids=["numpy", "torch"],
+)
+@pytest.mark.usefixtures("small")
+def test_running_out_of_memory_says_what_to_do(cli, monkeypatch, error):
+    def faulty(*_):
+        raise error
+
+    monkeypatch.setattr("bnuq.evaluate.load_material", faulty)
+    done = cli("evaluate", "run.toml")
+    assert done.code == 2
+    assert done.message == "out of memory. Use a smaller --chunk-size, or fewer --samples."
+
+
+@pytest.mark.usefixtures("small")
+def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bnuq.evaluate.load_material", interrupted)
+    done = cli("evaluate", "run.toml")
+    assert (done.code, done.out) == (130, "")
+    assert done.message == "interrupted; an unfinished result is not kept."
+
+
+@pytest.mark.usefixtures("small")
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli):
+    done = cli("evaluate", "run.toml", "-T", "0", "--debug")
+    assert done.code == 2
+    assert "Traceback (most recent call last)" in done.err
+    assert done.err.rstrip().endswith("bnuq: --samples is 0; expected a whole number of at least 1.")
+
+
+def test_strict_makes_a_warning_an_error_and_keeps_the_result(cli, small):
+    done = cli("evaluate", "run.toml", *TINY, "--strict")  # two samples are too few for Monte Carlo errors
+    assert done.code == 2
+    assert "Warnings" in done.out
+    assert done.message.startswith("--strict: there were warnings (few-samples")
+    assert (small / "model.bnuq.h5").exists()
+    assert cli("evaluate", "run.toml", *TINY, "--strict", "--json").out == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_strict_without_a_warning_is_no_error(cli):
+    done = cli("evaluate", "run.toml", "--method", "mcdo", "--strict")
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.usefixtures("small")
+def test_quiet_prints_nothing_but_errors(cli):
+    done = cli("evaluate", "run.toml", *TINY, "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert cli("evaluate", "run.toml", "-T", "0", "--quiet").message
+
+
+def test_an_existing_result_is_replaced_and_the_report_says_so(cli, small):
+    (small / "model.bnuq.h5").write_bytes(b"old")
+    done = cli("evaluate", "run.toml", *TINY)
+    assert "an earlier result was replaced: model.bnuq.h5" in " ".join(done.out.split())
+    assert [path.name for path in small.glob("*.h5")] == ["model.bnuq.h5"]
+    assert not list(small.glob(".*"))
+
+
+def test_a_message_out_of_a_file_cannot_drive_the_terminal(cli, tmp_path):
+    path = tmp_path / "evil.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = 99
+        file.attrs["run"] = "{}"
+        file.attrs["bnuq"] = "\x1b[2J\x1b]0;owned\x07[bold]"
+    done = cli("report", path)
+    assert done.code == 2
+    assert "\x1b" not in done.err and "\x07" not in done.err
+    assert "\\x1b[2J" in done.message and "[bold]" in done.message
+
+
+def test_lists_on_the_command_line_take_commas_names_and_repetition(cli, small):
+    (small / "a,b.npz").write_bytes((small / "other.npz").read_bytes())
+    sets = ("--ood", "one=other.npz,two=other.npz", "--ood", "three=a,b.npz")
+    done = cli("evaluate", "run.toml", *TINY, "--method", "mcbn,mcdo", *sets, "--json")
+    found = json.loads(done.out)
+    assert list(found["sets"]) == ["test", "one", "two", "three"]
+    assert list(found["methods"]) == ["deterministic", "mcbn", "mcdo"]
+
+
+def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    for arguments in (("data",), ("metrics",), ("methods",), ("evaluate", str(small / "run.toml"), *TINY)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        done = cli(*arguments)
+        assert (done.code, done.err) == (0, "")

@@ -1,0 +1,210 @@
+"""`--json`, `bnuq report`, and that the same request gives the same figures whatever runs beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import small_run
+import torch
+
+from bnuq.files.content import sha256_of_file
+from bnuq.records import Figure
+from bnuq.results.summary import summary as summary_of
+
+METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
+METRICS = {
+    "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability"
+}  # fmt: skip
+LABELLED = {"accuracy", "pll", "brier", "ece", "aurc"}
+SCORES = {"mutual_information", "predictive_entropy", "expected_entropy", "least_confidence"}
+DETECTION = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
+
+
+@pytest.fixture
+def summary(cli, small):
+    """Calls `bnuq evaluate run.toml --json` with more options, and gives the summary."""
+
+    def call(*options: str | Path) -> dict:
+        done = cli("evaluate", "run.toml", "--json", *options)
+        assert (done.code, done.err) == (0, ""), done
+        return json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+    assert small.exists()
+    return call
+
+
+def test_the_summary_has_the_documented_keys_and_types(summary, small):
+    found = summary()
+    assert {
+        "bnuq",
+        "schema",
+        "command",
+        "model",
+        "sampling",
+        "sets",
+        "methods",
+        "seconds",
+        "warnings",
+        "result",
+    } <= set(found)
+    assert (found["bnuq"], found["schema"], found["command"]) == ("0.1.0", 1, "evaluate")
+    assert found["model"] | {"classes": 0} == {
+        "path": str(small / "model.pt"),
+        "sha256": sha256_of_file(small / "model.pt"),
+        "task": "classification",
+        "batchnorm_layers": 1,
+        "dropout_layers": 1,
+        "parameters": 591,
+        "classes": 0,
+    }
+    assert found["sampling"] == {
+        "samples": 8, "batch_size": 16, "layers": ["1"], "seed": 0, "device": found["sampling"]["device"],
+        "precision": "float32",
+    }  # fmt: skip
+    assert {name: one["n"] for name, one in found["sets"].items()} == {"test": 60, "other": 50}
+    assert all(len(one["sha256"]) == 64 for one in found["sets"].values())
+    assert set(found["seconds"]) == {"load", "draw", "evaluate", "total"}
+    assert all(isinstance(value, float) for value in found["seconds"].values())
+    assert found["result"] == str(small / "model.bnuq.h5")
+    assert all(set(one) == {"code", "text"} for one in found["warnings"])
+
+
+def test_every_figure_of_the_summary_is_complete(summary):
+    found = summary()["methods"]
+    assert tuple(found) == METHODS
+    for name, method in found.items():
+        assert set(method["sets"]["test"]) >= METRICS | LABELLED
+        assert set(method["sets"]["other"]) >= METRICS
+        assert not LABELLED & set(method["sets"]["other"])
+        assert set(method["ood"]) == {"other"}
+        assert set(method["ood"]["other"]) <= SCORES
+        figures = [*method["sets"]["test"].items(), *method["sets"]["other"].items()]
+        for score in method["ood"]["other"].values():
+            assert set(score) == DETECTION
+            figures += score.items()
+        keys = {"value", "se", "low", "high"} | ({"mc_se"} if name != "deterministic" else set())
+        for metric, figure in figures:
+            assert set(figure) == keys
+            assert all(isinstance(value, int | float) for value in figure.values())
+            assert figure["low"] <= figure["high"]
+            if metric not in ("ece", "aupr_out", "aupr_in"):  # whose bootstrap lies above them
+                assert figure["low"] <= figure["value"] <= figure["high"]
+        if name == "deterministic":
+            assert "convergence" not in method
+        else:
+            curve = method["convergence"]
+            assert curve["samples"] == [1, 2, 4, 8]
+            assert all(len(values) == 4 for values in curve.values())
+            assert curve["pll"][-1] == pytest.approx(method["sets"]["test"]["pll"]["value"], rel=1e-12)
+
+
+def test_infinities_and_nan_are_texts(small):
+    result = small_run.evaluated(small, methods=())
+    plain = result.methods["deterministic"]
+    values = {"pll": -math.inf, "brier": math.inf, "ece": math.nan}
+    figures = dict(plain.sets["test"].figures) | {name: Figure(value, se=math.inf) for name, value in values.items()}
+    sets = dict(plain.sets) | {"test": replace(plain.sets["test"], figures=figures)}
+    shown = summary_of(replace(result, methods={"deterministic": replace(plain, sets=sets)}))
+    found = shown["methods"]["deterministic"]["sets"]["test"]
+    assert [found[name] for name in values] == [{"value": text, "se": "inf"} for text in ("-inf", "inf", "nan")]
+    json.dumps(shown, allow_nan=False)
+
+
+def test_report_gives_what_evaluate_gave(cli, small):
+    evaluated = cli("evaluate", "run.toml")
+    assert cli("report", "model.bnuq.h5").out == evaluated.out
+    assert cli("report", small / "model.bnuq.h5").out == evaluated.out
+    evaluated = cli("evaluate", "run.toml", "--json")
+    assert json.loads(cli("report", "model.bnuq.h5", "--json").out) == json.loads(evaluated.out)
+
+
+# ── the same figures ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def assert_same(one, two, *, tolerance: float = 0.0) -> None:
+    """Nested figures are equal, and to the last bit where no tolerance is given."""
+    assert type(one) is type(two)
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            assert_same(one[key], two[key], tolerance=tolerance)
+    elif isinstance(one, list):
+        assert len(one) == len(two)
+        for a, b in zip(one, two, strict=True):
+            assert_same(a, b, tolerance=tolerance)
+    elif tolerance:
+        assert math.isclose(one, two, rel_tol=0, abs_tol=tolerance), (one, two)
+    else:
+        assert one == two
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_seed_others(summary):
+    first = summary()["methods"]
+    assert_same(summary()["methods"], first)
+    other = summary("--seed", "1")["methods"]
+    assert other["deterministic"] == first["deterministic"]
+    for method in METHODS[1:]:
+        assert other[method]["sets"]["test"]["pll"] != first[method]["sets"]["test"]["pll"]
+
+
+@pytest.mark.parametrize("size", ["1", "7", "64", "1000"])
+def test_figures_do_not_depend_on_the_chunk_size(summary, size):
+    whole, chunked = (summary("--precision", "float64", *o)["methods"] for o in ((), ("--chunk-size", size)))
+    assert_same(chunked, whole, tolerance=1e-9)
+
+
+def test_figures_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small):
+    random = np.random.default_rng(5)
+    np.savez(small / "more.npz", x=random.random((20, 1, 6, 6), dtype=np.float32))
+    alone = summary()["methods"]
+    beside = summary("--ood", "more.npz,other.npz", "--method", "mcbn+mcdo,mcdo")["methods"]
+    assert tuple(beside) == ("deterministic", "mcbn+mcdo", "mcdo")
+    for method, found in beside.items():
+        assert_same(found["sets"]["test"], alone[method]["sets"]["test"])
+        assert_same(found["ood"]["other"], alone[method]["ood"]["other"])
+
+
+def test_a_limited_set_keeps_the_figures_of_each_point(cli, small):
+    """Dropout masks go by a point's place in its set, so this holds for what depends on the point alone: MCBN."""
+    for name, options in {"all.h5": (), "few.h5": ("--limit", "20")}.items():
+        assert cli("evaluate", "run.toml", "--method", "mcbn", "-o", name, *options).code == 0
+    with h5py.File(small / "all.h5") as whole, h5py.File(small / "few.h5") as few:
+        every, some = (file["log_likelihood/mcbn_test"][0] for file in (whole, few))
+    assert some.shape == (8, 20)
+    places = [int(np.abs(every - column[:, None]).max(0).argmin()) for column in some.T]
+    assert places == sorted(set(places))
+    np.testing.assert_allclose(every[:, places], some, atol=1e-6)
+
+
+def test_the_first_draws_of_a_longer_run_are_those_of_a_shorter_one(summary):
+    short, long = (summary("-T", count)["methods"] for count in ("8", "16"))
+    for method in METHODS[1:]:
+        assert long[method]["convergence"]["samples"] == [1, 2, 4, 8, 16]
+        for metric, values in short[method]["convergence"].items():
+            assert_same(long[method]["convergence"][metric][:4], values, tolerance=1e-12)
+
+
+def test_two_processes_give_the_same_figures_and_leave_the_model_as_it_was(summary, small):
+    before = sha256_of_file(small / "model.pt")
+    here = summary()
+    command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", "--json", "-o", "other.h5"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=small, check=True)
+    assert json.loads(done.stdout)["methods"] == here["methods"]
+    assert sha256_of_file(small / "model.pt") == before
+
+
+def test_evaluate_leaves_the_global_random_state_alone(small):
+    torch.manual_seed(3)
+    np.random.seed(3)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # pyright: ignore
+    small_run.evaluated(small)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # pyright: ignore

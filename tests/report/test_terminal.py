@@ -1,0 +1,231 @@
+"""The report: nothing cut, nothing wider than the terminal, readable as it is piped, and in words that hold."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bnuq.records import Caution, Figure
+from bnuq.report.plain import printable
+from bnuq.report.terminal import print_report, sparkline
+from bnuq.results import file as result_file
+from bnuq.results.result import Result
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_report(result, stream, width=width)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+RESULTS = ["four_methods", "two_sets", "deterministic"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, width, encoding):
+    result = request.getfixturevalue(name)
+    for line in drawn(result, width=width, encoding=encoding).splitlines():
+        assert len(line) <= width or line == str(result.path)
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_figure_is_shown_whole_at_every_width(request, name, width):
+    result = request.getfixturevalue(name)
+    report = drawn(result, width=width)
+    assert "…" not in re.sub(r"…\s+\d+\s+passes", "", report)
+    for method, found in result.methods.items():
+        for metric, figure in found.sets["test"].figures.items():
+            if method == "deterministic" and metric in ("mutual_information", "variation_ratio"):
+                continue
+            assert f"{figure.value:.4f}".replace("-", "−") in report, (method, metric)
+        for scores in found.ood.values():
+            for figures in scores.values():
+                assert all(f"{figures[key].value:.4f}" in report for key in figures)
+                assert f"{figures['auroc'].low:.4f}–{figures['auroc'].high:.4f}" in report
+    assert all(method in report for method in result.methods)
+
+
+def test_errors_are_written_out_so_that_they_cannot_be_misread(four_methods):
+    for width in (80, 100):
+        report = drawn(four_methods, width=width)
+        assert re.search(r"±0\.\d{4}", report)
+        assert not re.search(r"±\s*\.\d", report)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_columns_are_aligned(four_methods, width):
+    """The last digits of a column stand below each other, and below the last letter of its title."""
+    for encoding in ("utf-8", "ascii"):
+        lines = drawn(four_methods, width=width, encoding=encoding).splitlines()
+        heads = [
+            k
+            for k, line in enumerate(lines)
+            if re.fullmatch(r" {9,}deterministic( +mcbn)?( +mcdo)?( +mcbn\+mcdo)?", line)
+        ]
+        assert heads
+        for head in heads:
+            ends = {match.end() for match in re.finditer(r"\S+", lines[head])}
+            for line in lines[head + 1 : head + 4]:
+                numbers = {match.end() for match in re.finditer(r"\d\.\d{4}(?= {2}|$)", line)}
+                assert numbers and numbers <= ends, (lines[head], line)
+
+
+def test_four_methods_fit_side_by_side_at_80_columns(four_methods):
+    assert re.search(r"^ +deterministic +mcbn +mcdo +mcbn\+mcdo$", drawn(four_methods), flags=re.MULTILINE)
+
+
+def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colour(four_methods, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b" not in drawn(four_methods)
+    terminal = Terminal()
+    print_report(four_methods, terminal, width=80)
+    assert "\x1b[1m" in terminal.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert [line.rstrip() for line in plain.splitlines()] == drawn(four_methods).splitlines()
+    for variable, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            quiet = Terminal()
+            print_report(four_methods, quiet, width=80)
+            assert quiet.getvalue() == drawn(four_methods)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_encoding_without_our_signs_gets_ascii(four_methods, encoding):
+    report = drawn(four_methods, encoding=encoding)
+    assert report.isascii()
+    assert "+/-" in report and "?" not in report
+
+
+def test_the_file_gives_the_same_report(four_methods, two_sets, deterministic):
+    for result in (four_methods, two_sets, deterministic):
+        assert drawn(result_file.read(result.path)) == drawn(result)
+
+
+def test_a_path_is_whole_on_a_line_of_its_own_where_it_does_not_fit(four_methods):
+    path = Path("/somewhere") / ("deep" * 20) / "r.bnuq.h5"
+    assert drawn(replace(four_methods, path=path), width=40).splitlines()[-2:] == ["Result:", str(path)]
+    assert drawn(replace(four_methods, path=Path("/r.h5"))).splitlines()[-1] == "Result: /r.h5"
+
+
+def test_cautions_and_notes_with_markup_are_shown_as_they_are(four_methods):
+    caution = Caution("odd-name", "layer [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \x1b[31m")
+    report = one_line(drawn(replace(four_methods, cautions=(caution,), notes=("[red]note[/red] \\[x]",))))
+    assert "· layer [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \\x1b[31m [odd-name]" in report
+    assert "· [red]note[/red] \\[x]" in report
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_auroc(result: Result, value: float) -> Result:
+    """The result, with one AUROC everywhere."""
+    methods = {}
+    for name, method in result.methods.items():
+        ood = {
+            s: {score: {k: replace(f, value=value) for k, f in figures.items()} for score, figures in scores.items()}
+            for s, scores in method.ood.items()
+        }
+        methods[name] = replace(method, ood=ood)
+    return replace(result, methods=methods)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.95, "is told apart well"), (0.8, "is partly told apart"), (0.6, "is hardly told apart"), (0.5, "is not told")],
+)
+def test_the_words_for_an_auroc_are_those_of_its_size(four_methods, value, words):
+    report = one_line(drawn(with_auroc(four_methods, value)))
+    assert f"other {words}" in report
+    assert f"AUROC {value:.3f} at best, by the " in report
+
+
+def with_pll(result: Result, change: float, spread: float) -> Result:
+    """The result, with mcbn's PLL `change` above the deterministic one, and a paired error of about spread / √n."""
+    plain, mcbn = result.methods["deterministic"].sets["test"], result.methods["mcbn"]
+    test = mcbn.sets["test"]
+    noise = np.resize([-spread, spread], len(plain.points["pll"]))
+    pll = plain.points["pll"] + change + noise
+    figures = dict(test.figures) | {"pll": Figure(plain.figures["pll"].value + change, se=0.1, mc_se=1e-6)}
+    changed = replace(test, figures=figures, points=dict(test.points) | {"pll": pll})
+    return replace(
+        result, methods=dict(result.methods) | {"mcbn": replace(mcbn, sets=dict(mcbn.sets) | {"test": changed})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "spread", "words"),
+    [
+        (0.2, 0.1, "mcbn explains the labels better than the network as it is"),
+        (-0.2, 0.1, "mcbn explains the labels worse"),
+        (0.2, 1.0, "mcbn explains the labels about as well as the network as it is"),
+    ],
+)
+def test_a_likelihood_is_called_better_or_worse_only_beyond_twice_its_paired_error(four_methods, change, spread, words):
+    report = one_line(drawn(with_pll(four_methods, change, spread)))
+    assert f"{words}: PLL" in report
+    assert f"({change:+.4f} ± ".replace("-", "−") in report
+
+
+def test_an_infinite_likelihood_is_shown_without_a_verdict(four_methods):
+    result = with_pll(four_methods, -np.inf, 0.1)
+    report = one_line(drawn(result))
+    assert "mcbn: PLL" in report and "−inf nats" in report
+
+
+def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic):
+    report = one_line(drawn(deterministic))
+    assert "The network as it is: accuracy" in report
+    assert "no BatchNorm layers" in report
+    assert "Only the network as it is was evaluated" in report
+    assert "mcbn was left out: the network has no BatchNorm layer" in report
+    assert "AUROC" not in report and "passes" not in report
+
+
+def test_long_names_of_sets_are_never_cut(two_sets):
+    for width in (40, 80):
+        report = "".join(drawn(two_sets, width=width).split())
+        assert "even_stranger_things_seen_at_night_from_far,50points,againstthetestset" in report
+
+
+def test_tiny_numbers_keep_their_digits(four_methods):
+    mcbn = four_methods.methods["mcbn"]
+    test = mcbn.sets["test"]
+    figures = dict(test.figures) | {"mutual_information": Figure(1.234e-7, se=3.2e-8, mc_se=0.0)}
+    changed = replace(mcbn, sets=dict(mcbn.sets) | {"test": replace(test, figures=figures)})
+    report = drawn(replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed}))
+    assert "1.2e−07" in report and "±3.2e−08" in report
+
+
+def test_a_sparkline_spans_its_range():
+    assert sparkline([0.0, 0.5, 1.0], low=0.0, high=1.0) == "▁▅█"
+    assert sparkline([2.0, 2.0], low=2.0, high=2.0) == "▄▄"
+
+
+def test_control_and_format_characters_are_written_out():
+    assert printable("a\x1b[31m\u202eb\tc\nd é ± 字") == "a\\x1b[31m\\u202eb\\tc\nd é ± 字"
+    assert printable("a\nb", lines=False) == "a\\nb"
+    assert printable("\udc80") == "\\udc80"

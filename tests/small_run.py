@@ -1,0 +1,96 @@
+"""A network so small that a whole evaluation takes a fraction of a second: architecture, weights, data, run file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bnuq.evaluate import evaluate
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve
+
+NET = '''"""A tiny network with BatchNorm and dropout."""
+
+from torch import nn
+
+
+def net(classes: int = 3, rate: float = 0.4, norm: bool = True) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False),
+        nn.BatchNorm2d(4) if norm else nn.Identity(),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        nn.ReLU(),
+        nn.Dropout(rate),
+        nn.Linear(8, classes),
+    )
+'''
+
+RUN = """[model]
+checkpoint = "model.pt"
+arch = "net.py:net"
+train_batch_size = 16
+
+[data]
+train = "train.npz"
+test = "test.npz"
+ood = ["other.npz"]
+
+[sampling]
+samples = 8
+"""
+
+TRAIN, TEST, OTHER, CLASSES, SAMPLES = 96, 60, 50, 3, 8
+
+
+def write(folder: Path, *, run_file: str = "run.toml", text: str = RUN, **arch_args: Any) -> Path:
+    """Everything that `bnuq evaluate run.toml` needs, in `folder`; the path of the run file."""
+    folder.mkdir(exist_ok=True)
+    (folder / "net.py").write_text(NET)
+    random = np.random.default_rng(0)
+    train, test = (random.normal(0.5, 0.3, (n, 1, 6, 6)).astype(np.float32) for n in (TRAIN, TEST))
+    model = network(**arch_args)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for layer in model:
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.normal_(layer.weight, std=1.5 / layer.weight[0].numel() ** 0.5)
+        settle(model, torch.from_numpy(train))
+        with torch.no_grad():
+            labels = model(torch.from_numpy(test)).argmax(1).numpy()
+    labels[::5] = (labels[::5] + 1) % CLASSES  # some errors
+    torch.save(model.state_dict(), folder / "model.pt")
+    np.savez(folder / "train.npz", x=train, y=random.integers(0, CLASSES, TRAIN))
+    np.savez(folder / "test.npz", x=test, y=labels)
+    np.savez(folder / "other.npz", x=random.normal(1.0, 1.0, (OTHER, 1, 6, 6)).astype(np.float32))
+    (folder / run_file).write_text(text)
+    return folder / run_file
+
+
+def network(**arch_args: Any) -> nn.Sequential:
+    namespace: dict[str, Any] = {}
+    exec(NET, namespace)
+    return namespace["net"](**arch_args)
+
+
+def settle(model: nn.Sequential, images: torch.Tensor) -> None:
+    """Give every BatchNorm the running statistics of its training data, as training would."""
+    for layer in model:
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain average
+    model.train()
+    with torch.no_grad():
+        for _ in range(24):
+            model(images[torch.randperm(len(images))[:16]])
+    model.eval()
+
+
+def evaluated(folder: Path, *, run_file: str = "run.toml", **options: Any) -> Result:
+    """The result of the run file in `folder`, with these options."""
+    return evaluate(resolve(run_file, Options(**options), folder=folder))

@@ -1,0 +1,243 @@
+"""Whole runs of the run files that ship, on real networks and data, against values from outside bnuq."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bnuq
+from bnuq.evaluate import evaluate
+from bnuq.files.content import sha256_of_file
+from bnuq.records import Figure
+from bnuq.results import file as result_file
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve
+from bnuq.sampling import keyed
+
+
+@pytest.fixture
+def project(tmp_path: Path, data_pack: Path, sample_configs: Path) -> Path:
+    """The run files and architectures that ship, beside the data that they name."""
+    for path in sample_configs.glob("*.toml"):
+        shutil.copy(path, tmp_path)
+    shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
+    (tmp_path / "data").symlink_to(data_pack)
+    with np.load(data_pack / "cifar10" / "lossless_train.npz") as held:
+        np.savez(tmp_path / "few.npz", x=held["x"][:64], y=held["y"][:64])
+    return tmp_path
+
+
+def evaluated(project: Path, name: str, **options) -> Result:
+    if name == "svhn_cnn":  # its own data sets are not among those at hand: any digits and photographs of its size do
+        options = {
+            "train": "data/cifar10/lossless_train.npz",
+            "test": "data/ood/pcbdigits32.npz",
+            "ood": ("cifar10=data/cifar10/lossless_test.npz",),
+        } | options
+    return evaluate(resolve(f"{name}.toml", Options(**options), folder=project))
+
+
+# ── the network as it is ─────────────────────────────────────────────────────────────────────────────────────────────
+
+# By plain torch and scikit-learn in float64, on the 200 points of each set that seed 0 picks.
+EXPECTED = {
+    "cifar_resnet20": {
+        "accuracy": 0.92, "pll": -0.312965722322, "brier": 0.126613424308, "ece": 0.064904634485,
+        "predictive_entropy": 0.052048154543, "auroc": 0.931625,
+    },
+    "cifar_resnet32": {
+        "accuracy": 0.93, "pll": -0.266619537398, "brier": 0.103900623444, "ece": 0.045984794596,
+        "predictive_entropy": 0.059386305656, "auroc": 0.8974,
+    },
+    "cifar_resnet56": {
+        "accuracy": 0.93, "pll": -0.218392165067, "brier": 0.095897210260, "ece": 0.054419644788,
+        "predictive_entropy": 0.050080113875, "auroc": 0.9149,
+    },
+    "fmnist_mlp": {
+        "accuracy": 0.845, "pll": -0.611891850099, "brier": 0.236699270723, "ece": 0.106813305288,
+        "predictive_entropy": 0.161541791534, "auroc": 0.834375,
+    },
+    "mnist_mlp": {
+        "accuracy": 0.99, "pll": -0.056053896589, "brier": 0.023222155240, "ece": 0.013174420529,
+        "predictive_entropy": 0.056648308283, "auroc": 0.9494,
+    },
+    "svhn_cnn": {
+        "accuracy": 0.44, "pll": -4.713189273431, "brier": 0.923019127899, "ece": 0.410117876295,
+        "predictive_entropy": 0.401662308154, "auroc": 0.701875,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_network_as_it_is_has_the_figures_of_plain_torch(project, name):
+    # The reference plays no part here; a small one keeps the check of its statistics short.
+    few = "data/mnist/t10k-images-idx3-ubyte.gz" if name.endswith("mlp") else "few.npz"
+    result = evaluated(project, name, train=few, limit=200, methods=())
+    plain = result.methods["deterministic"]
+    (scores,) = plain.ood.values()
+    found = {key: figure.value for key, figure in plain.sets["test"].figures.items()}
+    found["auroc"] = scores["predictive_entropy"]["auroc"].value
+    for metric, value in EXPECTED[name].items():
+        assert found[metric] == pytest.approx(value, abs=2e-5), metric
+
+
+# ── MCBN by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MEAN, STD = (np.array(values).reshape(1, 3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+
+
+def normalized(images: np.ndarray) -> torch.Tensor:
+    """Pictures as the run file says."""
+    return torch.from_numpy((images.astype(np.float64) - MEAN) / STD)
+
+
+def cropped_and_flipped(images: np.ndarray, words: np.ndarray, pad: int = 4) -> np.ndarray:
+    """Each picture (3, 32, 32) shifted by up to `pad` pixels over black, and half of them mirrored."""
+    found = []
+    for image, (down, right, flip) in zip(images, words.tolist(), strict=True):
+        canvas = np.zeros((3, 32 + 2 * pad, 32 + 2 * pad), np.float32)
+        canvas[:, pad : pad + 32, pad : pad + 32] = image
+        top, left = down % (2 * pad + 1), right % (2 * pad + 1)
+        window = canvas[:, top : top + 32, left : left + 32]
+        found.append(window[:, :, ::-1] if flip >= 2**63 else window)
+    return np.stack(found)
+
+
+def take_statistics_of(model: nn.Module, batch: torch.Tensor) -> None:
+    """Make each BatchNorm's running statistics the mean and biased variance of `batch`, as training would see it."""
+    counts: dict[nn.Module, int] = {}
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    hooks = [
+        layer.register_forward_hook(lambda layer, args, _: counts.update({layer: args[0].numel() // args[0].shape[1]}))
+        for layer in layers
+    ]
+    for layer in layers:
+        layer.momentum = 1.0
+    model.train()(batch)
+    model.eval()
+    for layer, hook in zip(layers, hooks, strict=True):
+        hook.remove()
+        assert layer.running_var is not None
+        layer.running_var.mul_((counts[layer] - 1) / counts[layer])
+
+
+@pytest.mark.parametrize(
+    ("precision", "samples", "points", "tolerance"), [("float64", 2, 20, 1e-9), ("float32", 8, 200, 5e-4)]
+)
+def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(project, data_pack, precision, samples, points, tolerance):
+    batch_size, dtype = 32, getattr(torch, precision)
+    options = {"limit": points, "samples": samples, "ood": (), "precision": precision, "train": "few.npz"}
+    result = evaluated(project, "cifar_resnet20", **options)
+    model = bnuq.load(
+        data_pack / "checkpoints" / "resnet20-12fca82f.th", arch="cifar_resnet.py:resnet20",
+        base=project / "architectures",
+    ).to(dtype)  # fmt: skip
+    with np.load(project / "few.npz") as held:
+        train = held["x"].transpose(0, 3, 1, 2) / np.float32(255)
+    with np.load(data_pack / "cifar10" / "lossless_test.npz") as held:
+        picked = np.sort(keyed.batch_indices(0, 0, population=len(held["x"]), batch_size=points, purpose=keyed.SUBSET))
+        test, labels = held["x"].transpose(0, 3, 1, 2)[picked] / np.float32(255), torch.from_numpy(held["y"][picked])
+    log_p = []
+    with torch.no_grad():
+        for t in range(samples):
+            rows = keyed.batch_indices(0, t, population=len(train), batch_size=batch_size)
+            batch = cropped_and_flipped(train[rows], keyed.augmentation_words(0, t, batch_size))
+            take_statistics_of(model, normalized(batch).to(dtype))
+            log_p.append(model(normalized(test).to(dtype)).double().log_softmax(-1))
+    stacked = torch.stack(log_p)
+    likelihood = stacked.gather(-1, labels.expand(samples, -1)[..., None])[..., 0]
+    mean = stacked.exp().mean(0)
+    entropy = -(mean * mean.log()).sum(-1)
+    expected = -(stacked.exp() * stacked).sum(-1).mean(0)
+
+    found = result.methods["mcbn"].sets["test"]
+    np.testing.assert_allclose(found.log_likelihood, likelihood, atol=tolerance)
+    np.testing.assert_allclose(found.points["mutual_information"], entropy - expected, atol=tolerance)
+    pll = (likelihood.logsumexp(0) - np.log(samples)).mean().item()
+    assert found.figures["pll"].value == pytest.approx(pll, abs=tolerance)
+    assert found.figures["accuracy"].value == (mean.argmax(-1) == labels).double().mean().item()
+    assert found.figures["predictive_entropy"].value == pytest.approx(entropy.mean().item(), abs=tolerance)
+    assert result.sampling["batch_size"] == batch_size
+
+
+def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(project):
+    path = project / "cifar_resnet20.toml"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("augment")))
+    result = evaluated(project, "cifar_resnet20", limit=20, samples=2, ood=())
+    assert result.reference_check is not None and not result.reference_check.passed
+    assert [caution for caution in result.cautions if "reference" in caution.code]
+
+
+# ── BatchNorm and dropout together ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpoint_alone(project, data_pack):
+    checkpoint = data_pack / "checkpoints" / "svhn_cnn_bn_dropout.pth"
+    before = sha256_of_file(checkpoint)
+    result = evaluated(project, "svhn_cnn", limit=60, samples=8, methods=("mcdo", "mcbn+mcdo"))
+    assert sha256_of_file(checkpoint) == before == result.model["sha256"]
+    assert (result.model["batchnorm_layers"], result.model["dropout_layers"]) == (6, 2)
+    kept = {name: result.methods[name].sets["test"].log_likelihood for name in ("mcdo", "mcbn+mcdo")}
+    for likelihood in kept.values():
+        assert likelihood is not None
+        assert np.ptp(likelihood, axis=0).max() > 0.1
+        assert len({row.tobytes() for row in likelihood}) == 8
+    assert not np.array_equal(kept["mcdo"], kept["mcbn+mcdo"])
+    information = {name: m.sets["test"].figures["mutual_information"].value for name, m in result.methods.items()}
+    assert information["deterministic"] == pytest.approx(0, abs=1e-12)
+    assert min(information["mcdo"], information["mcbn+mcdo"]) > 0.05
+
+
+def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
+    """The state dict, the modes and the hooks, by the library's own names."""
+    model = bnuq.load(
+        data_pack / "checkpoints" / "svhn_cnn_bn_dropout.pth", arch="svhn_cnn.py:svhn_cnn",
+        base=project / "architectures",
+    )  # fmt: skip
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with np.load(data_pack / "ood" / "pcbdigits32.npz") as held:
+        images = torch.from_numpy(held["x"][:64].transpose(0, 3, 1, 2) / np.float32(255))
+    omega = bnuq.draw(model, images, samples=3, batch_size=16)
+    outputs = bnuq.predict(model, images[:8], omega, dropout=bnuq.Dropout(3))
+    assert outputs.shape == (3, 8, 10)
+    assert not torch.equal(outputs[0], outputs[1])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(layer.training or layer._forward_hooks for layer in model.modules())
+
+
+# ── the demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
+    shutil.copy(sample_configs / "quickstart.toml", tmp_path)
+    shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
+    result = evaluate(resolve("quickstart.toml", Options(limit=100, samples=8), folder=tmp_path))
+    assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert {name: one.n for name, one in result.sets.items()} == {"test": 100, "mnist": 100}
+    assert result.reference_check is not None and result.reference_check.passed
+    assert result.cautions == ()
+    for method in result.methods.values():
+        assert 0.8 < method.sets["test"].figures["accuracy"].value <= 1
+    for name in ("mcbn", "mcdo", "mcbn+mcdo"):
+        figures = result.methods[name].sets["test"].figures
+        assert all(figure.mc_se is not None and figure.se is not None for figure in figures.values())
+        inside, outside = (result.methods[name].sets[s].figures["mutual_information"].value for s in ("test", "mnist"))
+        assert outside > 2 * inside
+    read = result_file.read(tmp_path / "fashion_cnn.bnuq.h5")
+    assert without_replicates(read) == without_replicates(result)
+
+
+def without_replicates(result: Result) -> dict[tuple[str, str, str], Figure]:
+    return {
+        (method, name, metric): dataclasses.replace(figure, jackknife=None, bootstrap=None)
+        for method, found in result.methods.items()
+        for name, one in found.sets.items()
+        for metric, figure in one.figures.items()
+    }

@@ -1,7 +1,6 @@
-"""Small sets in every format, and the real ones where `$BNUQ_TEST_DATA` says they are."""
+"""Small sets in every format."""
 
 import gzip
-import os
 import zipfile
 from pathlib import Path
 
@@ -9,14 +8,6 @@ import h5py
 import numpy as np
 import pytest
 from making_points import idx, png, save_mat, save_parquet
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    folder = os.environ.get("BNUQ_TEST_DATA")
-    if not folder:
-        pytest.skip("BNUQ_TEST_DATA does not say where the real data are")
-    return Path(folder)
 
 
 @pytest.fixture

@@ -307,20 +307,20 @@ def test_what_holds_no_points_is_told(tmp_path):
     assert "is gzipped text; only idx files are read gzipped" in refusal(tmp_path / "t.csv.gz")
 
 
-def test_the_real_sets_are_read(real_data):
+def test_the_real_sets_are_read(data_pack):
     """Shapes, counts and pixels as their README states them."""
-    lossless = load_points(str(real_data / "cifar10/lossless_test.npz"))
+    lossless = load_points(str(data_pack / "cifar10/lossless_test.npz"))
     assert (len(lossless), lossless.point_shape) == (846, (3, 32, 32))
-    jpeg = load_points(str(real_data / "cifar10/jpeg_test.zip"))
-    assert jpeg.classes == tuple((real_data / "cifar10/classes.txt").read_text().split())
+    jpeg = load_points(str(data_pack / "cifar10/jpeg_test.zip"))
+    assert jpeg.classes == tuple((data_pack / "cifar10/classes.txt").read_text().split())
     assert jpeg.targets is not None
     assert np.bincount(jpeg.targets).tolist() == [500] * 10
-    folder = load_points(str(real_data / "cifar10/sample_folder"))
+    folder = load_points(str(data_pack / "cifar10/sample_folder"))
     np.testing.assert_array_equal(folder.raw(slice(0, 12)), jpeg.raw(slice(0, 12)))
-    samples = load_points(str(real_data / "ood/svhn_samples"))
+    samples = load_points(str(data_pack / "ood/svhn_samples"))
     assert (len(samples), samples.targets) == (4, None)
-    digits = load_points(str(real_data / "mnist/t10k-images-idx3-ubyte.gz"))
+    digits = load_points(str(data_pack / "mnist/t10k-images-idx3-ubyte.gz"))
     assert (len(digits), digits.point_shape) == (10_000, (1, 28, 28))
-    clothes = load_points("fashion-mnist:train", data_root=real_data)
+    clothes = load_points("fashion-mnist:train", data_root=data_pack)
     assert len(clothes) == 60_000
     assert np.mean(clothes.raw(slice(None))) == pytest.approx(0.2860, abs=5e-5)

@@ -332,11 +332,11 @@ def test_uci_sets_are_split_as_their_files_say(tmp_path):
     assert "cannot be read as row numbers" in refusal("uci-boston", data_root=tmp_path)
 
 
-def test_the_eight_uci_sets_have_their_rows(real_data):
+def test_the_eight_uci_sets_have_their_rows(data_pack):
     rows = {"boston": (455, 51), "concrete": (927, 103), "kin8nm": (7373, 819), "protein": (41157, 4573)}
     for name, (train, test) in rows.items():
-        assert len(load_points(f"uci/{name}:train", data_root=real_data)) == train
-        assert len(load_points(f"uci/{name}:test", data_root=real_data)) == test
+        assert len(load_points(f"uci/{name}:train", data_root=data_pack)) == train
+        assert len(load_points(f"uci/{name}:test", data_root=data_pack)) == test
 
 
 def test_the_list_of_known_sets_says_where_and_whose():

@@ -1,7 +1,8 @@
 """Whose code runs: the factories that a user or a file names, found, allowed or refused, and loaded.
 
 What the user names runs. What a merely found file names (a run file beside a checkpoint, a result file) runs only with
-`--trust-code`, which is remembered by the SHA-256 of the naming file and of the code file.
+`--trust-code`, which is remembered by the SHA-256 of the naming file and of every file of code: the one that is named,
+and those that it imports from its own folder. Installed packages are taken as they are installed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from bnuq.errors import BnuqError, RequestError, ResultError, UntrustedCodeError
@@ -59,20 +61,13 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
         why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise RequestError(f"{spec}: cannot read {path}: {why}. Check the path.") from error
     _allow(spec, hashlib.sha256(source).hexdigest(), str(path), named_by=named_by, trust=trust)
-    return _from_source(spec, path, source, function)
+    asking = _asking(path.parent, spec, named_by=named_by, trust=trust)
+    return _from_source(spec, path, source, function, asking)
 
 
 def names_a_file(spec: str) -> bool:
     """Whether `spec` is of the form `file.py:function`."""
     return spec.rpartition(":")[0].lower().endswith(".py")
-
-
-def remember(naming_file: Path, code_file: Path) -> None:
-    """Trust, from now on, what `naming_file` names in `code_file`, as long as neither changes.
-
-    A configuration folder that cannot be written is no error: the question is asked again next time.
-    """
-    _remember(sha256_of_file(naming_file), sha256_of_file(code_file), f"{naming_file}: {code_file}")
 
 
 @contextlib.contextmanager
@@ -90,13 +85,15 @@ def told_as_one_message(spec: str, path: Path | None = None) -> Iterator[None]:
         ) from error
 
 
-def _from_source(spec: str, path: Path, source: bytes, function: str) -> Callable[..., Any]:
+def _from_source(
+    spec: str, path: Path, source: bytes, function: str, asking: MetaPathFinder | None
+) -> Callable[..., Any]:
     # Compiled from the bytes that were hashed: a loader would take an older __pycache__ that nobody has looked at.
     name = f"bnuq_code_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     module = importlib.util.module_from_spec(module_spec)
-    importable = functools.partial(_importable, path.parent, {})
+    importable = functools.partial(_importable, path.parent, {}, asking)
     before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look their module up while the class is made
     try:
@@ -115,7 +112,9 @@ def _from_source(spec: str, path: Path, source: bytes, function: str) -> Callabl
 def _from_module(
     spec: str, name: str, function: str, *, base: Path, named_by: NamedBy, trust: bool
 ) -> Callable[..., Any]:
-    with _on_path(base):
+    asking = _asking(base, spec, named_by=named_by, trust=trust)
+    importable = functools.partial(_importable, base, {}, asking) if asking else functools.partial(_on_path, base)
+    with importable():
         found = _module_spec(name)
         if found is None:
             raise RequestError(
@@ -136,7 +135,7 @@ def _from_module(
                     del sys.modules[loaded]
             raise
     factory = _function_of(module, function, name)
-    return _guarded(factory, spec, origin, functools.partial(_on_path, base))
+    return _guarded(factory, spec, origin, importable)
 
 
 def _module_spec(name: str) -> ModuleSpec | None:
@@ -177,15 +176,57 @@ def _guarded(
     return guarded
 
 
+def _asking(folder: Path, spec: str, *, named_by: NamedBy, trust: bool) -> MetaPathFinder | None:
+    if named_by.file is None:
+        return None
+    return _Asking(folder, functools.partial(_allow, spec, named_by=named_by, trust=trust))
+
+
+class _Asking(MetaPathFinder):
+    """Finds what is imported from `folder`, asks whether it may run, and runs it from the bytes that were hashed."""
+
+    def __init__(self, folder: Path, allow: Callable[[str, str], None]) -> None:
+        self._folder = folder
+        self._allow = allow
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        top, _, inner = fullname.partition(".")
+        if inner and not _lies_in(sys.modules.get(top), self._folder):
+            return None
+        found = PathFinder.find_spec(fullname, path if inner else [str(self._folder)], target)
+        if found is None or not found.has_location or found.origin is None:
+            return None
+        content = Path(found.origin).read_bytes()
+        self._allow(hashlib.sha256(content).hexdigest(), found.origin)
+        if isinstance(found.loader, SourceFileLoader):
+            found.loader = _FromBytes(fullname, found.origin, content)
+        return found
+
+
+class _FromBytes(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, source: bytes) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the bytes were read for this one
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
 @contextlib.contextmanager
-def _importable(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]:
+def _importable(folder: Path, siblings: dict[str, ModuleType], asking: MetaPathFinder | None) -> Iterator[None]:
     """`folder` importable inside the block; modules that came from it are kept in `siblings` between blocks."""
     known = {name.partition(".")[0] for name in sys.modules}
     sys.modules.update(siblings)
+    if asking is not None:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), asking)
     try:
         with _on_path(folder):
             yield
     finally:
+        if asking is not None:
+            sys.meta_path.remove(asking)
         ours = {
             top for top in {n.partition(".")[0] for n in sys.modules} - known if _lies_in(sys.modules.get(top), folder)
         }
@@ -234,7 +275,8 @@ def _allow(spec: str, digest: str | None, where: str, *, named_by: NamedBy, trus
     if digest is None or (naming, digest) not in _trusted():
         raise UntrustedCodeError(
             f"{named_by.file}: names code that you did not: {spec.rpartition(':')[2]} in {where}. "
-            f"Nothing was run. Read it; to run it, type --trust-code once (it is remembered until either file changes)."
+            "Nothing was run. Read it, and what it imports from its folder; to run it, type --trust-code once (it is "
+            "remembered until one of these files changes)."
         )
 
 

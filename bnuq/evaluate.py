@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from bnuq.code import BY_USER, names_a_file
-from bnuq.data import Points, check_labels, parse_reference
+from bnuq.code import BY_USER
+from bnuq.data import Points, check_labels
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.metrics import DrawWeights
@@ -21,7 +21,7 @@ from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
 from bnuq.results.spool import Spool
-from bnuq.run import Named, Run, Split
+from bnuq.run import Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.passes import Engine, Evaluation, Interception, default_chunk
@@ -57,10 +57,11 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     watch.lap("load")
 
+    example = pipeline.evaluated(material.test, slice(0, 3))
     todo = plan(
         run,
         model,
-        pipeline.evaluated(material.test, slice(0, 3)),
+        example,
         test=material.test,
         train=material.train,
         trained_with=loaded.checkpoint.train_batch_size,
@@ -97,8 +98,19 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
             },
             sets={name: _described(name, points) for name, points in sets.items()},
             methods=methods,
-            cautions=(*material.cautions, *todo.cautions, *_cautions(run, todo, omega, check, methods, material)),
-            notes=(*_how_asked(run, replaces=replaces), *loaded.notes, *material.notes, *todo.notes),
+            cautions=(
+                *_output_cautions(Evaluation(model).passes(example)),
+                *material.cautions,
+                *todo.cautions,
+                *_cautions(run, todo, check, methods, material),
+            ),
+            notes=(
+                *_how_asked(run, replaces=replaces),
+                *loaded.notes,
+                *material.notes,
+                *todo.notes,
+                *_dead_channels(omega),
+            ),
             seconds=watch.seconds(),
             provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
             reference_check=check,
@@ -119,23 +131,15 @@ def _check_request(run: Run) -> None:
         raise RequestError(
             f'there is no test set to evaluate on. Add --test REF, or to {file}:\n\n[data]\ntest = "cifar10:test"'
         )
-    reads = [run.checkpoint, run.run_file, *map(_path_of, (run.arch, run.train, run.test, run.validation, *run.ood))]
-    if any(path is not None and path.resolve() == run.out.resolve() for path in reads):
-        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    if not run.out.parent.is_dir():
+    if kind_of(run.out.parent) != "folder":
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    result_file.check_replaceable(run.out)
+    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
+        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
     for name, least in {"samples": 1, "batch_size": 2, "limit": 1, "chunk_size": 1, "seed": 0}.items():
         value = getattr(run, name)
         if value is not None and not least <= value <= 2**62:
             raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
-
-
-def _path_of(named: Named | Split | None) -> Path | None:
-    """The file that a reference or a factory means, if it means one."""
-    if not isinstance(named, Named):
-        return None
-    text = parse_reference(named.text, base=named.base)[1]
-    return named.base / Path(text.rpartition(":")[0] if names_a_file(text) else text).expanduser()
 
 
 def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
@@ -152,13 +156,9 @@ def _engines(run: Run, todo: Plan, model: nn.Module, omega: BatchStatistics | No
     """What makes the passes of each method, the deterministic one first."""
     untracked = {site.name for site in todo.sites.live_batchnorms if not site.tracked}
     engines: dict[str, Engine] = {DETERMINISTIC: Evaluation(model)}
-    if untracked:
-        drawn = () if omega is None else tuple(layer for layer in omega.layers if layer.name in untracked)
-        if omega is None or len(drawn) < len(untracked) or "mcdo" in todo.methods:
-            raise SamplingError(
-                f"BatchNorm {min(untracked)} keeps no running statistics, so the network has no evaluation mode of its "
-                "own. Give a reference (--train), and use method mcbn over all layers, or mcbn+mcdo."
-            )
+    if untracked:  # the network has no evaluation mode of its own; the plan saw to it that omega holds these layers
+        assert omega is not None
+        drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
         engines[DETERMINISTIC] = Interception(model, todo.sites, omega=replace(omega, layers=drawn).pooled())
     for method in todo.methods:
         engines[method] = Interception(
@@ -190,24 +190,25 @@ def _scored(
             for name, one in sets.items():
                 if run.save_samples and method != DETERMINISTIC:
                     kept[name] = spools.enter_context(Spool(run.out.parent))
-                reduction = scoring.ClassificationReduction(draws, labels=one.targets if name == "test" else None)
-                for start, logits in _passes(run, pipeline, engine, one):
+                labels = one.targets if name == "test" else None
+                reduction = scoring.ClassificationReduction(draws, points=len(one), labels=labels)
+                for logits in _passes(run, pipeline, engine, one):
                     reduction.add(logits)
                     if name in kept:
                         kept[name].append(logits)
-                    if start == 0 and name == "test" and engine.samples > 1 and not reduction.passes_differ:
-                        raise SamplingError(_why_passes_agree(method, todo))
                     advance(engine.samples * logits.shape[1])
+                if name == "test" and engine.samples > 1 and not reduction.passes_differ:
+                    raise SamplingError(_why_passes_agree(method, todo))
                 scores[name] = reduction.scores(group=one.group)
             found[method] = _method_result(scores, draws, kept)
     return found
 
 
-def _passes(run: Run, pipeline: Pipeline, engine: Engine, points: Points) -> Iterator[tuple[int, np.ndarray]]:
+def _passes(run: Run, pipeline: Pipeline, engine: Engine, points: Points) -> Iterator[np.ndarray]:
     size = run.chunk_size or default_chunk(points.point_shape)
     for start in range(0, len(points), size):
         chunk = pipeline.evaluated(points, slice(start, start + size))
-        yield start, engine.passes(chunk, start).cpu().numpy()
+        yield engine.passes(chunk, start).cpu().numpy()
 
 
 def _why_passes_agree(method: str, todo: Plan) -> str:
@@ -245,26 +246,48 @@ def _method_result(
 def _cautions(
     run: Run,
     todo: Plan,
-    omega: BatchStatistics | None,
     check: ReferenceCheck | None,
     methods: Mapping[str, MethodResult],
     material: Material,
 ) -> Iterator[Caution]:
     if material.train is not None and todo.sites.live_batchnorms:
         yield from reference_cautions(check, {"normalize": run.normalize, "augment": run.augment})
-    dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
-    if dead:
-        layers = ", ".join(f"{name} {count}" for name, count in list(dead.items())[:5])
+    if any(not site.tracked for site in todo.sites.live_batchnorms):
         yield Caution(
-            "dead-channels",
-            f"{sum(dead.values())} channels have a batch variance below 10 times eps in some mini-batch "
-            f"({layers}{' …' if len(dead) > 5 else ''}): what they say of a query is decided by eps.",
+            "deterministic-from-reference",
+            "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: "
+            "its deterministic figures use the statistics of all drawn mini-batches together.",
         )
-    if len(methods) == 1:
+    sizes = {"test": material.test} | material.ood
+    few = [name for name, one in sizes.items() if len(one if one.group is None else np.unique(one.group)) < 2]
+    if few:
+        text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be told."
+        yield Caution("too-few-points", text)
+    if len(methods) == 1 and run.methods is None:
         yield Caution("nothing-stochastic", "Only the network as it is was evaluated; the notes say what was left out.")
     elif run.samples < scoring.MIN_SAMPLES:
         text = f"With {run.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
         yield Caution("few-samples", text)
+
+
+def _output_cautions(outputs: Tensor) -> Iterator[Caution]:
+    if bool((outputs >= 0).all()) and torch.allclose(outputs.sum(-1), torch.ones_like(outputs[..., 0]), atol=1e-4):
+        yield Caution(
+            "softmax-outputs",
+            "The network's outputs look like probabilities: each row is positive and sums to 1. bnuq takes outputs for "
+            "logits and applies the softmax itself, so every figure is one of a softmax of a softmax. Take the last "
+            "softmax out of the architecture.",
+        )
+
+
+def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:
+    dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
+    if dead:
+        layers = ", ".join(f"{name} {count}" for name, count in list(dead.items())[:5])
+        yield (
+            f"{sum(dead.values())} channels are all but constant in some mini-batch, their variance below 10 times eps "
+            f"({layers}{' …' if len(dead) > 5 else ''}): a point that differs there is scaled up as far as eps allows"
+        )
 
 
 def _described(name: str, points: Points) -> EvaluatedSet:

@@ -5,9 +5,11 @@ An option wins over the run file, the run file over what the checkpoint records,
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,8 +17,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bnuq.code import BY_USER, NamedBy
+from bnuq.code import BY_USER, NamedBy, names_a_file
 from bnuq.errors import RequestError
+from bnuq.files.content import exists, is_file
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
 Precision = Literal["float32", "float64"]
@@ -97,7 +100,10 @@ class RunFile(Section, frozen=True):
 
 
 class KeptOptions(Section, frozen=True):
-    """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them."""
+    """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them.
+
+    `folders` tells in which folder a `package.module:factory` was found, where that is not the environment's.
+    """
 
     device: str | None = None
     precision: Precision | None = None
@@ -105,6 +111,7 @@ class KeptOptions(Section, frozen=True):
     limit: Positive | None = None
     save_samples: bool = False
     data_root: str | None = None
+    folders: dict[str, str] = {}
 
 
 class Record(RunFile, frozen=True):
@@ -204,7 +211,7 @@ class Run:
             "train_batch_size": self.train_batch_size,
         }
         sampling = {
-            "methods": self.methods,
+            "methods": None if self.methods is None else self.methods or ("deterministic",),
             "samples": self.samples,
             "batch_size": self.batch_size,
             "layers": self.layers,
@@ -217,6 +224,11 @@ class Run:
             "limit": self.limit,
             "save_samples": self.save_samples,
             "data_root": None if self.data_root is None else str(self.data_root),
+            "folders": {
+                named.text: str(named.base.absolute())
+                for named in (self.arch, self.train, self.test, self.validation, *self.ood)
+                if isinstance(named, Named) and _is_module_in_base(named)
+            },
         }
         sections = {"model": model, "data": data, "sampling": sampling, "options": options}
         return {
@@ -269,6 +281,7 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
         named_by=NamedBy(source),
         folder=folder,
         run_file=source,
+        folders=kept.folders,
     )
 
 
@@ -281,11 +294,15 @@ def _merged(
     named_by: NamedBy,
     folder: Path,
     run_file: Path | None,
+    folders: Mapping[str, str] | None = None,
 ) -> Run:
+    def as_written(text: str) -> Named:
+        return Named(text, Path((folders or {}).get(text, base)), named_by)
+
     def named(option: str | None, written: str | None) -> Named | None:
         if option is not None:
             return Named(option, folder)
-        return None if written is None else Named(written, base, named_by)
+        return None if written is None else as_written(written)
 
     checkpoint = Path(_clean(folder / checkpoint))
     methods = options.methods if options.methods is not None else spoken.sampling.methods
@@ -293,7 +310,7 @@ def _merged(
     ood = (
         tuple(Named(text, folder) for text in options.ood)
         if options.ood is not None
-        else tuple(Named(text, base, named_by) for text in spoken.data.ood)
+        else tuple(map(as_written, spoken.data.ood))
     )
     written = spoken.data.validation
     validation = (
@@ -325,12 +342,12 @@ def _merged(
         batch_size=_first(options.batch_size, spoken.sampling.batch_size),
         layers=layers,
         seed=_first(options.seed, spoken.sampling.seed),
-        device=_first(options.device, "auto"),
+        device=_device(_first(options.device, "auto")),
         precision=_first(options.precision, "float32"),
         chunk_size=options.chunk_size,
         limit=options.limit,
         save_samples=options.save_samples,
-        data_root=options.data_root,
+        data_root=None if options.data_root is None else folder / options.data_root.expanduser(),
         trust_pickle=options.trust_pickle,
         trust_code=options.trust_code,
         run_file=run_file,
@@ -341,7 +358,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
     """(run file, checkpoint, whether the run file was merely found)."""
     if model is None:
         path = folder / "bnuq.toml"
-        if not path.is_file():
+        if not is_file(path):
             raise RequestError(
                 "no model was named and there is no bnuq.toml in this folder. "
                 "Name a checkpoint (bnuq evaluate model.pt) or a run file (bnuq evaluate model.toml)."
@@ -349,11 +366,11 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
         return path, None, True
     path = folder / Path(model).expanduser()
     if path.suffix.lower() == ".toml":
-        if not path.is_file():
+        if not is_file(path):
             raise RequestError(f"{model}: there is no such run file.")
         return path, None, False
     beside = path.with_suffix(".toml")
-    return (beside if beside.is_file() else None), path, True
+    return (beside if is_file(beside) else None), path, True
 
 
 File = TypeVar("File", bound=RunFile)
@@ -367,7 +384,19 @@ def read_run_file(path: Path) -> RunFile:
         raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not a TOML file: {error}.") from error
-    return _converted(document, path, RunFile)
+    spoken = _converted(document, path, RunFile)
+    for key, value in _dates(spoken.model.arch_args, "model.arch_args"):
+        raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
+    return spoken
+
+
+def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """The dates and times in a value of a TOML document: nothing else in one is unknown to JSON."""
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _dates(inner, f"{key}.{name}" if isinstance(value, dict) else f"{key}[{name}]")
+    elif isinstance(value, datetime.date | datetime.time):
+        yield key, value
 
 
 def _converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
@@ -452,10 +481,20 @@ def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
     if methods is None:
         return None
     known = Method.__args__  # pyright: ignore[reportAttributeAccessIssue]
+    if not methods:
+        raise RequestError(
+            f"no method is named; expected some of {', '.join(known)}. For the network as it is, name deterministic."
+        )
     for method in methods:
         if method not in known:
             raise RequestError(f"method {method!r} is not known; expected one of {', '.join(known)}.")
     return tuple(m for m in dict.fromkeys(methods) if m != "deterministic")  # pyright: ignore[reportReturnType]
+
+
+def _device(text: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", text):
+        return text
+    raise RequestError(f"device {text!r} is not known; expected auto, cpu, cuda, cuda:N or mps.")
 
 
 def _first(*values: Any) -> Any:
@@ -475,7 +514,7 @@ def _absolute(named: Named | None) -> str | None:
     if named is None:
         return None
     whole = named.base / Path(named.text).expanduser()
-    if whole.exists():  # a path with a = in it is a path
+    if exists(whole):  # a path with a = in it is a path
         return str(whole)
     name, equals, text = named.text.partition("=")
     if not equals:
@@ -483,4 +522,13 @@ def _absolute(named: Named | None) -> str | None:
     place, colon, function = text.rpartition(":")
     path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
     absolute = named.base / Path(path).expanduser()
-    return f"{name}{equals}{absolute}{tail}" if absolute.exists() else named.text
+    return f"{name}{equals}{absolute}{tail}" if exists(absolute) else named.text
+
+
+def _is_module_in_base(named: Named) -> bool:
+    """Whether the text may name a module, and its base folder has one of that name."""
+    spec = named.text.rpartition("=")[2]
+    top = spec.rpartition(":")[0].partition(".")[0]
+    if not top.isidentifier() or names_a_file(spec):
+        return False
+    return exists(named.base / top) or exists(named.base / f"{top}.py")

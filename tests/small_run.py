@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from torch import nn
@@ -89,6 +90,13 @@ def settle(model: nn.Sequential, images: torch.Tensor) -> None:
         for _ in range(24):
             model(images[torch.randperm(len(images))[:16]])
     model.eval()
+
+
+def old_result(path: Path) -> bytes:
+    """What a run may replace at `path`: as little of a result file as is one; its bytes."""
+    with h5py.File(path, "w") as file:
+        file.attrs["format"], file.attrs["bnuq"] = 1, "0.0.1"
+    return path.read_bytes()
 
 
 def evaluated(folder: Path, *, run_file: str = "run.toml", **options: Any) -> Result:

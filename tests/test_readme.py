@@ -87,7 +87,7 @@ def test_the_demo_is_the_quickstart_and_its_output_is_in_the_readme() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "bnuq evaluate sample_configs/quickstart.toml" in makefile
     (report,) = (block for block in blocks("text") if "In short" in block)
-    for name in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mnist against test"):
+    for name in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mnist, 1000 points"):
         assert name in report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,48 @@ def test_an_option_wins_over_the_record_even_where_it_says_the_default(tmp_path)
     record = {"model": {"checkpoint": "m.pt"}, "options": {"precision": "float64", "device": "cuda"}}
     run = resolve_again(record, tmp_path / "r.h5", Options(precision="float32", device="auto"), folder=tmp_path)
     assert (run.precision, run.device) == ("float32", "auto")
+
+
+def test_the_record_holds_where_data_and_modules_were_found(tmp_path):
+    project, here, elsewhere = tmp_path / "project", tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (project, here, elsewhere):
+        folder.mkdir()
+    (project / "nets").mkdir()
+    (here / "points.py").touch()
+    (project / "run.toml").write_text(FULL.replace("net.py:make", "nets.small:make"))
+    options = Options(test="points:make", ood=("mine=points:other", "svhn:test"), data_root=Path("root"))
+    record = resolve("../project/run.toml", options, folder=here).record()
+    assert record["options"]["data_root"] == str(here / "root")
+    assert record["model"]["arch"] == "nets.small:make"
+    again = resolve_again(record, elsewhere / "r.h5", Options(), folder=elsewhere)
+    assert again.arch is not None and again.arch.base.resolve() == project
+    assert again.arch.named_by == NamedBy(elsewhere / "r.h5")
+    assert again.test is not None and again.test.base == here
+    assert [ref.base for ref in again.ood] == [here, elsewhere]
+    assert again.record()["options"] == record["options"]
+
+
+@pytest.mark.parametrize("said", ["option", "file"])
+def test_a_list_of_no_methods_is_refused_and_deterministic_alone_is_said(tmp_path, said):
+    message = "no method is named; expected some of deterministic, mcbn, mcdo, mcbn"
+    with pytest.raises(RequestError, match=message):
+        run_of(tmp_path, methods=()) if said == "option" else run_of(tmp_path, "[sampling]\nmethods = []\n" + MODEL)
+    record = run_of(tmp_path, methods=("deterministic",)).record()
+    assert record["sampling"]["methods"] == ("deterministic",)
+    assert resolve_again(record, tmp_path / "r.h5", Options(), folder=tmp_path).methods == ()
+
+
+MODEL = '[model]\ncheckpoint = "model.pt"\n'
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:", "cuda:x", "CPU", "", "cpu:0 "])
+def test_only_devices_that_a_network_can_run_on_are_known(tmp_path, device):
+    with pytest.raises(RequestError, match="is not known; expected auto, cpu, cuda, cuda:N or mps"):
+        run_of(tmp_path, device=device)
+    assert run_of(tmp_path, device="cuda:3").device == "cuda:3"
+
+
+def test_dates_that_json_does_not_know_are_refused_by_their_key(tmp_path):
+    for value, key in {"12:00:00": "a", "[1, 2024-01-01]": "a[1]", "{ b = 2024-01-01T00:00:00Z }": "a.b"}.items():
+        with pytest.raises(RequestError, match=f"model.arch_args.{re.escape(key)} is .*, a date or a time"):
+            run_of(tmp_path, f"{MODEL}arch_args = {{ a = {value} }}\n")

@@ -14,16 +14,17 @@ def command(
 ) -> None:
     """List the data sets that are known by name: their splits, where each lies or would be looked for, and source."""
     from bnuq.data.known import data_roots, known_sets, places
+    from bnuq.files.content import exists
 
     roots = data_roots(data_root)
     typer.echo("NAME:SPLIT names a set wherever a reference is expected, as in --test cifar10:test.")
     for known in known_sets():
         typer.echo(f"\n{known.name}  ({known.task})")
         for split in known.splits:
-            there = next((path for _, path in places(known, split, roots) if path.exists()), None)
+            there = next((path for _, path in places(known, split, roots) if exists(path)), None)
             typer.echo(f"  {split:6} {there if there is not None else 'not found'}")
         layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
-        if any(not any(path.exists() for _, path in places(known, split, roots)) for split in known.splits):
+        if any(not any(exists(path) for _, path in places(known, split, roots)) for split in known.splits):
             typer.echo(f"  wanted {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
         typer.echo(f"  source {known.source}")
     typer.echo("\nLooked for below these folders, in this order:")

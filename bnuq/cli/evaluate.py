@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bnuq.errors import RequestError
+from bnuq.files.content import exists
 from bnuq.run import Options, Precision, Run, resolve, resolve_again
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
@@ -132,7 +133,7 @@ def _listed(values: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _is_there(name: str) -> bool:
-    return bool(name) and Path(name).expanduser().exists()
+    return bool(name) and exists(Path(name).expanduser())
 
 
 def _samples(text: str | None) -> int | None:

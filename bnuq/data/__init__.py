@@ -2,7 +2,7 @@
 
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.pipeline import augmented, normalized
-from bnuq.data.points import Points, check_labels, points_of, regression_targets
+from bnuq.data.points import Points, check_labels, points_of
 from bnuq.data.reading import load_points, parse_reference, set_name
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "normalized",
     "parse_reference",
     "points_of",
-    "regression_targets",
     "set_name",
 ]

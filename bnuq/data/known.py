@@ -18,6 +18,7 @@ from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.tables import read_csv
 from bnuq.errors import DataError
+from bnuq.files.content import exists
 from bnuq.files.folders import cache_folder
 
 Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
@@ -78,7 +79,7 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
         raise DataError(f"{reference}: there is no such split; expected {forms}{also}.")
     resolved = f"{known.name}:{split}" + (f":{int(fold)}" if fold else "")
     looked_at = list(places(known, split, data_roots(data_root)))
-    there = next((place for place in looked_at if place[1].exists()), None)
+    there = next((place for place in looked_at if exists(place[1])), None)
     if there is None:
         raise DataError(
             f"{resolved}: not found. Looked at:\n"
@@ -104,7 +105,7 @@ def _read_uci(path: Path, split: str, fold: int) -> Contents:
     found = read_csv(path)
     x, y = np.asarray(found.inputs), np.asarray(found.targets)
     listed = path.parent / "splits" / f"test_{fold:02d}.txt"
-    if not listed.exists():
+    if not exists(listed):
         raise DataError(f"{listed}: there is no such file; expected the row numbers of test set {fold}, one a line.")
     with readable(listed, "row numbers"):
         rows = np.array([int(line) for line in listed.read_text().split()], dtype=np.int64)

@@ -115,15 +115,16 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     return Points(name, reference, inputs, targets, group, contents.classes, (*contents.notes, *notes))
 
 
-def check_labels(points: Points, classes: int, *, ignored: int | None = None) -> Points:
+def check_labels(points: Points, classes: int) -> Points:
     """`points` with int64 labels in 0 … classes − 1; integral floats and one-hot rows of `classes` are converted.
 
-    Labels equal to `ignored` (a void class) may lie outside. Raises DataError for labels that are missing, out of
-    range or no whole numbers.
+    Raises DataError for labels that are missing, out of range or no whole numbers, and for masks (n, H, W).
     """
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
+    if y.ndim > 2:
+        raise DataError(f"{name} have shape {y.shape}; expected one whole number from 0 to {classes - 1} a point.")
     if y.dtype.kind == "f":
         column = y[:, 0] if y.shape[1] == 1 else y
         if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):
@@ -132,9 +133,8 @@ def check_labels(points: Points, classes: int, *, ignored: int | None = None) ->
         if y.shape[1] != 1 or not _integral(column):
             raise DataError(f"{name} are not whole numbers, but {_shown(y)}. Is this a regression set?")
         y = column.astype(np.int64)
-    counted = y if ignored is None else y[y != ignored]
-    if counted.size and (counted.min() < 0 or counted.max() >= classes):
-        low, high = int(counted.min()), int(counted.max())
+    if y.min() < 0 or y.max() >= classes:
+        low, high = int(y.min()), int(y.max())
         hint = (
             "They look one-based: subtract 1."
             if (low, high) == (1, classes)
@@ -142,15 +142,6 @@ def check_labels(points: Points, classes: int, *, ignored: int | None = None) ->
         )
         raise DataError(f"{name} run from {low} to {high}; expected 0 to {classes - 1} for {classes} classes. {hint}")
     return replace(points, targets=y)
-
-
-def regression_targets(points: Points) -> Points:
-    """`points` with float64 targets of shape (n, Q); whole numbers that were read as labels are converted back."""
-    y = points.targets
-    if y is None or y.ndim > 2:
-        what = "missing" if y is None else f"of shape {y.shape}"
-        raise DataError(f"{points.reference}: the targets of {points.name!r} are {what}; expected numbers (n, Q).")
-    return replace(points, targets=(y[:, None] if y.ndim == 1 else y).astype(np.float64))
 
 
 def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]:
@@ -175,9 +166,11 @@ def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]
     if x.ndim == 1:
         notes.append("inputs have no feature axis: one feature a point")
         return x[:, None], tuple(notes)
-    if x.ndim == 3:
+    if x.ndim == 3 and x.dtype == np.uint8:
         notes.append("pictures have no channel axis (N, H, W): one channel")
         return x[:, None], tuple(notes)
+    if x.ndim == 3:  # as likely sequences as pictures
+        notes.append("float inputs (N, a, b) are taken as they are, without a channel axis: pictures need (N, 1, H, W)")
     if x.ndim == 4:
         x, note = _picture_layout(x)
         notes += [note] if note else []

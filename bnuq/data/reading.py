@@ -21,7 +21,7 @@ from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.errors import DataError, RequestError
-from bnuq.files.content import Kind, kind_of, kind_of_bytes, what_is_wrong_with
+from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 
 _RESERVED = frozenset({"test", "train", "validation"})
 _FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
@@ -42,42 +42,35 @@ def load_points(
 
     Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
     `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
-    file, checked by `set_name`; `ood` keeps the reserved names away.
+    file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
     """
     base = base or Path()
     path = base / Path(reference).expanduser()
-    known = known_set(reference)
-    resolved, where = reference, reference
-    if _exists(path):
-        own_name, where = _stem(path), str(path)
-    elif names_a_file(reference):
-        own_name = reference.rpartition(":")[2]
-    elif known:
-        own_name = known.name
-    elif _looks_like_a_module(reference):
-        own_name = reference.rpartition(":")[2]
-    else:
-        raise DataError(_not_found(reference, path))
-    called = name if name is not None and not ood else set_name(name or own_name, reference=reference, reserved=ood)
 
-    if _exists(path):
-        contents = _read_path(path)
-    elif known:
+    def called(own_name: str) -> str:
+        return set_name(name or own_name, reference=reference, reserved=True) if ood else name or own_name
+
+    if exists(path):
+        own, where = called(_stem(path)), str(path)
+        return points_of(_read_path(path), name=own, reference=reference, where=where)
+    if known := known_set(reference):
+        own = called(known.name)
         contents, resolved, found = read_known(reference, split_default=split_default, data_root=data_root)
-        where = str(found)
-    else:
+        return points_of(contents, name=own, reference=resolved, where=str(found))
+    if names_a_file(reference) or _looks_like_a_module(reference):
+        own = called(reference.rpartition(":")[2])
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
-        contents = read_factory(reference, factory)
-    return points_of(contents, name=called, reference=resolved, where=where)
+        return points_of(read_factory(reference, factory), name=own, reference=reference)
+    raise DataError(_not_found(reference, path))
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:
     """(name, reference) of `NAME=REF`, (None, text) of a plain one; an existing path with a = in it is a path."""
     name, equals, reference = text.partition("=")
-    if not equals or "/" in name or "\\" in name or _exists((base or Path()) / Path(text).expanduser()):
+    if not equals or "/" in name or "\\" in name or exists((base or Path()) / Path(text).expanduser()):
         return None, text
     if not reference:
         raise RequestError(f"{text}: names nothing after the =; expected NAME=REF.")
@@ -149,13 +142,6 @@ def _read_gzip(path: Path) -> Contents:
     if inside != "idx":
         raise DataError(f"{path}: is gzipped {inside}; only idx files are read gzipped. Unpack it first.")
     return read_idx(path)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long, or with a NUL
-        return False
 
 
 def _stem(path: Path) -> str:

@@ -44,8 +44,21 @@ def kind_of(path: Path) -> Kind:
             return kind_of_bytes(file.read(_HEAD))
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
-    except OSError:
+    except (OSError, ValueError):  # a name too long, or with a NUL
         return "unreadable"
+
+
+def exists(path: Path) -> bool:
+    """Whether anything is at `path`; what cannot be looked at, as under a name that is too long, is not there."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is at `path`; what cannot be looked at is none."""
+    return exists(path) and path.is_file()
 
 
 def kind_of_bytes(head: bytes) -> Kind:
@@ -94,7 +107,7 @@ _MAGIC: tuple[tuple[Kind, bytes], ...] = (
 _UNUSABLE: dict[Kind, str] = {
     "missing": "there is no such file. Check the path.",
     "special": "is a device, a pipe or a socket; expected a file.",
-    "unreadable": "cannot be opened. Check its permissions.",
+    "unreadable": "cannot be opened. Check its path and its permissions.",
     "empty": "is empty (0 bytes). Fetch or write it again.",
     "git-lfs pointer": "is a git-lfs pointer, not the file itself. Fetch it with `git lfs pull`.",
 }

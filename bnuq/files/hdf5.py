@@ -12,10 +12,8 @@ from h5py import h5a, h5d, h5g, h5l, h5o  # pyright: ignore[reportAttributeAcces
 
 from bnuq.errors import BnuqError, ResultError
 from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.limits import declares_too_much
 
-# gzip with shuffle packs real scores and pictures 1 to 20 times, constant ones up to 1000 times.
-_MOST_EXPANSION = 256
-_ALWAYS_ALLOWED = 256 * 2**20
 _PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
 
 
@@ -33,7 +31,7 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
     if kind != "hdf5":
         raise error(f"{path}: is not an HDF5 file (it looks like {kind}); expected a {what}.")
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = _opened(path)
     except (OSError, RuntimeError, ValueError) as fault:
         raise error(f"{path}: cannot be read as HDF5: it is cut short or damaged ({_short(fault)}).") from fault
     with file:
@@ -46,9 +44,17 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
         yield file
 
 
+def _opened(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)  # a read-only folder has no room for a lock
+    except OSError as fault:
+        if "locking flag" not in str(fault):
+            raise
+        return h5py.File(path, "r")  # this process has it open already, with a lock
+
+
 def _complaint(file: h5py.File, size: int) -> str | None:
     """What speaks against reading this file, or None. No link is followed before its class is known."""
-    allowed = max(_MOST_EXPANSION * size, _ALWAYS_ALLOWED)
     declared = 0
     seen: set[int] = set()
     groups = [(file["/"].id, "")]
@@ -73,7 +79,7 @@ def _complaint(file: h5py.File, size: int) -> str | None:
                     return complaint
                 declared += _bytes(member)
             declared += _attribute_bytes(member)
-            if declared > allowed:
+            if declares_too_much(declared, stored=size):
                 return f"{name} makes it declare {declared:.3g} bytes of data in a file of {size} bytes."
     return None
 

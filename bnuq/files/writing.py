@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bnuq.errors import ResultError
+from bnuq.files.content import exists, is_file
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -28,9 +29,10 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     block raises passes through.
     """
     target = path.resolve()
-    if target.exists() and not target.is_file():
+    if exists(target) and not is_file(target):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
-    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.tmp")
+    stem = os.fsdecode(os.fsencode(target.name)[:200])  # a name may have 255 bytes
+    beside = target.with_name(f".{stem}.{secrets.token_hex(4)}.tmp")
     try:
         with _new_file(beside) as file:
             yield file

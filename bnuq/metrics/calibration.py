@@ -86,7 +86,7 @@ def ece_bootstrap(
     correct: Float[Array, "point"],
     *,
     bins: int = 15,
-    resamples: int = 400,
+    resamples: int = 1000,
     seed: int = 0,
     group: Shaped[Array, "point"] | None = None,
 ) -> Float[np.ndarray, "resample"]:

@@ -84,13 +84,34 @@ def _finite_max(terms: Float[Array, "sample point"]) -> Float[Array, "point"]:
 def entropy(p: Float[Array, "*any class"]) -> Float[Array, "*any"]:
     """Entropy of each distribution in nats, in [0, ln K]; neither way is better.
 
-    0·ln 0 is 0, so a one-hot distribution has entropy 0 exactly.
+    0·ln 0 is 0, so a one-hot distribution has entropy 0 exactly; nearly one-hot ones keep their relative precision,
+    because the largest probability enters as 1 minus the sum of the others.
 
     Source: Shannon 1948, A Mathematical Theory of Communication, §6.
     """
     xp = array_namespace(p)
+    others = _all_but_largest(p)
+    rest = xp.sum(others, axis=-1)
+    largest = (1 - rest) * xp.log1p(-rest)
     # Subtracted from 0, because a plain minus would make −0.0 of a one-hot's 0.
-    return 0.0 - xp.sum(p * xp.log(xp.where(p == 0, xp.ones_like(p), p)), axis=-1)
+    return 0.0 - largest - xp.sum(others * xp.log(xp.where(others == 0, xp.ones_like(p), others)), axis=-1)
+
+
+def _all_but_largest(p: Float[Array, "*any class"]) -> Float[Array, "*any class"]:
+    """`p` with 0 in place of the largest probability, the first one where several are."""
+    xp = array_namespace(p)
+    is_largest = predicted(p)[..., None] == xp.arange(p.shape[-1], device=device(p))
+    return xp.where(is_largest, xp.zeros_like(p), p)
+
+
+def least_confidence(p_mean: Float[Array, "*replicate point class"]) -> Float[Array, "*replicate point"]:
+    """1 − the largest probability of the mean prediction, in [0, 1 − 1/K]; neither way is better.
+
+    Summed from the other classes, so that it tells points apart whose largest probability rounds to 1.
+
+    Source: Hendrycks & Gimpel 2017, A Baseline for Detecting Misclassified and Out-of-Distribution Examples.
+    """
+    return array_namespace(p_mean).sum(_all_but_largest(p_mean), axis=-1)
 
 
 def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:

@@ -107,9 +107,12 @@ def draw_weights(samples: int, *, resamples: int, seed: int) -> DrawWeights:
 
 
 def _multinomial(samples: int, resamples: int, seed: int) -> np.ndarray:
-    # The second word ("boot") keeps this stream apart from others that are keyed by the same seed.
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, 0x626F6F74], dtype=np.uint64)))
-    return generator.multinomial(samples, np.full(samples, 1 / samples), size=resamples)
+    # Philox's own words, whose stream numpy promises to keep: results of two versions of numpy are compared by these
+    # weights. The second word of the key ("boot") keeps them apart from others that are keyed by the same seed.
+    words = np.random.Philox(key=np.array([seed, 0x626F6F74], dtype=np.uint64)).random_raw(resamples * samples)
+    drawn = (words % np.uint64(samples)).astype(np.int64).reshape(resamples, samples)
+    cells = drawn + samples * np.arange(resamples)[:, None]
+    return np.bincount(cells.ravel(), minlength=resamples * samples).reshape(resamples, samples)
 
 
 def _consecutive(lengths: Iterator[int]) -> Iterator[slice]:

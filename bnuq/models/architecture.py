@@ -5,20 +5,18 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from bnuq.code import BY_USER, NamedBy, resolve_factory, told_as_one_message
 from bnuq.errors import ModelError, RequestError
+from bnuq.randomness import generators_restored
 
 _FORMS = "file.py:factory, package.module:factory, timm:NAME or torchvision:NAME"
 # These would fetch or read weights, in libraries that need no trust because they are given a name and numbers only.
@@ -46,7 +44,7 @@ def build(
     """
     arguments = dict(arch_args or {})
     library, _, name = arch.partition(":")
-    with _generators_restored():
+    with generators_restored():
         if library in _WEIGHT_ARGUMENTS:
             built = _from_library(arch, library, name, arguments)
         else:
@@ -129,18 +127,3 @@ def _imported(arch: str, library: str) -> ModuleType:
             f"not the one that belongs to torch {torch.__version__}. Install the matching one (the paired version, the "
             f"same CPU or CUDA build), then: pip install 'bnuq[{library}]'"
         ) from error
-
-
-@contextmanager
-def _generators_restored() -> Iterator[None]:
-    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if on_cuda else []
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        if on_cuda:
-            torch.cuda.set_rng_state_all(states[1])
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)

@@ -28,10 +28,9 @@ _COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class Description:
-    """A network in figures: trainable and other parameters, and modules that are a BatchNorm of any kind."""
+    """A network in figures: trainable and other parameters."""
 
     parameters: int
-    batchnorm_layers: int
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,8 @@ def load_model(
 
 
 def describe(module: nn.Module) -> Description:
-    """How many parameters and BatchNorm modules a network has; shared ones count once."""
-    return Description(
-        parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)),
-        batchnorm_layers=sum(isinstance(layer, _BatchNorm) for layer in module.modules()),
-    )
+    """How many parameters a network has; shared ones count once."""
+    return Description(parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 # Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
 _ELEMENT_SIZE = {
@@ -32,7 +32,7 @@ class Survey:
 
     named: tuple[str, ...]
     storages: Mapping[str, int]
-    keys: tuple[str, ...]  # of the outermost dict, where it is one
+    keys: tuple[str, ...]  # of the outermost dict, where it is one and they are text
 
     @property
     def code(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
     _InertUnpickler(stream).load()  # sizes of the writing machine's integers
     survey = _survey(_InertUnpickler(stream))
     following = _InertUnpickler(stream).load()
-    if {str(key) for key in following} != set(survey.storages):
+    if {str(key) for key in following if isinstance(key, int | str)} != set(survey.storages):
         raise ValueError("its list of storages is not the one that its tensors use")
     expected = sum(survey.storages.values()) + 8 * len(following)
     if expected > size - stream.tell():
@@ -105,14 +105,26 @@ class _InertUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
     def persistent_load(self, pid: Any) -> _Inert:
         if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] in ("storage", b"storage"):
             _, kind, key, _, count, *_ = pid
+            if not isinstance(key, int | str):  # of nested tuples, the text alone may not end
+                raise ValueError(f"the name of a storage is a {type(key).__name__}")
             if not isinstance(count, int) or count < 0:
-                raise ValueError(f"storage {key} has {count!r} elements")
+                raise ValueError(f"storage {key} has a {type(count).__name__} for the number of its elements, or < 0")
             size = count * _ELEMENT_SIZE.get(str(kind.asks).rpartition(".")[2], 1)
             self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
         return _Inert()
 
+    def _load_bytearray8(self) -> None:
+        size = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
+        held = self.read(size)  # type: ignore[attr-defined]
+        if len(held) < size:
+            raise ValueError(f"an array of {size} bytes is declared and {len(held)} follow")
+        self.append(bytearray(held))  # type: ignore[attr-defined]
+
+    # The one operation that makes room for what it declares before it reads; the others read what is there.
+    dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _load_bytearray8}  # type: ignore[attr-defined]
+
 
 def _survey(unpickler: _InertUnpickler) -> Survey:
     top = unpickler.load()
-    keys = tuple(str(key) for key in top) if isinstance(top, dict) else ()
+    keys = tuple(key for key in top if isinstance(key, str)) if isinstance(top, dict) else ()
     return Survey(tuple(unpickler.named), unpickler.storages, keys)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+from jaxtyping import Int64
 from rich.console import Console
 from rich.text import Text
 
@@ -42,7 +43,6 @@ _OOD_COLUMNS = {
     "fpr95_id_positive": "FPR95*",
 }
 _DETERMINISTIC = "deterministic"
-_NEEDS_SAMPLES = ("mutual_information", "variation_ratio")
 _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "..."
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
@@ -296,38 +296,44 @@ def _base(reference: str) -> str:
 def _in_words(result: Result) -> Iterator[str]:
     sampled = {name: method for name, method in result.methods.items() if name != _DETERMINISTIC}
     plain = result.methods[_DETERMINISTIC]
-    if not sampled:
-        accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
-        yield f"The network as it is: accuracy {_percent(accuracy)}, PLL {_number(pll.value)} nats."
+    check = result.reference_check
+    if check is not None and not check.passed:
+        yield (
+            "Careful: the reference, or its pipeline, does not look like what the network was trained on. What follows "
+            "may be said of another network than yours; see the warnings below."
+        )
+    accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
+    yield f"The network as it is: accuracy {_percent(accuracy)}, PLL {_number(pll.value)} nats."
     for name, method in sampled.items():
-        yield _likelihood_in_words(name, method, plain)
+        yield _likelihood_in_words(name, method, plain, group=result.sets["test"].group)
     for name in _ood_names(result):
         yield _ood_in_words(result, name)
-    if result.reference_check is not None and result.reference_check.passed:
-        check = result.reference_check
-        worst = max(float((getattr(check, q) / check.expected).max()) for q in ("mean", "log_variance"))
+    if check is not None and check.passed:
+        ratios = [getattr(check, quantity) / check.expected for quantity in ("mean", "log_variance")]
+        median, worst = max(float(np.median(r)) for r in ratios), max(float(r.max()) for r in ratios)
         yield (
-            "The reference looks like what the network was trained on: its batch statistics agree with the "
-            f"checkpoint's running ones ({worst:.1f} times the expected noise in the worst layer; 6 is too much)."
+            "Nothing speaks against the reference: its batch statistics agree with the checkpoint's running ones "
+            f"({median:.1f} times what batch noise explains in the median layer, {worst:.1f} times in the worst; 3 and "
+            "6 would be too much)."
         )
 
 
-def _likelihood_in_words(name: str, method: MethodResult, plain: MethodResult) -> str:
+def _likelihood_in_words(
+    name: str, method: MethodResult, plain: MethodResult, *, group: Int64[np.ndarray, " point"] | None
+) -> str:
     test, alone = method.sets["test"], plain.sets["test"]
     ours, theirs = test.figures["pll"], alone.figures["pll"]
     change = ours.value - theirs.value
-    paired = standard_error(test.points["pll"] - alone.points["pll"])
-    error = math.hypot(paired, ours.mc_se or 0.0)
+    paired = standard_error(test.points["pll"] - alone.points["pll"], group=group)
+    figures = f"PLL {_number(theirs.value)} → {_number(ours.value)} nats"
     ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
-    if not math.isfinite(change) or not math.isfinite(error):
-        return f"{name}: PLL {_number(theirs.value)} → {_number(ours.value)} nats; {ece}."
+    if ours.se is None or ours.mc_se is None or not math.isfinite(change):
+        return f"{name}: {figures}; {ece}; too few points or passes to say whether that is a difference."
+    error = math.hypot(paired, ours.mc_se)
     verdict = "explains the labels better than the network as it is" if change > 0 else "explains the labels worse"
     if abs(change) < 2 * error:
         verdict = "explains the labels about as well as the network as it is"
-    return (
-        f"{name} {verdict}: PLL {_number(theirs.value)} → {_number(ours.value)} nats "
-        f"({_signed(change)} ± {error:.4f}); {ece}."
-    )
+    return f"{name} {verdict}: {figures} ({_signed(change)} ± {error:.4f}); {ece}."
 
 
 def _ood_in_words(result: Result, name: str) -> str:
@@ -338,15 +344,25 @@ def _ood_in_words(result: Result, name: str) -> str:
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
     plain = max((row for row in ranked if row[0] == _DETERMINISTIC), key=lambda row: row[2].value)
-    told = (
-        "is told apart well from the test set" if best.value >= 0.9 else
-        "is partly told apart from the test set" if best.value >= 0.7 else
-        "is hardly told apart from the test set" if best.value >= 0.55 else "is not told apart from the test set"
-    )  # fmt: skip
-    text = f"{name} {told}: AUROC {_number(best.value, 3)} at best, by the {_words(score)} of "
+    of = "the network as it is" if method == _DETERMINISTIC else method
+    interval = "" if best.low is None else f" ({_number(best.low, 2)}–{_number(best.high, 2)})"
+    text = f"{name} {_told_apart(best)}: AUROC {_number(best.value, 3)}{interval} by the {_words(score)} of {of}"
+    text += f", the best of {len(ranked)} scores"
     if method == _DETERMINISTIC:
-        return f"{text}the network as it is."
-    return f"{text}{method} ({_number(plain[2].value, 3)} by the {_words(plain[1])} of the network as it is)."
+        return f"{text}."
+    return f"{text}; {_number(plain[2].value, 3)} by the {_words(plain[1])} of the network as it is."
+
+
+def _told_apart(auroc: Figure) -> str:
+    if auroc.low is None or auroc.high is None:
+        return "cannot be judged from so few points"
+    if auroc.high < 0.5:
+        return "is taken for more familiar than the test set"
+    if auroc.low <= 0.5:
+        return "is not told apart from the test set"
+    if auroc.value >= 0.9:
+        return "is told apart well from the test set"
+    return "is partly told apart from the test set" if auroc.value >= 0.7 else "is hardly told apart from the test set"
 
 
 def _words(score: str) -> str:
@@ -361,7 +377,7 @@ def _test_table(result: Result, *, roomy: bool) -> _Table:
     rows = tuple(
         (
             f"{_ARROWS[METRICS[name].direction]} {_name(name, roomy=roomy)}",
-            tuple(_cell(name, method, found) for method, found in result.methods.items()),
+            tuple(_cell(name, found) for found in result.methods.values()),
         )
         for name in _NAMES
         if name in known
@@ -373,9 +389,9 @@ def _name(metric: str, *, roomy: bool) -> str:
     return _NAMES[metric][0 if roomy else 1]
 
 
-def _cell(metric: str, method: str, result: MethodResult) -> _Cell:
+def _cell(metric: str, result: MethodResult) -> _Cell:
     figure = result.sets["test"].figures.get(metric)
-    if figure is None or (method == _DETERMINISTIC and metric in _NEEDS_SAMPLES):
+    if figure is None:
         return _Cell("–")
     return _with_error(figure)
 
@@ -388,8 +404,8 @@ def _with_error(figure: Figure) -> _Cell:
 
 
 def _total(figure: Figure) -> float | None:
-    known = [error for error in (figure.se, figure.mc_se) if error is not None and math.isfinite(error)]
-    return math.hypot(*known) if known else None
+    """Over points and draws together; None where that over points is unknown: the other alone would mislead."""
+    return None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
 
 
 def _ood_table(result: Result, name: str, *, roomy: bool) -> _Table:
@@ -405,13 +421,13 @@ def _ood_table(result: Result, name: str, *, roomy: bool) -> _Table:
 
 
 def _information_table(result: Result, name: str) -> Iterator[_Part]:
-    sampled = {method: found for method, found in result.methods.items() if method != _DETERMINISTIC}
-    if not sampled:
-        return
     rows = tuple(
         (method, tuple(_with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
-        for method, found in sampled.items()
+        for method, found in result.methods.items()
+        if "mutual_information" in found.sets[name].figures
     )
+    if not rows:
+        return
     yield from (_GAP, _Table(("mean MI here", "on the test set"), rows, stacks=True))
 
 
@@ -447,10 +463,13 @@ def sparkline(values: Sequence[float] | np.ndarray, *, low: float, high: float) 
 def _legend(result: Result) -> Iterator[str]:
     sampled = len(result.methods) > 1
     over = "points and draws together" if sampled else "points"
+    if sampled and int(result.sampling["samples"]) < 8:
+        over = "points alone: too few passes to tell that over draws"
     yield f"± standard error over {over}. ↑ more is better, ↓ less is better, else neither."
     yield (
         "PLL: log probability given to the true label, in nats, as are MI and entropies. ECE: gap between stated "
-        "confidence and accuracy. AURC: mean error rate when the least certain points are left to somebody else."
+        "confidence and accuracy. AURC: mean error rate when the points of largest predictive entropy are left to "
+        "somebody else."
     )
     if sampled:
         yield "Mutual information (MI): how far the passes disagree, which is what the network does not know."

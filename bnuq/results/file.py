@@ -7,7 +7,7 @@
     /methods/METHOD/convergence      pll, accuracy, mutual_information (samples)
     /methods/METHOD/calibration      count, confidence, accuracy (bin)
     /methods/METHOD/risk_coverage    risk (coverage)
-    /figures                         one row a figure: method, set, score, metric, value, se, mc_se, low, high,
+    /figures                         one row a figure: method, set, score, metric, unit, value, se, mc_se, low, high,
                                      jackknife(figure, draw), bootstrap(figure, resample)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
@@ -15,7 +15,8 @@
     /observed_data                   SET (SET_point)
     /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept
 
-Missing numbers are NaN. Texts are UTF-8. A reader must refuse a `format` above its own.
+Missing numbers are NaN, and every data set of numbers has units. Texts are UTF-8. A reader must refuse a `format`
+above its own.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ import msgspec
 import numpy as np
 
 from bnuq.errors import ResultError
+from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
-from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
+from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
@@ -51,29 +53,53 @@ def write(result: Result, path: Path) -> None:
     Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples, which
     may not fit in memory, are added on disk, after the room for them was taken.
     """
+    check_replaceable(path)
     with h5py.File("result", "w", driver="core", backing_store=False) as file:
         _lay_out(file, result)
         file.flush()
         image = file.id.get_file_image()
-    kept = [one.samples.shape for method in result.methods.values() for one in method.sets.values() if one.samples]
+    kept = [one.samples for method in result.methods.values() for one in method.sets.values() if one.samples]
     with replaced(path) as beside:
         beside.write(image)
         if kept:
             beside.flush()
-            _reserve(beside, len(image) + sum(_most_bytes(*shape) for shape in kept))
+            _reserve(beside, len(image) + sum(map(_most_bytes, kept)))
             with h5py.File(beside.name, "r+", locking=False) as file:
                 _add_samples(file, result)
 
 
-def _most_bytes(samples: int, points: int, classes: int) -> int:
+def check_replaceable(path: Path) -> None:
+    """Raise ResultError where a result cannot be put at `path`, or would replace a file that is not one."""
+    kind = kind_of(path)
+    if kind == "missing":
+        return
+    if kind in ("folder", "special"):
+        raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
+    if kind == "unreadable":
+        raise ResultError(f"{path}: cannot be opened; its name is too long, or it may not be read. Name another file.")
+    if kind != "hdf5" or not _is_result(path):
+        raise ResultError(f"{path} is not a result of bnuq; name another file to write.")
+
+
+def _is_result(path: Path) -> bool:
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return {"format", "bnuq"} <= set(file.attrs)
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _most_bytes(kept: Samples) -> int:
     """What raw samples can take in the file, however badly they pack: chunks are whole, and each has its entry."""
-    chunk = _chunk_points(samples, points, classes)
-    return -(-points // chunk) * (4 * samples * chunk * classes * 1001 // 1000 + 4096) + 2**16
+    samples, points, classes = kept.shape
+    chunk = _chunk_points(kept)
+    return -(-points // chunk) * (kept.dtype.itemsize * samples * chunk * classes * 1001 // 1000 + 4096) + 2**16
 
 
-def _chunk_points(samples: int, points: int, classes: int) -> int:
+def _chunk_points(kept: Samples) -> int:
     """Points in a chunk of the file: 64, or as few as keep it below 64 MiB."""
-    return max(1, min(points, 64, 2**24 // (samples * classes)))
+    samples, points, classes = kept.shape
+    return max(1, min(points, 64, 2**26 // (kept.dtype.itemsize * samples * classes)))
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
@@ -100,7 +126,8 @@ def _lay_out(file: Any, result: Result) -> None:
         "provenance": result.provenance,
     }
     for name, value in texts.items():
-        file.attrs[name] = json.dumps(value, ensure_ascii=False)
+        # A path may hold bytes that are not UTF-8, which Python keeps as surrogates: they become JSON's own escapes.
+        file.attrs[name] = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     for name, one in result.sets.items():
         room = file.create_group(f"sets/{name}")
         point = _scale(room, "point", np.arange(one.n))
@@ -118,7 +145,9 @@ def _lay_out(file: Any, result: Result) -> None:
         for key in ("mean", "log_variance", "expected"):
             _variable(room, key, getattr(check, key), (layer,), unit="standard deviations of batch noise")
     if result.bank is not None:
-        result.bank.write_to(file.create_group("statistics"))
+        bank = file.create_group("statistics")
+        result.bank.write_to(bank)
+        bank.visititems(_give_unit)
     _lay_out_for_arviz(file, result)
 
 
@@ -128,7 +157,7 @@ def _lay_out_method(room: Any, method: MethodResult) -> None:
         point = _scale(group, "point", np.arange(len(one.predicted)))
         _variable(group, "predicted", one.predicted, (point,))
         for key, values in one.points.items():
-            _variable(group, key, values, (point,), unit=_UNITS.get(key, ""))
+            _variable(group, key, values, (point,), unit=_unit(key))
     for name, axis, values in (
         ("convergence", "samples", method.convergence),
         ("calibration", "bin", method.calibration),
@@ -140,13 +169,20 @@ def _lay_out_method(room: Any, method: MethodResult) -> None:
         scale = _scale(group, axis, values[axis])
         for key, value in values.items():
             if key != axis:
-                _variable(group, key, value, (scale,), unit=_UNITS.get(key, ""))
+                _variable(group, key, value, (scale,), unit=_unit(key))
 
 
-_UNITS: dict[str, str] = {
-    **dict.fromkeys(("pll", "mutual_information", "predictive_entropy", "expected_entropy"), "nats"),
-    **dict.fromkeys(("accuracy", "max_probability", "least_confidence", "variation_ratio", "risk", "confidence"), "1"),
-}
+def _unit(name: str) -> str:
+    """The unit of a metric, a score, or a variable that is neither: a count, a number of order, a share."""
+    metric = METRICS.get(name) or SCORES.get(name)
+    return "1" if metric is None or metric.unit == "fraction" else metric.unit
+
+
+def _give_unit(name: str, item: Any) -> None:
+    """Its unit to a data set of the bank."""
+    units = {"mean": "activation units", "var": "activation units squared"}
+    if isinstance(item, h5py.Dataset):
+        item.attrs["units"] = units.get(name.rpartition("/")[2], "1")
 
 
 def _rows(result: Result) -> Iterable[tuple[Address, Figure]]:
@@ -166,9 +202,11 @@ def _lay_out_figures(room: Any, result: Result) -> None:
     figure = _scale(room, "figure", np.arange(len(rows)))
     for place, key in enumerate(("method", "set", "score", "metric")):
         _variable(room, key, [address[place] for address, _ in rows], (figure,))
+    _variable(room, "unit", [_unit(metric) for (_, _, _, metric), _ in rows], (figure,))
     for key in _NUMBERS:
         values = [getattr(f, key) for _, f in rows]
-        _variable(room, key, np.array([np.nan if v is None else v for v in values], dtype=np.float64), (figure,))
+        column = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+        _variable(room, key, column, (figure,), unit=_BY_ROW)
     for key, axis in (("jackknife", "draw"), ("bootstrap", "resample")):
         values = [getattr(f, key) for _, f in rows]
         width = max((len(v) for v in values if v is not None), default=0)
@@ -177,7 +215,10 @@ def _lay_out_figures(room: Any, result: Result) -> None:
             for row, value in zip(table, values, strict=True):
                 if value is not None:
                     row[: len(value)] = value
-            _variable(room, key, table, (figure, _scale(room, axis, np.arange(width))))
+            _variable(room, key, table, (figure, _scale(room, axis, np.arange(width))), unit=_BY_ROW)
+
+
+_BY_ROW = "that of the row, in unit"
 
 
 def _lay_out_for_arviz(file: Any, result: Result) -> None:
@@ -221,16 +262,17 @@ def _add_samples(file: Any, result: Result) -> None:
             for axis, length in axes.items():
                 if axis not in scales:
                     scales[axis] = _scale(room, axis, np.arange(length))
-            chunk = _chunk_points(samples, points, classes)
+            chunk = _chunk_points(one.samples)
             kept = room.create_dataset(
                 f"{method}_{name}",
                 shape=tuple(axes.values()),
-                dtype=np.float32,
+                dtype=one.samples.dtype,
                 chunks=(1, samples, chunk, classes),
                 **_PACKED,
             )
             for start, block in _in_chunks(one.samples.blocks(), chunk):
                 kept[0, :, start : start + block.shape[1]] = block
+            kept.attrs["units"] = "1"
             for place, axis in enumerate(axes):
                 kept.dims[place].attach_scale(scales[axis])
 
@@ -255,15 +297,17 @@ _PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffl
 def _scale(room: Any, name: str, values: Any) -> Any:
     data = room.create_dataset(name, data=values)
     data.make_scale(name)
+    if isinstance(values, np.ndarray):
+        data.attrs["units"] = "1"
     return data
 
 
-def _variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "") -> None:
+def _variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "1") -> None:
     packed = _PACKED if isinstance(values, np.ndarray) and values.size > 1024 else {}
     data = room.create_dataset(name, data=values, **packed)
     for axis, scale in enumerate(axes):
         data.dims[axis].attach_scale(scale)
-    if unit:
+    if isinstance(values, np.ndarray):  # a text has none
         data.attrs["units"] = unit
 
 
@@ -437,7 +481,8 @@ def _check_complete(result: Result) -> None:
     if set(result.sets) != others | {"test"}:
         raise ValueError("a set is neither the test set nor out of distribution")
     for method, found in result.methods.items():
-        wanted = {*_ON_EVERY_SET, *(() if method == "deterministic" else ("mutual_information",))}
+        of_one_pass = method == "deterministic" or result.sampling["samples"] == 1
+        wanted = {*_ON_EVERY_SET, *(() if of_one_pass else ("mutual_information",))}
         if set(found.sets) != set(result.sets) or set(found.ood) != others:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, one in found.sets.items():

@@ -27,6 +27,8 @@ class Samples(Protocol):
     @property
     def shape(self) -> tuple[int, int, int]: ...  # (T, n, K)
 
+    dtype: np.dtype[Any]
+
     def blocks(self) -> Any: ...  # of (start, array (T, chunk, K)), in order
 
 

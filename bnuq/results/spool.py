@@ -15,12 +15,13 @@ from bnuq.errors import ResultError
 
 
 class Spool:
-    """Blocks (T, chunk, K) of float32 in a nameless temporary file, gone when the block of `with` ends."""
+    """Blocks (T, chunk, K) of one type in a nameless temporary file, gone when the block of `with` ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lengths: list[int] = []
         self._rest = (0, 0)
+        self.dtype = np.dtype(np.float32)
 
     def __enter__(self) -> Self:
         try:
@@ -36,10 +37,10 @@ class Spool:
     def append(self, block: Float[np.ndarray, "sample chunk class"]) -> None:
         """Keep the samples of the next points; ResultError where the disk is full."""
         samples, points, classes = block.shape
-        self._rest = samples, classes
+        self._rest, self.dtype = (samples, classes), block.dtype
         self._lengths.append(points)
         try:
-            self._file.write(np.ascontiguousarray(block, dtype=np.float32).tobytes())
+            self._file.write(np.ascontiguousarray(block).tobytes())
             self._file.flush()
         except OSError as error:
             raise ResultError(
@@ -58,6 +59,6 @@ class Spool:
         start = 0
         for points in self._lengths:
             size = self._rest[0] * points * self._rest[1]
-            block = np.frombuffer(self._file.read(4 * size), dtype=np.float32)
+            block = np.frombuffer(self._file.read(self.dtype.itemsize * size), dtype=self.dtype)
             yield start, block.reshape(self._rest[0], points, self._rest[1])
             start += points

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bnuq.records import Figure
-from bnuq.results.result import MethodResult, Result
+from bnuq.results.result import MethodResult, ReferenceCheck, Result
 
 SCHEMA = 1
 
@@ -22,11 +22,25 @@ def summary(result: Result) -> dict[str, Any]:
         "sampling": dict(result.sampling),
         "sets": {name: {"n": one.n, "sha256": one.sha256} for name, one in result.sets.items()},
         "methods": {name: _method(method) for name, method in result.methods.items()},
+        "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
         "notes": list(result.notes),
         "result": None if result.path is None else str(result.path),
     }
+
+
+def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
+    """Layer by layer, in units of what batch noise explains; None where it could not be done."""
+    if check is None:
+        return None
+    layers = [
+        {"name": name, "mean": float(mean / expected), "log_variance": float(log_variance / expected)}
+        for name, mean, log_variance, expected in zip(
+            check.layers, check.mean, check.log_variance, check.expected, strict=True
+        )
+    ]
+    return {"passed": check.passed, "layers": layers}
 
 
 def _method(method: MethodResult) -> dict[str, Any]:
@@ -49,8 +63,9 @@ def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
-    values = {key: getattr(figure, key) for key in ("value", "se", "mc_se", "low", "high")}
-    return {key: _number(value) for key, value in values.items() if value is not None}
+    errors = {key: getattr(figure, key) for key in ("se", "mc_se", "low", "high")}
+    told = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
+    return {key: _number(value) for key, value in {"value": figure.value, **told}.items()}
 
 
 def _number(value: float) -> float | str:

@@ -49,8 +49,11 @@ class BatchStatistics:
     def samples(self) -> int:
         return len(self.layers[0].mean)
 
-    def __getitem__(self, draws: slice) -> BatchStatistics:
-        """A part of the draws, in order."""
+    def __getitem__(self, draws: int | slice) -> BatchStatistics:
+        """A part of the draws, in order; one draw is a bank, too."""
+        if not isinstance(draws, slice):
+            number = range(self.samples)[draws]
+            draws = slice(number, number + 1)
         layers = tuple(replace(m, mean=m.mean[draws], var=m.var[draws], count=m.count[draws]) for m in self.layers)
         return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
 
@@ -112,8 +115,7 @@ class BatchStatistics:
                     var=room["var"][()],
                     count=room["count"][()],
                 )
-                for key, room in sorted(group.items())
-                if key.startswith("layer")
+                for room in (group[key] for key in sorted((k for k in group if k.startswith("layer")), key=_number))
             )
             bank = cls(
                 layers=layers,
@@ -127,6 +129,10 @@ class BatchStatistics:
         if complaint := _complaint(bank):
             raise ResultError(f"{where}: {complaint}")
         return bank
+
+
+def _number(key: str) -> int:
+    return int(key.removeprefix("layer"))
 
 
 def _complaint(bank: BatchStatistics) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,13 @@ class Dropout:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise SamplingError(f"samples is {self.samples}; expected a whole number of at least 1.")
+        check_seed(self.seed)
+
+
+def check_seed(seed: int) -> None:
+    """Raise SamplingError for what is no seed: the keys of the random numbers, and the files, hold 63 bits."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise SamplingError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1.")
 
 
 def dropped(call: DropoutCall, site: Site, dropout: Dropout, draw: int, start: int) -> Tensor:

@@ -7,11 +7,14 @@ That composite operations arrive whole is not documented, so `_self_test` checks
 
 from __future__ import annotations
 
-import random
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bnuq.errors import BnuqError
+from bnuq.errors import BnuqError, SamplingError
+from bnuq.randomness import generators_restored
 
 aten = torch.ops.aten
 
@@ -117,41 +121,109 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
     """Run `model` in evaluation mode without gradients, and leave its modes and buffers, torch's flags and the global
     generators as they were.
 
-    Transformers' fused fast path, which hides its dropouts, is off meanwhile.
+    Transformers' fused fast path, which hides its dropouts, is off meanwhile, and so is TF32: float32 is float32.
     """
     _self_test()
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if not is_lazy(buffer)]
-    generators = _generator_states()
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    try:
-        if evaluation:
-            model.eval()
-        torch.backends.mha.set_fastpath_enabled(False)
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        for module, training in modes:
-            module.training = training
-        with torch.inference_mode():
-            for buffer, before in buffers:  # a layer may count its calls, or update its statistics in every mode
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
-        for restore, state in generators:
-            restore(state)
-
-
-def _generator_states() -> list[tuple[Callable[[Any], object], Any]]:
-    states: list[tuple[Callable[[Any], object], Any]] = [
-        (torch.set_rng_state, torch.get_rng_state()),
-        (random.setstate, random.getstate()),
-        (np.random.set_state, np.random.get_state()),
+    buffers = [
+        (module, name, buffer, None if buffer is None or is_lazy(buffer) else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
     ]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device in range(torch.cuda.device_count()):
-            states.append((partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)))
-    return states
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with generators_restored(), _exact_float32():
+        try:
+            if evaluation:
+                model.eval()
+            torch.backends.mha.set_fastpath_enabled(False)
+            with torch.inference_mode():
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+            for module, training in modes:
+                module.training = training
+            with torch.inference_mode():
+                for module, name, buffer, before in buffers:
+                    if (
+                        name not in module._buffers or module._buffers[name] is not buffer
+                    ):  # a layer may put a new tensor in its place,
+                        module._buffers[name] = buffer
+                    if buffer is not None and before is not None and not torch.equal(buffer, before):
+                        buffer.copy_(before)  # count its calls, or update its statistics in every mode
+
+
+@contextmanager
+def _exact_float32() -> Iterator[None]:
+    """By default torch rounds the factors of float32 convolutions on CUDA to 10 bits (TF32).
+
+    From torch 2.9 on there are two interfaces to that. Both are set, so that neither contradicts the other; where they
+    did before, the old one cannot be read and is left alone.
+    """
+    cudnn = torch.backends.cudnn
+    old: list[tuple[Callable[[Any], object], Any]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the old interface, which torch 2.6 has alone
+        new = [(setting, setting.fp32_precision) for setting in _precision_settings()]
+        with suppress(RuntimeError):
+            old.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+            torch.set_float32_matmul_precision("highest")
+        with suppress(RuntimeError):
+            old.append((partial(setattr, cudnn, "allow_tf32"), cudnn.allow_tf32))
+            cudnn.allow_tf32 = False
+        for setting, _ in new:
+            setting.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for restore, value in old:
+                restore(value)
+            for setting, before in new:
+                setting.fp32_precision = "none"  # what it inherits; written out only where that was another value
+                if setting.fp32_precision != before:
+                    setting.fp32_precision = before
+
+
+def _precision_settings() -> list[Any]:
+    backends: Any = torch.backends
+    if not hasattr(backends.cuda.matmul, "fp32_precision"):
+        return []
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
+
+
+def forward(model: nn.Module, inputs: Tensor) -> Any:
+    """What `model` gives for `inputs`; SamplingError where its forward fails, with what was raised and where."""
+    try:
+        return model(inputs)
+    except (BnuqError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if "DefaultCPUAllocator" in str(error):  # how torch says on a CPU that memory is exhausted
+            raise
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        raise SamplingError(
+            f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with {type(error).__name__}"
+            f"{_place_of(error)}{': ' if said else ''}{said}. Check that the architecture and the data belong together."
+        ) from error
+
+
+def _place_of(error: Exception) -> str:
+    """The innermost line of the network's own code, where any of its own is on the way."""
+    others = str(Path(torch.__file__).parent), str(Path(__file__).parent), "<"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" at {own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:
+    """`values` as `model` takes them: on its device and, where they are floating-point numbers, in its dtype."""
+    if not isinstance(values, Tensor | np.ndarray):
+        raise SamplingError(f"the network would be given a {type(values).__name__}; expected a tensor or an array.")
+    tensor = torch.as_tensor(values)
+    like = next((t for t in chain(model.parameters(), model.buffers()) if t.is_floating_point()), None)
+    if like is None:
+        return tensor
+    return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int64, UInt64
 
-BATCH, AUGMENT, DROPOUT, CHECK, CHECK_AUGMENT, SUBSET = range(6)  # purposes; part of what a seed means
+BATCH, AUGMENT, DROPOUT, CHECK, CHECK_AUGMENT, SUBSET, RANKED = range(7)  # purposes; part of what a seed means
 
 
 def words(

@@ -12,13 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.errors import SamplingError
+from bnuq.errors import BnuqError, SamplingError
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    fed,
+    forward,
     stochastic_call,
     tensors_in,
     undisturbed,
@@ -53,7 +55,7 @@ class Evaluation:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         with undisturbed(self._model):
-            return _tensor_output(self._model(inputs.clone()))[None]  # a network may write into its input
+            return _tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
 
 
 class Interception:
@@ -77,6 +79,7 @@ class Interception:
             )
         self.samples = omega.samples if omega is not None else dropout.samples if dropout is not None else 1
         self._model = model
+        self._reuse = True  # until a network shows that it cannot be done
         self._sites = sites
         self._dropout = dropout
         self._statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
@@ -88,20 +91,42 @@ class Interception:
                 )
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        outputs = []
         with undisturbed(self._model):
-            inputs = inputs.clone()  # a network may write into its input
-            run = _Passes(self._sites, self._statistics, self._dropout, start, inputs)
-            for draw in range(self.samples):
-                run.begin(draw)
-                with run:
-                    outputs.append(_tensor_output(self._model(inputs)).clone())
+            try:
+                return self._passes(inputs, start)
+            except _OtherPathError:
+                self._check_memory(inputs)
+                self._reuse = False
+                return self._passes(inputs, start)
+
+    def _check_memory(self, inputs: Tensor) -> None:
+        """Raise SamplingError where the network itself, and not torch inside it, takes another path each time."""
+        first, again = (_tensor_output(forward(self._model, inputs.clone())) for _ in range(2))
+        if not torch.allclose(first, again, rtol=1e-4, atol=1e-4 * float(first.abs().max())):
+            raise SamplingError(
+                "the network gives other outputs when it is called again with the same inputs; bnuq needs a network "
+                "whose forward has no memory."
+            )
+
+    def _passes(self, inputs: Tensor, start: int) -> Tensor:
+        inputs = inputs.clone()  # a network may write into its input
+        run = _Passes(self._sites, self._statistics, self._dropout, start, inputs, reuse=self._reuse)
+        outputs = []
+        for draw in range(self.samples):
+            run.begin(draw)
+            with run:
+                outputs.append(_tensor_output(forward(self._model, inputs)).clone())
         return torch.stack(outputs)
 
 
+class _OtherPathError(BnuqError):
+    """The operations before the first draw are not those of the first pass: nothing of it can be handed on."""
+
+
 class _Passes(Mode):
-    """One chunk's passes. Until the first stochastic operation nothing depends on the draw, so later passes are handed
-    the results of the first one; what a pass then writes into those results is put back before the next."""
+    """One chunk's passes. Until the first stochastic operation nothing depends on the draw: with `reuse`, later passes
+    are handed the results of the first one. What a pass writes into those, or into the input, is put back for the next.
+    """
 
     def __init__(
         self,
@@ -110,24 +135,27 @@ class _Passes(Mode):
         dropout: Dropout | None,
         start: int,
         inputs: Tensor,
+        *,
+        reuse: bool,
     ) -> None:
         super().__init__()
         self._inputs = inputs
+        self._reuse = reuse
         self._dropouts = sites.dropouts
         self._statistics = statistics
         self._dropout = dropout
         self._start = start
         self._prefix: list[tuple[Any, Any]] = []  # (operation, result) in order
         self._recording = True
-        self._guarded: set[int] = set()  # storages of the prefix that later passes still need
+        self._guarded = {inputs.untyped_storage()._cdata}  # storages that later passes still need
         self._kept: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def begin(self, draw: int) -> None:
         for storage, copy in self._kept.values():
             storage.copy_(copy)
         self._draw = draw
-        self._recording = draw == 0
-        self._in_prefix = True
+        self._in_prefix = self._reuse
+        self._recording = self._in_prefix and draw == 0
         self._step = 0  # operations seen in this pass, while still in the prefix
         self._batchnorm_calls: Counter[int] = Counter()
         self._dropout_calls = 0
@@ -170,10 +198,7 @@ class _Passes(Mode):
             self._prefix.append((func, _AGAIN if again else _remembered(result)))
             return result
         if self._step >= len(self._prefix) or self._prefix[self._step][0] is not func:
-            raise SamplingError(
-                "the network took another path in a later pass before anything was drawn; bnuq needs a network whose "
-                "forward has no memory."
-            )
+            raise _OtherPathError
         result = self._prefix[self._step][1]
         self._step += 1
         return func(*args, **kwargs) if result is _AGAIN else result
@@ -285,16 +310,18 @@ def predict(
     With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
     bounds memory and changes no output beyond rounding. The model is left as it was.
 
-    Raises SamplingError where neither is given, where ω is of another network, or no dropout is alive.
+    Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, or there are no
+    inputs.
     """
     inputs = torch.as_tensor(inputs)
+    if chunk_size is not None and chunk_size < 1:
+        raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
     if omega is None and dropout is None:
         raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
-    device = next((p.device for p in model.parameters()), inputs.device)
-    sites = find_sites(model, inputs[:3].to(device), compare_with_training=False)
+    sites = find_sites(model, fed(model, inputs[:3]), compare_with_training=False)
     if dropout is not None and not sites.live_dropouts:
         raise SamplingError("the network has no live dropout: all T passes would be the same.")
     engine = Interception(model, sites, omega=omega, dropout=dropout)
     size = chunk_size or default_chunk(inputs.shape[1:])
     starts = range(0, len(inputs), size)
-    return torch.cat([engine.passes(inputs[i : i + size].to(device), i) for i in starts], dim=1)
+    return torch.cat([engine.passes(fed(model, inputs[i : i + size]), i) for i in starts], dim=1)

@@ -20,6 +20,7 @@ from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
     Mode,
+    forward,
     positional,
     stochastic_call,
     tensors_in,
@@ -41,7 +42,6 @@ class Site:
     reason: str = ""
     # BatchNorm
     channels: int = 0
-    spatial: int = 0  # values per channel that one point contributes (z)
     eps: float = 0.0
     momentum: float = 0.0  # torch's; 0 where the layer keeps a cumulative average
     tracked: bool = True  # evaluation mode uses running statistics
@@ -89,6 +89,8 @@ def select_layers(sites: Sequence[Site], layers: str | Sequence[str]) -> tuple[S
     if layers == "all":
         return tuple(sites)
     patterns = [layers] if isinstance(layers, str) else list(layers)
+    if not patterns:
+        raise RequestError('layers is empty; expected "all", "first:k", "last:k" or glob patterns over layer names.')
     if len(patterns) == 1 and patterns[0].partition(":")[0] in ("first", "last"):
         end, _, count = patterns[0].partition(":")
         if not count.isdigit() or not 1 <= int(count) <= len(sites):
@@ -112,6 +114,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     With `compare_with_training`, a copy of the network is also run in training mode, to name what is random there and
     not here: dropout inside an LSTM or an attention, stochastic depth, layers frozen by hand.
     """
+    if not len(example):
+        raise SamplingError("there are no points to run the network on; expected at least one.")
     for name, module in model.named_modules():
         if any(is_lazy(p) for p in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise SamplingError(
@@ -171,7 +175,7 @@ def _trace(model: nn.Module, inputs: Tensor) -> list[_Traced]:
     )
     try:
         with trace:
-            model(inputs)
+            forward(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()
@@ -261,7 +265,6 @@ def _batchnorm_site(name: str, order: int, traced: _Traced, other: _Traced, addr
         order=order,
         reason=reason,
         channels=channels,
-        spatial=call.input.numel() // (call.input.shape[0] * channels),
         eps=call.eps,
         momentum=call.momentum,
         tracked=mean is not None and not call.training,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from bnuq.errors import SamplingError
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
-from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call, undisturbed
+from bnuq.sampling.dropout import check_seed
+from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, undisturbed
 from bnuq.sampling.sites import Site, find_sites, select_layers
 
 
@@ -39,6 +41,7 @@ def draw(
     """
     images = torch.as_tensor(train_images)
     check_batch_size(batch_size, len(images))
+    check_seed(seed)
     indices = all_batch_indices(seed, samples=samples, population=len(images), batch_size=batch_size)
     batches = (images[torch.from_numpy(rows)] for rows in indices)
     omega = statistics_of(model, batches, layers=layers)
@@ -66,7 +69,7 @@ def all_batch_indices(
 
 def statistics_of(
     model: nn.Module,
-    batches: Tensor | Iterable[Tensor],
+    batches: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
     *,
     layers: str | Sequence[str] | Sequence[Site] = "all",
     on_draw: Callable[[], object] | None = None,
@@ -77,19 +80,18 @@ def statistics_of(
     so that deeper layers see what training would show them. The other layers keep their running statistics.
     `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch.
     """
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     iterator = iter(batches)
     try:
         first = next(iterator)
     except StopIteration:
         raise SamplingError("there are no mini-batches to take statistics of; expected at least one.") from None
-    sites = _stochastic_sites(model, first.to(device), layers)
+    sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[list[tuple[Tensor, Tensor, int]]] = []
     with undisturbed(model):
-        for batch in _chain(first, iterator):
+        for batch in chain([first], iterator):
             mode = _Measure(sites)
             with mode:
-                model(batch.to(device))
+                forward(model, fed(model, batch))
             draws.append(mode.in_order())
             if on_draw is not None:
                 on_draw()
@@ -119,11 +121,6 @@ def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[S
     if not sites:
         raise SamplingError("the network has no BatchNorm layer that could be sampled; MCBN needs at least one.")
     return select_layers(sites, layers)
-
-
-def _chain(first: Tensor, rest: Iterator[Tensor]) -> Iterator[Tensor]:
-    yield first
-    yield from rest
 
 
 class _Measure(Mode):

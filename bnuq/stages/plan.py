@@ -57,11 +57,24 @@ def plan(
         for name in methods:
             if reasons[name]:
                 raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
+    untracked = _untracked(sites)
+    if untracked and not any(name.startswith("mcbn") for name in methods):
+        raise SamplingError(
+            f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
+            "own: what it gives for a point depends on the others. Give a reference (--train) and use method mcbn or "
+            "mcbn+mcdo."
+        )
     layers: tuple[Site, ...] = ()
     batch_size = None
     if any(name.startswith("mcbn") for name in methods):
         assert train is not None
         layers = select_layers(sites.live_batchnorms, run.layers)
+        left_out = [site.name for site in untracked if site not in layers]
+        if left_out:
+            raise SamplingError(
+                f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
+                'hold every such one: use layers = "all".'
+            )
         batch_size, note = _batch_size(run, trained_with, len(train))
         notes += note
         check_batch_size(batch_size, len(train))
@@ -76,11 +89,9 @@ def plan(
 def _classes(model: nn.Module, example: Tensor, test: Points) -> int:
     try:
         output = Evaluation(model).passes(example)[0]
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        said = " ".join(str(error).split())[:300].rstrip(".")
+    except SamplingError as error:
         raise DataError(
-            f"the network does not take points of shape {test.point_shape} ({test.reference}): {said}. "
-            "Check that the architecture and the data belong together."
+            f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"
         ) from error
     if output.ndim != 2 or len(output) != len(example) or output.shape[1] < 2:
         raise DataError(
@@ -103,7 +114,14 @@ def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:
         mcdo = "the network has no dropout layer that its evaluation-mode forward calls"
     elif not sites.live_dropouts:
         mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
-    return {"mcbn": mcbn, "mcdo": mcdo, "mcbn+mcdo": mcbn or mcdo}
+    alone = mcdo
+    if not mcdo and (untracked := _untracked(sites)):
+        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+    return {"mcbn": mcbn, "mcdo": alone, "mcbn+mcdo": mcbn or mcdo}
+
+
+def _untracked(sites: Sites) -> list[Site]:
+    return [site for site in sites.live_batchnorms if not site.tracked]
 
 
 def _batch_size(run: Run, trained_with: int | None, population: int) -> tuple[int, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,13 +33,18 @@ def reference_check(
     b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
     Failed where the median layer exceeds 3 times that, or the worst layer 6 times.
 
-    None where nothing can be checked: no layer keeps an exponential average that was ever trained.
+    None where nothing can be checked: no layer keeps an exponential average of its own that was ever trained.
     """
     by_name = {layer.name: layer for layer in bank.layers}
+    calls = Counter(site.address for site in sites)
     checked = [
         (site, by_name[site.name])
         for site in sites
-        if site.name in by_name and site.running_mean is not None and site.momentum > 0 and not site.never_trained
+        if site.name in by_name
+        and site.running_mean is not None
+        and site.momentum > 0
+        and not site.never_trained
+        and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
     ]
     if not checked or bank.samples < 4:
         return None
@@ -80,14 +86,18 @@ def _gaps(site: Site, layer: LayerStatistics) -> tuple[float, float]:
     running_var = site.running_var.double().cpu().numpy()
     alive &= running_var > 0
     return (
-        _gap(site.running_mean.double().cpu().numpy()[alive], layer.mean[:, alive].astype(np.float64)),
-        _gap(np.log(running_var[alive]), np.log(unbiased[:, alive])),
+        _gap(
+            site.running_mean.double().cpu().numpy()[alive],
+            layer.mean[:, alive].astype(np.float64),
+            unit=np.sqrt(running_var[alive]),
+        ),
+        _gap(np.log(running_var[alive]), np.log(unbiased[:, alive]), unit=np.ones(alive.sum())),
     )
 
 
-def _gap(running: np.ndarray, batches: np.ndarray) -> float:
+def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float:
     spread = batches.std(axis=0, ddof=1)
-    varied = spread > 0
+    varied = spread > 1e-6 * unit  # less is rounding: the mean of what another BatchNorm has just centred
     if not varied.any():
         return 0.0
     z = (running - batches.mean(axis=0))[varied] / spread[varied]
@@ -100,8 +110,9 @@ def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> li
         return [
             Caution(
                 "reference-unchecked",
-                "Whether the reference is what the network was trained on could not be checked: its BatchNorm layers "
-                "keep no exponential running averages, or were never trained.",
+                "Whether the reference is what the network was trained on could not be checked: none of its BatchNorm "
+                "layers keeps an exponential running average of its own that was ever trained, or the reference holds "
+                "fewer than 4 points.",
             )
         ]
     if check.passed:

@@ -18,13 +18,14 @@ from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.records import Figure
+from bnuq.sampling import keyed
 
 RESAMPLES = 100  # bootstrap replicates over draws
 MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
-RANKED = 10_000  # points of each set on which the Monte Carlo error of rank figures is measured; memory only
+RANKED = 10_000  # points of each set, picked at random, on which rank figures' Monte Carlo error is measured
+RESAMPLED = 20_000  # points up to which OOD figures are resampled 1000 times; beyond, fewer, but at least 200
 
 MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
-LABELLED_MEANS = ("accuracy", "pll", "brier")
 
 _BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc"} | {
     "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"
@@ -46,7 +47,7 @@ class SetScores:
 
     `points` maps a name to a per-point value of all draws together; `replicates` maps the name of a mean to its value
     under every replicate; `ranked` maps an OOD score to its per-point values under the leave-one-out and bootstrap
-    replicates, for the first RANKED points.
+    replicates, for the points `ranked_rows`. With a single draw there is no mutual information and no variation ratio.
     """
 
     n: int
@@ -54,6 +55,7 @@ class SetScores:
     predicted: Int64[np.ndarray, " point"]
     replicates: dict[str, Float[np.ndarray, " replicate"]]
     ranked: dict[str, Float[np.ndarray, "error_replicate kept"]]
+    ranked_rows: Int64[np.ndarray, " kept"]
     log_likelihood: Float[np.ndarray, "sample point"] | None = None
     bins: CalibrationBins | None = None
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = None
@@ -63,9 +65,13 @@ class SetScores:
 class ClassificationReduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their SetScores."""
 
-    def __init__(self, weights: DrawWeights, *, labels: Int64[np.ndarray, " point"] | None = None) -> None:
+    def __init__(self, weights: DrawWeights, *, points: int, labels: Int64[np.ndarray, " point"] | None = None) -> None:
         self._draws = weights
         self._labels = labels
+        self._ranked_rows = np.arange(points)
+        if points > RANKED:  # at random, since sets come sorted by class
+            rows = keyed.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=keyed.RANKED)
+            self._ranked_rows = np.sort(rows)
         self._n = 0
         self._points: dict[str, list[np.ndarray]] = {}
         self._sums: dict[str, np.ndarray] = {}
@@ -75,11 +81,13 @@ class ClassificationReduction:
         self._predicted: list[np.ndarray] = []
         self._bins: CalibrationBins | None = None
         self._spread = self._size = 0.0
+        self._rounding = 0.0
 
     def add(self, logits: Float[np.ndarray, "sample chunk class"]) -> None:
         """Take the next points; SamplingError where an output is not finite."""
         replicates, (_, points, classes) = len(self._draws.weights), logits.shape
         step = max(1, _BLOCK // (replicates * classes))
+        self._rounding = 128 * float(np.finfo(logits.dtype).eps)
         for start in range(0, points, step):
             self._add(np.asarray(logits[:, start : start + step], dtype=np.float64))
 
@@ -93,24 +101,23 @@ class ClassificationReduction:
         weights = self._draws.weights
         p = softmax(logits, axis=-1)
         p_mean = (weights @ p.reshape(samples, -1)).reshape(-1, points, classes)
-        votes = np.eye(classes)[p.argmax(-1)]
         predictive = metrics.entropy(p_mean)
         expected = weights @ metrics.entropy(p)
         confidence = p_mean.max(-1)
-        values = {
-            "mutual_information": predictive - expected,
-            "predictive_entropy": predictive,
-            "expected_entropy": expected,
-            "variation_ratio": 1 - (weights @ votes.reshape(samples, -1)).reshape(p_mean.shape).max(-1),
-            "max_probability": confidence,
-        }
+        values = {"predictive_entropy": predictive, "expected_entropy": expected, "max_probability": confidence}
+        if samples > 1:
+            votes = np.eye(classes)[p.argmax(-1)]
+            values["mutual_information"] = predictive - expected
+            values["variation_ratio"] = 1 - (weights @ votes.reshape(samples, -1)).reshape(p_mean.shape).max(-1)
         if self._labels is not None:
             values |= self._labelled(logits, p_mean, confidence)
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.sum(axis=1)
             self._points.setdefault(name, []).append(value[self._draws.full][0])
         self._predicted.append(metrics.predicted(p_mean[self._draws.full][0]))
-        self._keep_ranked(values)
+        unsure = metrics.least_confidence(p_mean)
+        self._points.setdefault("least_confidence", []).append(unsure[self._draws.full][0])
+        self._keep_ranked(values | {"least_confidence": unsure})
         self._n += points
 
     def _labelled(self, logits: np.ndarray, p_mean: np.ndarray, confidence: np.ndarray) -> dict[str, np.ndarray]:
@@ -128,31 +135,31 @@ class ClassificationReduction:
         }
 
     def _keep_ranked(self, values: Mapping[str, np.ndarray]) -> None:
-        room = RANKED - self._n
-        rows = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        if room <= 0 or rows.start == rows.stop:
+        replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
+        if replicates.start == replicates.stop:
             return
-        kept = {name: values[name] for name in metrics.SCORES if name in values}
-        kept["least_confidence"] = 1 - values["max_probability"]
-        for name, value in kept.items():
-            self._ranked.setdefault(name, []).append(value[rows, :room].astype(np.float32))
+        points = values["max_probability"].shape[1]
+        first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
+        rows = self._ranked_rows[first:last] - self._n
+        for name in metrics.SCORES:
+            self._ranked.setdefault(name, []).append(values[name][replicates][:, rows].astype(np.float32))
         if "accuracy" in values:
-            self._wrong.append(values["accuracy"][rows, :room] == 0)
+            self._wrong.append(values["accuracy"][replicates][:, rows] == 0)
 
     @property
     def passes_differ(self) -> bool:
         """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
-        return self._spread > 1e-5 * self._size
+        return self._spread > self._rounding * self._size
 
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> SetScores:
         """The scores of all points taken so far."""
         points = {name: np.concatenate(values) for name, values in self._points.items()}
-        points["least_confidence"] = 1 - points["max_probability"]
         return SetScores(
             n=self._n,
             points=points,
             predicted=np.concatenate(self._predicted),
             replicates={name: total / self._n for name, total in self._sums.items()},
+            ranked_rows=self._ranked_rows,
             ranked={name: np.concatenate(values, axis=1) for name, values in self._ranked.items()},
             log_likelihood=np.concatenate(self._log_likelihood, axis=1) if self._log_likelihood else None,
             bins=self._bins,
@@ -167,7 +174,7 @@ def figures(scores: SetScores, draws: DrawWeights) -> dict[str, Figure]:
         name: _figure(
             name,
             replicates[draws.full][0],
-            se=metrics.standard_error(scores.points[name], group=scores.group),
+            se=_se(metrics.standard_error(scores.points[name], group=scores.group), scores),
             jackknife=replicates[draws.jackknife],
             bootstrap=replicates[draws.bootstrap],
         )
@@ -224,7 +231,7 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
         metrics.detection_bootstrap(
             inside,
             outside,
-            resamples=int(np.clip(5_000_000 // (test.n + ood.n), 200, 1000)),
+            resamples=int(np.clip(1000 * RESAMPLED // (test.n + ood.n), 200, 1000)),
             test_group=test.group,
             ood_group=ood.group,
         )
@@ -242,7 +249,7 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
         found[name] = _figure(
             name,
             value[name],
-            se=se[name],
+            se=_se(se[name], test, ood),
             jackknife=jackknife[name],
             bootstrap=bootstrap[name],
             resampled=None if on_its_scale else resampled[name],
@@ -255,15 +262,15 @@ def _ranked_replicates(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The leave-one-out and the bootstrap replicates of every detection figure.
 
-    Where only the first points were kept for it, what a replicate changes there is added to the figure of all points.
+    Where only some points were kept for it, what a replicate changes there is added to the figure of all points.
     """
     if score not in test.ranked:
         return dict.fromkeys(value, np.empty(0)), dict.fromkeys(value, np.empty(0))
     inside, outside = test.ranked[score], ood.ranked[score]
     kept = vars(
         metrics.detection(
-            test.points[score][: inside.shape[1]].astype(np.float32),
-            ood.points[score][: outside.shape[1]].astype(np.float32),
+            test.points[score][test.ranked_rows].astype(np.float32),
+            ood.points[score][ood.ranked_rows].astype(np.float32),
         )
     )
     each = [vars(metrics.detection(a, b)) for a, b in zip(inside, outside, strict=True)]
@@ -278,7 +285,7 @@ def _calibration_figure(scores: SetScores, draws: DrawWeights) -> Figure:
     return _figure(
         "ece",
         replicates[draws.full][0],
-        se=float(np.std(resampled, ddof=1)),
+        se=_se(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
         resampled=resampled,
@@ -288,18 +295,18 @@ def _calibration_figure(scores: SetScores, draws: DrawWeights) -> Figure:
 def _selective_figure(scores: SetScores, draws: DrawWeights) -> Figure:
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     value = metrics.aurc(uncertainty, loss)
-    resampled = metrics.aurc_bootstrap(uncertainty, loss, resamples=400, group=scores.group)
+    resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
     left_out = draws.jackknife.stop - draws.jackknife.start
     replicates = np.empty(0)
     if scores.ranked_wrong is not None:
-        kept = scores.ranked_wrong.shape[1]
-        whole = metrics.aurc(uncertainty[:kept].astype(np.float32), loss[:kept])
+        kept = scores.ranked_rows
+        whole = metrics.aurc(uncertainty[kept].astype(np.float32), loss[kept])
         pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
         replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
     return _figure(
         "aurc",
         value,
-        se=float(np.std(resampled, ddof=1)),
+        se=_se(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[:left_out],
         bootstrap=replicates[left_out:],
         resampled=resampled,
@@ -310,7 +317,7 @@ def _figure(
     name: str,
     value: float,
     *,
-    se: float,
+    se: float | None,
     jackknife: np.ndarray,
     bootstrap: np.ndarray,
     resampled: np.ndarray | None = None,
@@ -322,6 +329,8 @@ def _figure(
         mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples))
     elif samples >= MIN_SAMPLES:
         mc_se = float(metrics.jackknife_error(jackknife))
+    if mc_se is not None and not math.isfinite(mc_se):
+        mc_se = None
     low, high = _interval(name, float(value), se, mc_se, resampled)
     return Figure(
         value=float(value),
@@ -334,14 +343,22 @@ def _figure(
     )
 
 
+def _se(error: float, *sets: SetScores) -> float | None:
+    """The error over points, None where it is undefined: fewer than two points or groups, or an infinite value."""
+    independent = (one.n if one.group is None else len(np.unique(one.group)) for one in sets)
+    return error if min(independent) >= 2 and math.isfinite(error) else None
+
+
 def _interval(
-    name: str, value: float, se: float, mc_se: float | None, resampled: np.ndarray | None
-) -> tuple[float, float]:
+    name: str, value: float, se: float | None, mc_se: float | None, resampled: np.ndarray | None
+) -> tuple[float, float] | tuple[None, None]:
     """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
 
     Bootstrap percentiles are taken from their median, not from the value: resampling points moves some figures as a
     whole (ECE and AUPR upwards), and that is no news of the value.
     """
+    if se is None or not math.isfinite(value):
+        return None, None
     total = math.hypot(se, mc_se or 0.0)
     if name == "auroc" and resampled is None:
         return metrics.auroc_interval(value, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,15 +140,35 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "OOD file of a reserved name": (nothing, ("--ood", "train.npz"), "train_set=train.npz"),
     "OOD set that is not there": (nothing, ("--ood", "nope.npz"), "nope.npz"),
     "known set that is not there": (nothing, ("--ood", "svhn"), "svhn:test: not found. Looked at:"),
-    "out is the test set": (nothing, ("--out", "test.npz"), "test.npz is a file that this run reads"),
-    "out is the checkpoint": (nothing, ("--out", "./model.pt"), "is a file that this run reads"),
-    "out is the run file": (nothing, ("--out", "run.toml"), "is a file that this run reads"),
-    "out is the architecture": (nothing, ("--out", "net.py"), "is a file that this run reads"),
+    "out is the test set": (
+        nothing,
+        ("--out", "test.npz"),
+        "test.npz is not a result of bnuq; name another file to write",
+    ),
+    "out is the checkpoint": (nothing, ("--out", "./model.pt"), "is not a result of bnuq"),
+    "out is the run file": (nothing, ("--out", "run.toml"), "is not a result of bnuq"),
+    "out is the architecture": (nothing, ("--out", "net.py"), "is not a result of bnuq"),
+    "out of too long a name": (nothing, ("--out", "r" * 300), "its name is too long"),
+    "out in a folder of too long a name": (nothing, ("--out", f"{'r' * 300}/r.h5"), "does not exist"),
+    "a test set of too long a name": (nothing, ("--test", "r" * 300), "there is no such file or folder"),
     "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
     "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
     "unknown method": (nothing, ("--method", "magic"), "method 'magic' is not known"),
     "half precision": (nothing, ("--precision", "bfloat16"), "--precision is bfloat16; this version computes in"),
-    "unknown device": (nothing, ("--device", "abacus"), "--device abacus cannot be used here"),
+    "unknown device": (
+        nothing,
+        ("--device", "abacus"),
+        "device 'abacus' is not known; expected auto, cpu, cuda, cuda:N or",
+    ),
+    "device that holds no numbers": (nothing, ("--device", "meta"), "device 'meta' is not known"),
+    "no method": (nothing, ("--method", ","), "no method is named; expected some of deterministic, mcbn"),
+    "a date for the factory": (
+        lambda f: (f / "run.toml").write_text(
+            small_run.RUN.replace("[data]", "arch_args = { when = 2024-01-01 }\n[data]")
+        ),
+        (),
+        "model.arch_args.when is 2024-01-01, a date or a time",
+    ),
     "task of a later version": (
         lambda f: (f / "run.toml").write_text(small_run.RUN.replace("[data]", 'task = "regression"\n[data]')),
         (),
@@ -170,7 +191,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
 def test_a_bad_request_is_one_message_and_leaves_everything_as_it_was(cli, small, case):
     broken, arguments, said = BAD[case]
     broken(small)
-    (small / "model.bnuq.h5").write_bytes(b"an old result")
+    small_run.old_result(small / "model.bnuq.h5")
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     done = cli("evaluate", "run.toml", "-T", "2", *arguments, "--json")
     assert done.code == 2, done
@@ -178,6 +199,50 @@ def test_a_bad_request_is_one_message_and_leaves_everything_as_it_was(cli, small
     assert done.out == ""
     after = {path: path.read_bytes() for path in small.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert after == before
+
+
+@pytest.mark.usefixtures("small")
+def test_a_model_of_too_long_a_name_is_refused(cli):
+    for name in ("m" * 300, "m" * 300 + ".pt", "m" * 300 + ".toml", "m" * 252 + ".pt"):
+        done = cli("evaluate", name, "--test", "test.npz")
+        assert done.code == 2 and name in done.message
+
+
+def test_a_known_set_that_is_evaluated_cannot_be_written_over(cli, small):
+    folder = small / "root" / "mnist"
+    folder.mkdir(parents=True)
+    images, labels = (folder / f"t10k-{name}" for name in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    images.write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 6]) + bytes(range(180)))
+    labels.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 5, 0, 1, 2, 0, 1]))
+    before = images.read_bytes()
+    done = cli("evaluate", "run.toml", "--test", "mnist", "--data-root", "root", "-o", images, *TINY)
+    assert done.code == 2 and done.message.endswith("is not a result of bnuq; name another file to write.")
+    assert images.read_bytes() == before
+
+
+def test_a_result_that_is_run_again_is_not_written_over(cli, small):
+    assert cli("evaluate", "run.toml", *TINY, "-o", "first.h5").code == 0
+    before = (small / "first.h5").read_bytes()
+    done = cli("evaluate", "--from", "first.h5", "-o", "first.h5")
+    assert done.code == 2 and "first.h5 is a file that this run reads" in done.message
+    assert (small / "first.h5").read_bytes() == before
+
+
+def test_a_test_set_needs_no_name_of_its_own(cli, small):
+    (small / "test.npz").rename(small / "my test.npz")
+    assert cli("evaluate", "run.toml", "--test", "my test.npz", *TINY).code == 0
+    sets = ("--test", "my test.npz", "--ood", "my test.npz")
+    assert "Give it a name: 'my_test=my test.npz'" in cli("evaluate", "run.toml", *sets).message
+
+
+def test_a_checkpoint_whose_name_is_not_utf_8_is_evaluated(cli, small):
+    name = os.fsdecode(b"caf\xe9.pt")
+    (small / "model.pt").rename(small / name)
+    sets = ("--test", "test.npz", "--train", "train.npz")
+    done = cli("evaluate", name, "--arch", "net.py:net", *sets, *TINY, "-o", "r.h5", "--json")
+    assert done.code == 0, done
+    assert json.loads(done.out)["model"]["path"] == str(small / name)
+    assert cli("evaluate", "--from", "r.h5", "-o", "again.h5", "--trust-code").code == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -300,7 +365,7 @@ def test_quiet_prints_nothing_but_errors(cli):
 
 
 def test_an_existing_result_is_replaced_and_the_report_says_so(cli, small):
-    (small / "model.bnuq.h5").write_bytes(b"old")
+    small_run.old_result(small / "model.bnuq.h5")
     done = cli("evaluate", "run.toml", *TINY)
     assert "an earlier result was replaced: model.bnuq.h5" in " ".join(done.out.split())
     assert [path.name for path in small.glob("*.h5")] == ["model.bnuq.h5"]

@@ -59,23 +59,23 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ids=["SIGINT", "SIGTERM"],
 )
 def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, number, code, word, options):
-    (small / "model.bnuq.h5").write_bytes(b"old")
+    old = small_run.old_result(small / "model.bnuq.h5")
     child = started(small, *options)
     child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert child.returncode == code
     assert out == ""
     assert err == f"bnuq: {word}; an unfinished result is not kept.\n"
-    assert (small / "model.bnuq.h5").read_bytes() == b"old"
+    assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
 
 def test_a_killed_run_leaves_the_old_result_and_nothing_beside_it(small):
-    (small / "model.bnuq.h5").write_bytes(b"old")
+    old = small_run.old_result(small / "model.bnuq.h5")
     child = started(small, "--save-samples")
     child.kill()
     child.communicate(timeout=20)
-    assert (small / "model.bnuq.h5").read_bytes() == b"old"
+    assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
 
@@ -192,13 +192,13 @@ def size_limit():
     ids=["result", "spool", "samples"],
 )
 def test_a_file_size_limit_is_one_message_and_leaves_nothing(small, cli, size_limit, size, options, message):
-    (small / "model.bnuq.h5").write_bytes(b"old")
+    old = small_run.old_result(small / "model.bnuq.h5")
     size_limit(size)
     done = cli("evaluate", "run.toml", *options)
     assert done.code == 2
     assert message in done.message
     assert done.out == ""
-    assert (small / "model.bnuq.h5").read_bytes() == b"old"
+    assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnuq.data import check_labels, points_of, regression_targets
+from bnuq.data import check_labels, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
 
@@ -23,7 +23,7 @@ def refusal(call, *args) -> str:
     [
         ((5,), (1,), "no feature axis"),
         ((5, 7), (7,), None),
-        ((5, 28, 28), (1, 28, 28), "no channel axis"),
+        ((5, 28, 28), (28, 28), "as they are, without a channel axis"),
         ((5, 8, 9, 3), (3, 8, 9), "channel-last"),
         ((5, 8, 8, 1), (1, 8, 8), "channel-last"),
         ((5, 3, 8, 9), (3, 8, 9), None),
@@ -38,6 +38,12 @@ def test_channels_come_first_and_how_they_were_found_is_said(shape, point, note)
     assert found.point_shape == point
     assert len(found) == 5
     assert (note in "; ".join(found.notes)) if note else not found.notes
+
+
+def test_bytes_without_a_channel_axis_are_pictures_of_one_channel():
+    found = points(np.zeros((5, 28, 28), np.uint8))
+    assert found.point_shape == (1, 28, 28)
+    assert "no channel axis" in "; ".join(found.notes)
 
 
 def test_the_pixels_are_the_same_in_either_layout_and_so_is_the_hash():
@@ -133,9 +139,8 @@ def test_labels_are_checked_against_the_classes():
     assert "run from -1 to 1" in refusal(check_labels, points(x, [0, -1, 1]), 3)
     assert "are missing" in refusal(check_labels, points(x), 3)
     assert "Is this a regression set?" in refusal(check_labels, points(x, [0.5, 1, 2]), 3)
-    masks = points(np.zeros((1, 1, 2, 2)), np.array([[[0, 1], [2, 255]]]))
-    assert check_labels(masks, 3, ignored=255).targets is not None
-    assert "run from 0 to 255" in refusal(check_labels, masks, 3)
+    masks = points(np.zeros((1, 1, 2, 2)), np.array([[[0, 1], [2, 1]]]))
+    assert "have shape (1, 2, 2); expected one whole number from 0 to 2 a point" in refusal(check_labels, masks, 3)
 
 
 def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
@@ -144,10 +149,3 @@ def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
     assert found.targets.tolist() == [0, 1, 2]
     assert "one-hot" in found.notes[-1]
     assert "are not whole numbers" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)
-
-
-def test_regression_targets_are_columns_of_floats():
-    found = regression_targets(points(np.zeros((3, 2)), [5, 6, 7])).targets
-    assert found is not None
-    assert (found.dtype, found.tolist()) == (np.float64, [[5], [6], [7]])
-    assert "are missing" in refusal(regression_targets, points(np.zeros((3, 2))))

@@ -58,7 +58,8 @@ def test_a_set_is_called_by_its_given_name_or_the_stem_of_its_file(tmp_path):
     assert load_points("digits32.npy", base=tmp_path).name == "digits32"
     assert load_points("my set (1).npy", base=tmp_path, name="test").name == "test"
     with pytest.raises(RequestError, match=r"'my_set_1=my set \(1\)\.npy'"):
-        load_points("my set (1).npy", base=tmp_path)
+        load_points("my set (1).npy", base=tmp_path, ood=True)
+    assert load_points("my set (1).npy", base=tmp_path).name == "my set (1)"
 
 
 def test_a_reference_may_carry_a_name(tmp_path):

@@ -121,3 +121,10 @@ def test_a_filter_that_loads_a_library_is_refused(tmp_path):
 def test_the_error_is_of_the_kind_that_the_caller_asks_for(tmp_path):
     with pytest.raises(DataError), open_hdf5(tmp_path / "no.h5", error=DataError):
         pass
+
+
+def test_a_file_that_the_process_has_open_already_can_be_read(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1, 2]
+    with h5py.File(tmp_path / "a.h5", "r"), open_hdf5(tmp_path / "a.h5") as again:
+        assert list(again["x"]) == [1, 2]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bnuq.code import BY_USER, NamedBy, names_a_file, remember, resolve_factory
+from bnuq.code import BY_USER, NamedBy, _Asking, names_a_file, resolve_factory
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
 
 
@@ -58,11 +58,6 @@ def test_trust_is_remembered_until_either_file_changes(folder, found):
     resolve_factory("net.py:make", base=folder, named_by=found)
 
 
-def test_what_bnuq_itself_wrote_can_be_remembered(folder, found):
-    remember(folder / "model.toml", folder / "net.py")
-    assert resolve_factory("net.py:make", base=folder, named_by=found)() == 1
-
-
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"trusted": [1]}', '{"trusted": 3}', "\x00"])
 def test_a_damaged_list_of_trusted_code_trusts_nothing(folder, found, tmp_path, content):
     (tmp_path / "config" / "bnuq").mkdir(parents=True)
@@ -85,15 +80,52 @@ def test_a_module_named_by_a_found_file_is_not_imported(folder, found):
     assert resolve_factory("evil_package.inner:make", base=folder, named_by=found, trust=True)() == 2
 
 
+def test_what_trusted_code_imports_from_its_folder_is_asked_for_too(folder, found):
+    (folder / "layers_beside.py").write_text("value = 2\n")
+    (folder / "late_beside.py").write_text("value = 3\n")
+    (folder / "net.py").write_text(
+        "import layers_beside as one\ndef make():\n    import late_beside as two\n    return one.value + two.value\n"
+    )
+    assert resolve_factory("net.py:make", base=folder, named_by=found, trust=True)() == 5
+    assert resolve_factory("net.py:make", base=folder, named_by=found)() == 5
+    for name in ("layers_beside.py", "late_beside.py"):
+        old = (folder / name).read_text()
+        (folder / name).write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n{old}")
+        with pytest.raises(UntrustedCodeError, match=f"{name}.*--trust-code"):
+            resolve_factory("net.py:make", base=folder, named_by=found)()
+        assert not (folder / "ran").exists()
+        (folder / name).write_text(old)
+    assert resolve_factory("net.py:make", base=folder, named_by=found)() == 5
+    assert not any(isinstance(finder, _Asking) for finder in sys.meta_path)
+
+
+@pytest.mark.parametrize("where", ["__init__.py", "inner.py", "beside.py"])
+def test_an_old_compiled_module_does_not_run_in_place_of_the_source_that_was_trusted(folder, found, where):
+    package = folder / "package_of_two"
+    package.mkdir()
+    (package / "__init__.py").write_text("one = 1\n")
+    (package / "beside.py").write_text("two = 1\n")
+    (package / "inner.py").write_text("from . import one\nfrom .beside import two\ndef make(): return one + two + 1\n")
+    with_old_compiled(package / where)
+    for trust in (True, False):
+        make = resolve_factory("package_of_two.inner:make", base=folder, named_by=found, trust=trust)
+        assert make() == 3
+    assert not any(name.startswith("package_of_two") for name in sys.modules)
+
+
+def with_old_compiled(path):
+    """Beside the source, bytecode of another source that claims to be of this one."""
+    true_source = path.read_text()
+    path.write_text(true_source.replace("1", "9"))
+    stamp = path.stat()
+    py_compile.compile(str(path))
+    path.write_text(true_source)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
 @pytest.mark.usefixtures("found")
 def test_an_old_compiled_file_does_not_run_in_place_of_the_source_that_was_hashed(folder):
-    net = folder / "net.py"
-    true_source = net.read_text()
-    net.write_text(true_source.replace("return 1", "return 9"))
-    stamp = net.stat()
-    py_compile.compile(str(net))
-    net.write_text(true_source)
-    os.utime(net, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with_old_compiled(folder / "net.py")
     assert resolve_factory("net.py:make", base=folder)() == 1
 
 

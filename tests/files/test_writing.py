@@ -20,6 +20,12 @@ def test_a_file_is_written_and_replaced_without_leftovers(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_name_of_255_bytes_in_longer_letters_is_written(tmp_path):
+    path = tmp_path / ("é" * 126 + ".h5")
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
 def test_an_exception_in_the_block_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     path = tmp_path / "r.h5"
     path.write_bytes(b"old")

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
 from bnuq.models.checkpoint import read_checkpoint
+from bnuq.models.pickles import survey_pickle
 
 STATE = trained_small().state_dict()
 
@@ -244,3 +246,29 @@ def test_arrays_folders_and_missing_files_are_told_by_what_they_are(tmp_path):
     assert_one_message(tmp_path / "a.npz", "it holds NumPy arrays")
     assert_one_message(tmp_path, "is a folder.*Name the file inside it")
     assert_one_message(tmp_path / "none.pt", "there is no such file")
+
+
+NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 leaves, in 402 bytes
+
+
+@pytest.mark.parametrize("protocol", [b"", b"\x80\x05"])
+def test_a_length_beyond_what_is_left_is_refused_before_it_is_allocated(protocol):
+    tracemalloc.start()
+    try:
+        for operation in (pickle.BYTEARRAY8, pickle.BINBYTES8, pickle.BINUNICODE8):
+            with pytest.raises((ValueError, EOFError, OverflowError)):
+                survey_pickle(protocol + operation + struct.pack("<Q", 2**30) + b"x.")
+        with pytest.raises((ValueError, EOFError)):
+            survey_pickle(protocol + pickle.LONG4 + struct.pack("<i", 2**30) + b"x.")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert survey_pickle(pickle.dumps(bytearray(b"whole"), protocol=5)).named == ()
+
+
+@pytest.mark.parametrize("where", ["name", "count"])
+def test_the_text_of_nested_tuples_is_never_made(where):
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+    held = {"name": NESTED + b"X\x03\x00\x00\x00cpuK\x01", "count": b"K\x01X\x03\x00\x00\x00cpu" + NESTED}
+    with pytest.raises(ValueError, match="tuple"):
+        survey_pickle(b"\x80\x02" + storage + held[where] + b"tQ.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from nets import resnet20, trained_small
+from nets import trained_small
 from torch import nn
 
 import bnuq
@@ -40,7 +40,6 @@ def test_the_record_tells_how_the_file_was_read(tmp_path):
     assert loaded.checkpoint.metadata == {"epoch": 4}
     assert "taken from its entry 'state_dict'" in texts(loaded)
     assert "the prefix 'module.' was taken off" in texts(loaded)
-    assert loaded.description.batchnorm_layers == 1
     assert loaded.description.parameters == 28 + 8 + 15
 
 
@@ -168,7 +167,6 @@ def test_loading_does_not_touch_the_global_generator(tmp_path):
 def test_the_description_counts_shared_parameters_once():
     layer = nn.Linear(3, 3)
     assert describe(nn.Sequential(layer, nn.BatchNorm1d(3), layer)).parameters == 12 + 6
-    assert describe(resnet20()).batchnorm_layers == 19
 
 
 published = pytest.mark.skipif("BNUQ_TEST_DATA" not in os.environ, reason="BNUQ_TEST_DATA does not name the data")
@@ -190,7 +188,7 @@ def test_resnet20_as_published_is_right_on_776_of_846_images():
 @pytest.mark.parametrize("name", ["fmnist_mlp_bn.pt", "mnist_mlp_bn.pt"])
 def test_the_published_mlps_load(name):
     loaded = load_model(Path(os.environ["BNUQ_TEST_DATA"]) / "checkpoints" / name, arch="nets:MLP")
-    assert loaded.description.batchnorm_layers == 4
+    assert sum(isinstance(layer, nn.BatchNorm1d) for layer in loaded.module.modules()) == 4
 
 
 @published

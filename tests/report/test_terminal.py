@@ -14,7 +14,7 @@ from bnuq.records import Caution, Figure
 from bnuq.report.plain import printable
 from bnuq.report.terminal import print_report, sparkline
 from bnuq.results import file as result_file
-from bnuq.results.result import Result
+from bnuq.results.result import ReferenceCheck, Result
 
 
 class Terminal(io.StringIO):
@@ -141,12 +141,13 @@ def test_cautions_and_notes_with_markup_are_shown_as_they_are(four_methods):
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_auroc(result: Result, value: float) -> Result:
-    """The result, with one AUROC everywhere."""
+def with_auroc(result: Result, value: float, half: float | None = 0.04) -> Result:
+    """The result, with one AUROC everywhere, and an interval of `half` to both sides of it."""
+    ends = {"low": None, "high": None, "se": None} if half is None else {"low": value - half, "high": value + half}
     methods = {}
     for name, method in result.methods.items():
         ood = {
-            s: {score: {k: replace(f, value=value) for k, f in figures.items()} for score, figures in scores.items()}
+            s: {score: {k: replace(f, value=value, **ends) for k, f in fs.items()} for score, fs in scores.items()}
             for s, scores in method.ood.items()
         }
         methods[name] = replace(method, ood=ood)
@@ -155,12 +156,44 @@ def with_auroc(result: Result, value: float) -> Result:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0.95, "is told apart well"), (0.8, "is partly told apart"), (0.6, "is hardly told apart"), (0.5, "is not told")],
+    [
+        (0.95, "is told apart well from the test set: AUROC 0.950 (0.91–0.99)"),
+        (0.8, "is partly told apart from the test set: AUROC 0.800"),
+        (0.6, "is hardly told apart from the test set: AUROC 0.600"),
+        (0.53, "is not told apart from the test set: AUROC 0.530"),
+        (0.2, "is taken for more familiar than the test set: AUROC 0.200"),
+    ],
 )
-def test_the_words_for_an_auroc_are_those_of_its_size(four_methods, value, words):
+def test_the_words_for_an_auroc_are_those_of_its_size_and_interval(four_methods, value, words):
     report = one_line(drawn(with_auroc(four_methods, value)))
     assert f"other {words}" in report
-    assert f"AUROC {value:.3f} at best, by the " in report
+    assert "the best of 14 scores" in report
+
+
+def test_an_auroc_without_an_interval_gets_no_verdict(four_methods):
+    assert "other cannot be judged from so few points: AUROC 0.950 by" in one_line(
+        drawn(with_auroc(four_methods, 0.95, None))
+    )
+
+
+def test_a_failed_reference_check_is_the_first_thing_said(four_methods):
+    check = ReferenceCheck(("bn",), np.array([9.0]), np.array([1.0]), np.array([0.4]), passed=False)
+    report = one_line(drawn(replace(four_methods, reference_check=check)))
+    assert "In short · Careful: the reference, or its pipeline, does not look like" in report
+
+
+def test_the_paired_error_of_a_likelihood_goes_by_group(four_methods):
+    def error(result: Result) -> float:
+        return float(re.search(r"mcbn explains .*? ± ([\d.]+)\)", one_line(drawn(result)))[1])
+
+    grouped = replace(four_methods.sets["test"], group=np.arange(four_methods.sets["test"].n) // 10)
+    pll = with_pll(four_methods, 0.1, 0.5)
+    steps = np.repeat([-0.5, 0.5], 10)
+    mcbn = pll.methods["mcbn"]
+    plain = pll.methods["deterministic"].sets["test"].points["pll"]
+    test = replace(mcbn.sets["test"], points={"pll": plain + 0.1 + np.resize(steps, len(plain))})
+    result = replace(pll, methods=pll.methods | {"mcbn": replace(mcbn, sets=mcbn.sets | {"test": test})})
+    assert error(replace(result, sets=result.sets | {"test": grouped})) > 2 * error(result)
 
 
 def with_pll(result: Result, change: float, spread: float) -> Result:

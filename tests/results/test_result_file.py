@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import resource
 import shutil
@@ -19,6 +20,7 @@ from bnuq.errors import ResultError
 from bnuq.records import Figure
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
+from bnuq.results.spool import Spool
 from bnuq.run import Options, resolve
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
@@ -42,7 +44,8 @@ def test_the_tree_is_the_documented_one(written):
     expected = {"sets/test/label": (60,), "sets/test/point": (60,), "observed_data/test": (60,)}
     for name, n in SETS.items():
         for method in METHODS:
-            scores = ("mutual_information", "predictive_entropy", "expected_entropy", "max_probability", "predicted")
+            scores = ("predictive_entropy", "expected_entropy", "max_probability", "predicted")
+            scores += ("mutual_information", "variation_ratio") if method in SAMPLED else ()
             expected |= {f"methods/{method}/{name}/{score}": (n,) for score in scores}
         expected |= {f"posterior_predictive/{method}_{name}": (1, T, n, K) for method in SAMPLED}
     for method in METHODS:
@@ -58,7 +61,9 @@ def test_the_tree_is_the_documented_one(written):
     }
     expected |= {f"reference_check/{key}": (1,) for key in ("layer", "mean", "log_variance", "expected")}
     rows = found["figures/value"]
-    expected |= {f"figures/{key}": rows for key in ("method", "set", "score", "metric", "se", "mc_se", "low", "high")}
+    expected |= {
+        f"figures/{key}": rows for key in ("method", "set", "score", "metric", "unit", "se", "mc_se", "low", "high")
+    }
     expected |= {"figures/jackknife": (*rows, T), "figures/bootstrap": (*rows, 100)}
     assert expected.items() <= found.items()
     assert not any(f"log_likelihood/deterministic_{name}" in found for name in SETS)
@@ -67,18 +72,24 @@ def test_the_tree_is_the_documented_one(written):
     assert groups == documented
 
 
-def test_every_data_set_has_scales_on_all_its_axes_and_scores_have_units(written):
+def test_every_data_set_has_scales_on_all_its_axes_and_every_number_has_units(written):
     with h5py.File(written.path) as file:
         bare = []
 
         def look(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and not item.is_scale:
                 bare.extend(f"{name}[{axis}]" for axis in range(item.ndim) if not len(item.dims[axis]))
+            if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu" and "units" not in item.attrs:
+                bare.append(name)
 
         file.visititems(look)
         assert bare == []
         assert file["methods/mcbn/test/mutual_information"].attrs["units"] == "nats"
         assert file["methods/mcbn/test/max_probability"].attrs["units"] == "1"
+        assert file["methods/mcbn/test/brier"].attrs["units"] == "squared probability"
+        assert file["statistics/layer000/mean"].attrs["units"] == "activation units"
+        rows = zip(file["figures/metric"].asstr()[()], file["figures/unit"].asstr()[()], strict=True)
+        assert {("pll", "nats"), ("accuracy", "1"), ("brier", "squared probability"), ("auroc", "1")} <= set(rows)
         assert file["log_likelihood/mcbn_test"].attrs["units"] == "nats"
         assert file["log_likelihood/mcbn_test"].dims[1][0].name == "/log_likelihood/draw"
 
@@ -221,7 +232,9 @@ def test_errors_over_points_go_by_group(tmp_path):
     np.savez(tmp_path / "twice.npz", x=np.repeat(x, 2, 0), y=np.repeat(y, 2))
     np.savez(tmp_path / "grouped.npz", x=np.repeat(x, 2, 0), y=np.repeat(y, 2), group=np.repeat(np.arange(30), 2))
     found = {
-        name: small_run.evaluated(tmp_path, test=f"{name}.npz", ood=(), methods=(), out=Path(f"{name}.h5"))
+        name: small_run.evaluated(
+            tmp_path, test=f"{name}.npz", ood=(), methods=("deterministic",), out=Path(f"{name}.h5")
+        )
         for name in ("once", "twice", "grouped")
     }
     errors = {n: r.methods["deterministic"].sets["test"].figures["pll"].se for n, r in found.items()}
@@ -237,7 +250,7 @@ def test_errors_over_points_go_by_group(tmp_path):
 
 def test_a_writer_that_dies_leaves_the_old_file(written, tmp_path, monkeypatch):
     path = tmp_path / "r.h5"
-    path.write_bytes(b"old")
+    old = small_run.old_result(path)
 
     def dies(*_):
         raise KeyboardInterrupt
@@ -248,7 +261,7 @@ def test_a_writer_that_dies_leaves_the_old_file(written, tmp_path, monkeypatch):
             result = written if stage == "_lay_out" else with_samples(written)
             with pytest.raises(KeyboardInterrupt):
                 result_file.write(result, path)
-        assert path.read_bytes() == b"old"
+        assert path.read_bytes() == old
         assert list(tmp_path.iterdir()) == [path]
 
 
@@ -256,6 +269,7 @@ class Kept:
     """Raw samples in memory."""
 
     shape = (T, small_run.TEST, K)
+    dtype = np.dtype(np.float32)
 
     def blocks(self):
         yield 0, np.zeros(self.shape, np.float32)
@@ -368,6 +382,58 @@ def test_options_in_a_result_file_cannot_give_leave_to_run_code(copy, tmp_path):
         file.attrs["run"] = json.dumps(run)
     with pytest.raises(RequestError, match=r"copy\.h5: options\.trust_code is not known"):
         resolve_again(dict(result_file.read(copy).run), copy, Options(), folder=tmp_path)
+
+
+def test_what_is_no_result_is_never_replaced(written, tmp_path):
+    """Neither data, nor HDF5 of somebody else's, nor a bank of bnuq's own."""
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["x"] = np.arange(3)
+        file.attrs["format"] = 1
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    (tmp_path / "empty.h5").touch()
+    for name in ("foreign.h5", "x.npy", "empty.h5"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(ResultError, match=f"{name} is not a result of bnuq; name another file to write"):
+            result_file.write(written, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_path_that_is_not_utf_8_comes_back_as_it_was(written, tmp_path):
+    odd = os.fsdecode(b"/home/caf\xe9/model.pt")
+    model, run = dict(written.model) | {"path": odd}, dict(written.run) | {"model": {"checkpoint": odd}}
+    result = dataclasses.replace(written, model=model, run=run, methods=without_samples(written))
+    result_file.write(result, tmp_path / "r.h5")
+    read = result_file.read(tmp_path / "r.h5")
+    assert read.model["path"] == read.run["model"]["checkpoint"] == odd
+
+
+def without_samples(result: Result):
+    return {
+        name: dataclasses.replace(m, sets={s: dataclasses.replace(o, samples=None) for s, o in m.sets.items()})
+        for name, m in result.methods.items()
+    }
+
+
+def test_samples_are_kept_in_the_precision_they_were_computed_in(folder, tmp_path):
+    large = np.full((2, 3, 4), 1e300)
+    with Spool(tmp_path) as spool:
+        spool.append(large)
+        ((_, block),) = spool.blocks()
+        np.testing.assert_array_equal(block, large)
+    options = {"precision": "float64", "methods": ("mcdo",), "save_samples": True, "limit": 10}
+    result = small_run.evaluated(folder, out=Path("wide.h5"), **options)
+    with h5py.File(result.path) as file:
+        assert file["posterior_predictive/mcdo_test"].dtype == np.float64
+
+
+def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder):
+    result = small_run.evaluated(folder, out=Path("single.h5"), methods=("mcdo",), samples=1, limit=10)
+    read = result_file.read(result.path)
+    for method in read.methods.values():
+        assert not {"mutual_information", "variation_ratio"} & {
+            *method.sets["test"].figures,
+            *method.sets["test"].points,
+        }
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
@@ -200,3 +202,21 @@ def test_a_part_of_a_bank_keeps_its_rows():
     part = omega[1:3]
     assert part.samples == 2 and np.array_equal(part.indices, omega.indices[1:3])
     assert np.array_equal(part.layers[1].var, omega.layers[1].var[1:3])
+
+
+def test_one_draw_of_a_bank_is_a_bank():
+    net, omega = drawn()
+    assert [one.samples for one in omega] == [1] * 4
+    assert np.array_equal(omega[-1].layers[1].var, omega.layers[1].var[3:])
+    assert bnuq.predict(net, zoo.points("2d", 3), omega[0]).shape == (1, 3, 3)
+    with pytest.raises(IndexError):
+        omega[4]
+    with pytest.raises(TypeError):
+        omega["first"]
+
+
+def test_more_than_a_thousand_layers_keep_their_order(tmp_path):
+    names = [f"bn{number}" for number in range(1002)]
+    one = LayerStatistics("", 1e-5, np.zeros((1, 1)), np.ones((1, 1)), np.full(1, 4))
+    BatchStatistics(tuple(replace(one, name=name) for name in names), "f", 4).save(tmp_path / "bank.h5")
+    assert [m.name for m in BatchStatistics.load(tmp_path / "bank.h5").layers] == names

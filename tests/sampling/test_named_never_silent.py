@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
-from bnuq.errors import SamplingError
+from bnuq.errors import RequestError, SamplingError
 from bnuq.sampling.sites import Sites, find_sites
 
 
@@ -333,3 +333,43 @@ def test_a_layer_without_running_statistics_that_omega_does_not_hold_is_refused(
     omega = bnuq.draw(net, x, samples=2, batch_size=4, layers="first:1") if how == "a part of omega" else None
     with pytest.raises(SamplingError, match="BatchNorm 2 keeps no running statistics"):
         bnuq.predict(net, x, omega, dropout=None if omega else bnuq.Dropout(2))
+
+
+def test_no_layers_are_refused():
+    with pytest.raises(RequestError, match="layers is empty"):
+        bnuq.draw(zoo.made("nested"), zoo.points("nested", 9), samples=2, batch_size=4, layers=[])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**64, 1.5])
+def test_what_is_no_seed_is_refused(seed):
+    with pytest.raises(SamplingError, match=f"seed is {seed}; expected a whole number from 0"):
+        bnuq.draw(zoo.made("nested"), zoo.points("nested", 9), samples=2, batch_size=4, seed=seed)
+    with pytest.raises(SamplingError, match=f"seed is {seed}; expected a whole number from 0"):
+        bnuq.Dropout(2, seed=seed)
+
+
+def test_no_points_and_no_chunk_are_refused():
+    net, x = zoo.made("nested"), zoo.points("nested", 9)
+    omega = bnuq.draw(net, x, samples=2, batch_size=4, seed=2**63 - 1)
+    with pytest.raises(SamplingError, match="there are no points to run the network on"):
+        bnuq.predict(net, x[:0], omega)
+    for size in (0, -3):
+        with pytest.raises(SamplingError, match=f"chunk_size is {size}; expected a whole number of at least 1"):
+            bnuq.predict(net, x, omega, chunk_size=size)
+
+
+def test_inputs_come_in_the_networks_dtype_whatever_theirs_was():
+    net, wide = zoo.made("nested", torch.float32), zoo.points("nested", 9)
+    omega = bnuq.draw(net, wide.numpy(), samples=2, batch_size=4)
+    assert omega.layers[0].mean.dtype == "float32"
+    found = bnuq.predict(net, wide.numpy(), omega)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, bnuq.predict(net, wide.float(), omega))
+
+
+def test_mini_batches_may_be_arrays_and_nothing_else():
+    net, x = zoo.made("nested"), zoo.points("nested", 8)
+    one, two = (bnuq.statistics_of(net, batches) for batches in ([x, x], x.numpy()[None].repeat(2, 0)))
+    assert (one.layers[2].mean == two.layers[2].mean).all()
+    with pytest.raises(SamplingError, match="would be given a list; expected a tensor or an array"):
+        bnuq.statistics_of(net, [[x, torch.zeros(8)]])  # as a DataLoader with labels gives them

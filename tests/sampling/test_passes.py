@@ -335,3 +335,60 @@ def test_omega_and_dropout_together_are_both_at_work():
     assert not torch.equal(both, bnuq.predict(net, x, dropout=dropout))
     for size in (1, 4):
         assert_close(bnuq.predict(net, x, omega, dropout=dropout, chunk_size=size), both, **EXACT)
+
+
+def normalized(norm: nn.BatchNorm1d, x: Tensor, omega: bnuq.BatchStatistics, t: int) -> Tensor:
+    """The only BatchNorm of a network by draw t of ω, by hand."""
+    (layer,) = omega.layers
+    mean, var = torch.from_numpy(layer.mean[t]), torch.from_numpy(layer.var[t])
+    return F.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
+
+
+@pytest.mark.parametrize("points", [20, 300])
+def test_a_recurrent_network_before_the_first_draw_takes_the_path_it_takes(points):
+    # torch prepares the LSTM's hidden state differently when it is handed the tensors of an earlier pass
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.norm, self.out = nn.LSTM(8, 16, batch_first=True), nn.BatchNorm1d(16), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.norm(self.read(x)[0][:, -1]))
+
+    net, x = zoo.settled(Recurrent, (5, 8)), zoo.points((5, 8), points)
+    omega = bnuq.draw(net, x, samples=3, batch_size=8)
+    with torch.no_grad():
+        hidden = net.read(x)[0][:, -1]
+        expected = [
+            net.out(
+                F.batch_norm(hidden, *(torch.from_numpy(v[t]) for v in (m.mean, m.var)), net.norm.weight, net.norm.bias)
+            )
+            for m in omega.layers
+            for t in range(3)
+        ]
+    torch.testing.assert_close(bnuq.predict(net, x, omega), torch.stack(expected))
+
+
+def test_a_network_that_remembers_its_calls_is_run_whole_in_every_pass():
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.out, self.calls = nn.BatchNorm1d(4), nn.Linear(4, 3), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            for _ in range(self.calls):
+                x = x * 0.5 + x * 0.5
+            return self.out(self.norm(x))
+
+    net, x = zoo.settled(Remembers, (4,)), zoo.points((4,), 12)
+    omega = bnuq.draw(net, x, samples=3, batch_size=8)
+    with torch.no_grad():
+        (m,) = omega.layers
+        expected = [
+            net.out(
+                F.batch_norm(x, torch.from_numpy(m.mean[t]), torch.from_numpy(m.var[t]), net.norm.weight, net.norm.bias)
+            )
+            for t in range(3)
+        ]
+    torch.testing.assert_close(bnuq.predict(net, x, omega), torch.stack(expected))

@@ -144,3 +144,26 @@ def test_dead_channels_are_left_out():
     check = reference_check(bank, [site], population=1000)
     assert np.isfinite(check.mean).all() and np.isfinite(check.log_variance).all()
     assert check.mean[0] < 1
+
+
+class Twice(nn.Module):
+    """One BatchNorm called on two activations: its running statistics mix both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(8, 30), nn.BatchNorm1d(30), nn.Linear(30, 30)
+        self.own = nn.BatchNorm1d(30)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(torch.relu(self.norm(self.second(torch.relu(self.norm(self.first(x)))))))
+
+
+def test_a_layer_called_twice_is_left_out_because_its_running_statistics_mix_both_calls():
+    net, train = Twice(), data(6000, 0)
+    with torch.no_grad():
+        for _ in range(4):
+            for rows in torch.randperm(len(train), generator=torch.Generator().manual_seed(1)).split(M)[:-1]:
+                net(train[rows])
+    check = check_of(net.eval(), train, train_batch_size=M)
+    assert check.layers == ("own",)
+    assert check.passed

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError
+from bnuq.files.limits import declares_too_much
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _TARGETS = ("y", "labels", "target", "targets", "Y")
-_MOST_EXPANSION = 1100  # deflate's limit is 1032
-_ALWAYS_ALLOWED = 2**30
 
 
 def named_contents(path: Path, names: Iterable[str], read: Callable[[str], NDArray[Any]]) -> Contents:
@@ -42,7 +41,7 @@ def named_contents(path: Path, names: Iterable[str], read: Callable[[str], NDArr
 
 def check_declared(path: Path, declared: int, stored: int) -> None:
     """Raise DataError where `stored` compressed bytes cannot, in good faith, hold `declared` ones."""
-    if declared > max(_MOST_EXPANSION * stored, _ALWAYS_ALLOWED):
+    if declares_too_much(declared, stored=stored):
         raise DataError(f"{path}: declares {declared:.3g} bytes of data in {stored} bytes; it is damaged or hostile.")
 
 

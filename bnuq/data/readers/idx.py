@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import array_bytes, check_declared, readable
 from bnuq.errors import DataError
-from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.content import is_file, kind_of, what_is_wrong_with
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -34,7 +34,7 @@ def _labels_beside(path: Path) -> Path | None:
     if name == path.name:
         return None
     others = (name, name.removesuffix(".gz") if name.endswith(".gz") else name + ".gz")
-    return next((path.with_name(other) for other in others if path.with_name(other).is_file()), None)
+    return next((path.with_name(other) for other in others if is_file(path.with_name(other))), None)
 
 
 def _read_array(path: Path) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import check_declared, named_contents, readable
+from bnuq.data.readers.common import array_bytes, check_declared, named_contents, readable
 from bnuq.data.readers.hdf5 import read_dataset, top_level_datasets
 from bnuq.errors import DataError
 from bnuq.files.content import kind_of
@@ -41,7 +41,8 @@ def _read_version_5(path: Path) -> Contents:
             shape, kind = there[name]
             if kind not in _NUMBERS:
                 raise DataError(f"{path}: {name} holds a MATLAB {kind}; expected an array of numbers.")
-            check_declared(path, int(np.prod([int(size) for size in shape], dtype=object)), path.stat().st_size)
+            dtype = np.dtype("bool" if kind == "logical" else kind)  # numpy knows single and double by these names
+            check_declared(path, array_bytes(map(int, shape), dtype), path.stat().st_size)
             return np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
 
         return named_contents(path, there, read)

@@ -1,0 +1,32 @@
+"""The global random generators, left as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def generators_restored() -> Iterator[None]:
+    """Whatever is drawn inside, the generators of Python, numpy and torch (CPU, CUDA, MPS) come out unmoved."""
+    states: list[tuple[Callable[[Any], object], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+        (np.random.set_state, np.random.get_state()),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            states.append((partial(torch.cuda.set_rng_state, device=device), torch.cuda.get_rng_state(device)))
+    if torch.backends.mps.is_available():
+        states.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
+    try:
+        yield
+    finally:
+        for restore, state in states:
+            restore(state)

@@ -1,0 +1,58 @@
+"""What the user should know before trusting a figure is said, and said only where it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+import torch
+
+SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
+UNTRACKED = small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, track_running_stats=False)")
+
+
+def codes(folder: Path, **options: object) -> set[str]:
+    return {caution.code for caution in small_run.evaluated(folder, **options).cautions}
+
+
+def test_a_network_that_ends_in_a_softmax_is_told_of(tmp_path):
+    small_run.write(tmp_path)
+    assert "softmax-outputs" not in codes(tmp_path)
+    (tmp_path / "net.py").write_text(SOFTMAX)
+    assert "softmax-outputs" in codes(tmp_path)
+
+
+def test_leaving_out_what_was_not_asked_for_is_no_cause_for_caution(tmp_path):
+    small_run.write(tmp_path)
+    assert codes(tmp_path, methods=("deterministic",)) <= {"reference-unchecked"}
+
+
+def test_a_network_without_running_statistics_has_no_evaluation_mode_of_its_own_and_that_is_said(tmp_path):
+    small_run.write(tmp_path)
+    (tmp_path / "net.py").write_text(UNTRACKED)
+    weights = torch.load(tmp_path / "model.pt", weights_only=True)
+    kept = {name: value for name, value in weights.items() if name.rpartition(".")[2] in ("weight", "bias")}
+    torch.save(kept, tmp_path / "model.pt")
+    assert "deterministic-from-reference" in codes(tmp_path, methods=("mcbn", "mcbn+mcdo"))
+
+
+def test_one_point_or_one_group_is_too_few(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as held:
+        arrays = dict(held)
+    np.savez(tmp_path / "test.npz", **arrays, group=np.zeros(len(arrays["x"]), dtype=int))
+    assert "too-few-points" in codes(tmp_path)
+
+
+def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
+    # the first point is dead to dropout: behind the ReLU nothing of it is left
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as held:
+        arrays = {name: values.copy() for name, values in held.items()}
+    arrays["x"][0] = -100.0
+    np.savez(tmp_path / "test.npz", **arrays)
+    whole, single = (small_run.evaluated(tmp_path, methods=("mcdo",), chunk_size=size) for size in (None, 1))
+    found = [one.methods["mcdo"].sets["test"].figures["pll"].value for one in (whole, single)]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

@@ -25,7 +25,7 @@ from typing import Any
 
 from bnuq.errors import BnuqError, RequestError, ResultError, UntrustedCodeError
 from bnuq.files.content import sha256_of_file
-from bnuq.files.folders import config_folder
+from bnuq.files.folders import config_folder, expanded
 from bnuq.files.writing import write_bytes
 
 
@@ -54,7 +54,7 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
         raise RequestError(f"{spec!r} names no code; expected file.py:function or package.module:function.")
     if not names_a_file(spec):
         return _from_module(spec, place, function, base=base, named_by=named_by, trust=trust)
-    path = (base / Path(place).expanduser()).resolve()
+    path = (base / expanded(place)).resolve()
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -20,6 +20,7 @@ from msgspec import Meta
 from bnuq.code import BY_USER, NamedBy, names_a_file
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
+from bnuq.files.folders import expanded
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
 Precision = Literal["float32", "float64"]
@@ -250,7 +251,7 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
         assert path is not None
         if spoken.model.checkpoint is None:
             raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
-        checkpoint = base / Path(spoken.model.checkpoint).expanduser()
+        checkpoint = base / expanded(spoken.model.checkpoint)
     run = _merged(spoken, options, checkpoint=checkpoint, base=base, named_by=named_by, folder=folder, run_file=path)
     return replace(run, run_file_was_found=found and path is not None)
 
@@ -347,7 +348,7 @@ def _merged(
         chunk_size=options.chunk_size,
         limit=options.limit,
         save_samples=options.save_samples,
-        data_root=None if options.data_root is None else folder / options.data_root.expanduser(),
+        data_root=None if options.data_root is None else folder / expanded(options.data_root),
         trust_pickle=options.trust_pickle,
         trust_code=options.trust_code,
         run_file=run_file,
@@ -364,7 +365,7 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
                 "Name a checkpoint (bnuq evaluate model.pt) or a run file (bnuq evaluate model.toml)."
             )
         return path, None, True
-    path = folder / Path(model).expanduser()
+    path = folder / expanded(model)
     if path.suffix.lower() == ".toml":
         if not is_file(path):
             raise RequestError(f"{model}: there is no such run file.")
@@ -513,7 +514,7 @@ def _absolute(named: Named | None) -> str | None:
     """The text of a reference or a factory with its path, where it has one, made absolute."""
     if named is None:
         return None
-    whole = named.base / Path(named.text).expanduser()
+    whole = named.base / expanded(named.text)
     if exists(whole):  # a path with a = in it is a path
         return str(whole)
     name, equals, text = named.text.partition("=")
@@ -521,7 +522,7 @@ def _absolute(named: Named | None) -> str | None:
         name, text = "", named.text
     place, colon, function = text.rpartition(":")
     path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
-    absolute = named.base / Path(path).expanduser()
+    absolute = named.base / expanded(path)
     return f"{name}{equals}{absolute}{tail}" if exists(absolute) else named.text
 
 

@@ -15,6 +15,7 @@ def command(
     """List the data sets that are known by name: their splits, where each lies or would be looked for, and source."""
     from bnuq.data.known import data_roots, known_sets, places
     from bnuq.files.content import exists
+    from bnuq.files.folders import expanded
 
     roots = data_roots(data_root)
     typer.echo("NAME:SPLIT names a set wherever a reference is expected, as in --test cifar10:test.")
@@ -30,7 +31,7 @@ def command(
     typer.echo("\nLooked for below these folders, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
     chosen = os.environ.get("BNUQ_DATA")
-    named.append(f"{Path(chosen).expanduser()}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
+    named.append(f"{expanded(chosen)}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
     named.append(f"{roots[-1]}  (cache)")
     for place in named:
         typer.echo(f"  {place}")

@@ -11,6 +11,7 @@ import typer
 
 from bnuq.errors import RequestError
 from bnuq.files.content import exists
+from bnuq.files.folders import expanded
 from bnuq.run import Options, Precision, Run, resolve, resolve_again
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
@@ -133,7 +134,7 @@ def _listed(values: list[str] | None) -> tuple[str, ...] | None:
 
 
 def _is_there(name: str) -> bool:
-    return bool(name) and exists(Path(name).expanduser())
+    return bool(name) and exists(expanded(name))
 
 
 def _samples(text: str | None) -> int | None:

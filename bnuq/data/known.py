@@ -19,7 +19,7 @@ from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.tables import read_csv
 from bnuq.errors import DataError
 from bnuq.files.content import exists
-from bnuq.files.folders import cache_folder
+from bnuq.files.folders import cache_folder, expanded
 
 Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
 
@@ -52,7 +52,7 @@ def known_set(reference: str) -> KnownSet | None:
 def data_roots(data_root: Path | None = None) -> tuple[Path, ...]:
     """The folders that known sets are looked for in, in order: `--data-root`, `$BNUQ_DATA`, the user's cache folder."""
     chosen = os.environ.get("BNUQ_DATA")
-    return (*([data_root] if data_root else []), *([Path(chosen).expanduser()] if chosen else []), cache_folder())
+    return (*([data_root] if data_root else []), *([expanded(chosen)] if chosen else []), cache_folder())
 
 
 def places(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Iterator[tuple[Form, Path]]:

@@ -22,6 +22,7 @@ from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
+from bnuq.files.folders import expanded
 
 _RESERVED = frozenset({"test", "train", "validation"})
 _FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
@@ -48,7 +49,7 @@ def load_points(
     UntrustedCodeError where a found file names code (see `bnuq.code`).
     """
     base = base or Path()
-    path = base / Path(reference).expanduser()
+    path = base / expanded(reference)
 
     def called(own_name: str) -> str:
         return set_name(name or own_name, reference=reference, reserved=True) if ood else name or own_name
@@ -70,7 +71,7 @@ def load_points(
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:
     """(name, reference) of `NAME=REF`, (None, text) of a plain one; an existing path with a = in it is a path."""
     name, equals, reference = text.partition("=")
-    if not equals or "/" in name or "\\" in name or exists((base or Path()) / Path(text).expanduser()):
+    if not equals or "/" in name or "\\" in name or exists((base or Path()) / expanded(text)):
         return None, text
     if not reference:
         raise RequestError(f"{text}: names nothing after the =; expected NAME=REF.")

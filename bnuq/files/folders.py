@@ -24,3 +24,11 @@ def _folder(variable: str, usual: str, *, mac: str, windows: str) -> Path:
     if sys.platform == "win32" and os.environ.get(windows):
         return Path(os.environ[windows]) / "bnuq"
     return Path.home() / (mac if sys.platform == "darwin" else usual) / "bnuq"
+
+
+def expanded(path: str | Path) -> Path:
+    """`path` with a leading ~ or ~user resolved; as it stands where there is no such user, which is then not found."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)

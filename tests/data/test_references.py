@@ -90,6 +90,9 @@ def stream():
     for k in range(3): yield np.full((2, 2), k)
 def uneven(): return [np.zeros((3, 2)), np.zeros((3, 4))]
 def half(): return [(np.zeros((3, 2)), np.arange(3)), np.zeros((3, 2))]
+def arrays(): return np.arange(6.0).reshape(3, 2), np.array([2, 1, 0])
+def named(): return {"x": np.arange(6.0).reshape(3, 2), "y": np.array([2, 1, 0])}
+def pairs(): return [(np.array([0.0, 1.0]), 2), (np.array([2.0, 3.0]), 1), (np.array([4.0, 5.0]), 0)]
 def nothing(): return []
 def number(): return 3
 def broken(): return [1 / 0]
@@ -121,8 +124,8 @@ def test_a_factory_gives_a_dataset_or_batches(factories):
     assert points.targets is None
 
 
-def test_torch_datasets_and_loaders_become_arrays(factories):
-    for name in ("torch_set", "loader"):
+def test_datasets_loaders_pairs_and_whole_arrays_become_points(factories):
+    for name in ("torch_set", "loader", "arrays", "named", "pairs"):
         points = load_points(f"points.py:{name}", base=factories)
         assert points.raw(slice(None)).tolist() == [[0, 1], [2, 3], [4, 5]]
         assert points.targets is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bnuq.errors import ResultError
+from bnuq.files.folders import expanded
 from bnuq.files.writing import replaced, write_bytes
 
 
@@ -104,3 +105,8 @@ def test_a_read_only_folder_is_told_in_words(tmp_path, monkeypatch):
 
 
 _ROOT = Path(__file__).parents[2]
+
+
+def test_an_unknown_home_is_a_path_that_is_not_there():
+    assert expanded("~nobody-of-that-name/x") == Path("~nobody-of-that-name/x")
+    assert expanded("~/x") == Path.home() / "x"

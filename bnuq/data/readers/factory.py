@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from bnuq.errors import DataError
 
 
 def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
-    """All points that the factory's Dataset holds, or its batches joined; tensors become arrays."""
+    """All points that the factory's Dataset holds, or its batches joined, or the arrays that it gives; tensors become
+    arrays."""
     made = factory()
     with told_as_one_message(spec):
+        if (arrays := _whole_arrays(made)) is not None:
+            return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None, notes=(f"read from {spec}",))
         single = _gives_single_points(made)
-        if single and hasattr(made, "__getitem__"):
+        if single and hasattr(made, "__getitem__") and hasattr(made, "__len__"):
             pieces = [_parts(made[index]) for index in range(len(made))]
         elif isinstance(made, Iterable):
             pieces = [_parts(piece) for piece in made]
@@ -35,8 +38,20 @@ def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
     return Contents(joined[0], joined[1] if len(joined) > 1 else None, notes=(f"read from {spec}",))
 
 
+def _whole_arrays(made: Any) -> tuple[NDArray[Any], ...] | None:
+    """(x,) or (x, y) where the factory gives whole arrays: under these names, or as a tuple of two of one length."""
+    if isinstance(made, Mapping) and "x" in made:
+        return tuple(_array(made[name]) for name in ("x", "y") if name in made)
+    if isinstance(made, tuple) and len(made) == 2 and all(hasattr(part, "ndim") for part in made):
+        x, y = map(_array, made)
+        return (x, y) if x.ndim > y.ndim >= 1 and len(x) == len(y) else None
+    return None
+
+
 def _gives_single_points(made: Any) -> bool:
     """Told without importing torch: whoever made a Dataset has imported it."""
+    if isinstance(made, Sequence) and made and isinstance(made[0], tuple | list) and len(made[0]) == 2:
+        return _array(made[0][1]).ndim == 0  # a list of (input, label) pairs
     if any(kind.__name__ == "IterableDataset" for kind in type(made).__mro__):
         return True
     return hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, Sequence)

@@ -21,7 +21,7 @@ from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
 from bnuq.results.spool import Spool
-from bnuq.run import Run
+from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.passes import Engine, Evaluation, Interception, default_chunk
@@ -31,8 +31,6 @@ from bnuq.stages.material import Material, Pipeline, load_material
 from bnuq.stages.plan import Plan, device_named, plan
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.reference_check import cautions as reference_cautions
-
-DETERMINISTIC = "deterministic"
 
 
 def evaluate(run: Run, *, progress: Progress = silent) -> Result:
@@ -86,7 +84,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 "classes": todo.classes,
                 "batchnorm_layers": len(todo.sites.batchnorms),
                 "dropout_layers": len(todo.sites.dropouts),
-                "parameters": loaded.description.parameters,
+                "parameters": loaded.parameters,
             },
             sampling={
                 "samples": run.samples,

@@ -23,6 +23,7 @@ from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+DETERMINISTIC: Method = "deterministic"  # always runs, and first
 Precision = Literal["float32", "float64"]
 Task = Literal["classification", "regression", "segmentation"]
 
@@ -212,7 +213,7 @@ class Run:
             "train_batch_size": self.train_batch_size,
         }
         sampling = {
-            "methods": None if self.methods is None else self.methods or ("deterministic",),
+            "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "samples": self.samples,
             "batch_size": self.batch_size,
             "layers": self.layers,
@@ -489,7 +490,7 @@ def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
     for method in methods:
         if method not in known:
             raise RequestError(f"method {method!r} is not known; expected one of {', '.join(known)}.")
-    return tuple(m for m in dict.fromkeys(methods) if m != "deterministic")  # pyright: ignore[reportReturnType]
+    return tuple(m for m in dict.fromkeys(methods) if m != DETERMINISTIC)  # pyright: ignore[reportReturnType]
 
 
 def _device(text: str) -> str:

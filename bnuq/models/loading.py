@@ -27,13 +27,6 @@ _COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
-class Description:
-    """A network in figures: trainable and other parameters."""
-
-    parameters: int
-
-
-@dataclass(frozen=True)
 class LoadedModel:
     """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
 
@@ -43,7 +36,7 @@ class LoadedModel:
     module: nn.Module
     checkpoint: Checkpoint
     arch: str | None
-    description: Description
+    parameters: int
     notes: tuple[str, ...] = ()
 
 
@@ -52,29 +45,19 @@ def load(
     *,
     arch: str | None = None,
     arch_args: Mapping[str, Any] | None = None,
-    trust_pickle: bool = False,
     base: Path | None = None,
-    named_by: NamedBy = BY_USER,
-    trust_code: bool = False,
+    trust_pickle: bool = False,
 ) -> nn.Module:
     """The trained network, in evaluation mode on the CPU: the weights of `path` in the architecture that `arch` names.
 
     `arch` is file.py:factory (from `base`, the working folder by default), package.module:factory, timm:NAME or
-    torchvision:NAME; `arch_args` are the factory's keyword arguments. Nothing is unpickled without `trust_pickle`;
-    the code that `arch` names runs, unless it was `named_by` a file that was merely found, and no `trust_code` given.
+    torchvision:NAME; `arch_args` are the factory's keyword arguments. The code that `arch` names runs; nothing is
+    unpickled without `trust_pickle`.
 
     Raises ModelError for a file or architecture that cannot be used or do not fit, RequestError where `arch` is
-    missing or wrong, UntrustedCodeError where code would have to run that the user did not name.
+    missing or wrong, UntrustedCodeError where a pickle's code would have to run.
     """
-    return load_model(
-        path,
-        arch=arch,
-        arch_args=arch_args,
-        trust_pickle=trust_pickle,
-        base=base,
-        named_by=named_by,
-        trust_code=trust_code,
-    ).module
+    return load_model(path, arch=arch, arch_args=arch_args, base=base, trust_pickle=trust_pickle).module
 
 
 def load_model(
@@ -87,7 +70,10 @@ def load_model(
     named_by: NamedBy = BY_USER,
     trust_code: bool = False,
 ) -> LoadedModel:
-    """What `load` gives, with the facts about the checkpoint and the notes that a report shows."""
+    """What `load` gives, with the facts about the checkpoint and the notes that a report shows.
+
+    The code that `arch` names does not run where it was `named_by` a file that was merely found, unless `trust_code`.
+    """
     checkpoint = read_checkpoint(path, trust_pickle=trust_pickle)
     if checkpoint.module is not None:
         module, notes = _unwrapped(checkpoint.module), []
@@ -106,14 +92,14 @@ def load_model(
         module=module.eval(),
         checkpoint=replace(checkpoint, state=None, module=None),
         arch=arch,
-        description=describe(module),
+        parameters=parameters_of(module),
         notes=tuple(f"{checkpoint.path}: {note}." for note in notes),
     )
 
 
-def describe(module: nn.Module) -> Description:
+def parameters_of(module: nn.Module) -> int:
     """How many parameters a network has; shared ones count once."""
-    return Description(parameters=sum(p.numel() for p in module.parameters() if not is_lazy(p)))
+    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -21,6 +21,7 @@ from bnuq.metrics import METRICS, SCORES, standard_error
 from bnuq.records import Direction, Figure
 from bnuq.report.plain import printable
 from bnuq.results.result import MethodResult, Result
+from bnuq.run import DETERMINISTIC
 
 _ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
 _NAMES = {  # in the order of the table: as shown, and where there is little room
@@ -42,7 +43,6 @@ _OOD_COLUMNS = {
     "fpr95": "FPR95",
     "fpr95_id_positive": "FPR95*",
 }
-_DETERMINISTIC = "deterministic"
 _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "..."
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
@@ -294,8 +294,8 @@ def _base(reference: str) -> str:
 
 
 def _in_words(result: Result) -> Iterator[str]:
-    sampled = {name: method for name, method in result.methods.items() if name != _DETERMINISTIC}
-    plain = result.methods[_DETERMINISTIC]
+    sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
+    plain = result.methods[DETERMINISTIC]
     check = result.reference_check
     if check is not None and not check.passed:
         yield (
@@ -343,12 +343,12 @@ def _ood_in_words(result: Result, name: str) -> str:
         for score, figures in one.ood[name].items()
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
-    plain = max((row for row in ranked if row[0] == _DETERMINISTIC), key=lambda row: row[2].value)
-    of = "the network as it is" if method == _DETERMINISTIC else method
+    plain = max((row for row in ranked if row[0] == DETERMINISTIC), key=lambda row: row[2].value)
+    of = "the network as it is" if method == DETERMINISTIC else method
     interval = "" if best.low is None else f" ({_number(best.low, 2)}–{_number(best.high, 2)})"
     text = f"{name} {_told_apart(best)}: AUROC {_number(best.value, 3)}{interval} by the {_words(score)} of {of}"
     text += f", the best of {len(ranked)} scores"
-    if method == _DETERMINISTIC:
+    if method == DETERMINISTIC:
         return f"{text}."
     return f"{text}; {_number(plain[2].value, 3)} by the {_words(plain[1])} of the network as it is."
 

@@ -39,6 +39,7 @@ from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult
+from bnuq.run import DETERMINISTIC
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
@@ -222,7 +223,7 @@ _BY_ROW = "that of the row, in unit"
 
 
 def _lay_out_for_arviz(file: Any, result: Result) -> None:
-    sampled = {name: method for name, method in result.methods.items() if name != "deterministic"}
+    sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
     rooms: dict[str, Any] = {}
     scales: dict[str, dict[str, Any]] = {}
 
@@ -475,13 +476,13 @@ def _read_method(
 
 def _check_complete(result: Result) -> None:
     """Raise ValueError where a figure is missing that every result has, or is one that this version cannot know."""
-    if next(iter(result.methods), None) != "deterministic" or "test" not in result.sets:
+    if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
     others = {name for name, one in result.sets.items() if one.kind == "ood"}
     if set(result.sets) != others | {"test"}:
         raise ValueError("a set is neither the test set nor out of distribution")
     for method, found in result.methods.items():
-        of_one_pass = method == "deterministic" or result.sampling["samples"] == 1
+        of_one_pass = method == DETERMINISTIC or result.sampling["samples"] == 1
         wanted = {*_ON_EVERY_SET, *(() if of_one_pass else ("mutual_information",))}
         if set(found.sets) != set(result.sets) or set(found.ood) != others:
             raise ValueError(f"{method} was not evaluated on every set")

@@ -58,13 +58,13 @@ def check_batch_size(batch_size: int, population: int) -> None:
 
 
 def all_batch_indices(
-    seed: int, *, samples: int, population: int, batch_size: int
+    seed: int, *, samples: int, population: int, batch_size: int, purpose: int = keyed.BATCH
 ) -> Int64[np.ndarray, "sample batch"]:
     """The reference rows of every mini-batch."""
     if samples < 1:
         raise SamplingError(f"samples is {samples}; expected a whole number of at least 1.")
-    rows = (keyed.batch_indices(seed, t, population=population, batch_size=batch_size) for t in range(samples))
-    return np.stack(list(rows))
+    size = {"population": population, "batch_size": batch_size, "purpose": purpose}
+    return np.stack([keyed.batch_indices(seed, t, **size) for t in range(samples)])
 
 
 def statistics_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from torch import nn
 
 from bnuq.data import Points
@@ -15,7 +14,7 @@ from bnuq.run import Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.sites import Site
-from bnuq.sampling.statistics import statistics_of
+from bnuq.sampling.statistics import all_batch_indices, statistics_of
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
 from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
@@ -64,12 +63,7 @@ def _drawn(
     title: str,
 ) -> BatchStatistics:
     seed, (batch, augment) = pipeline.run.seed, purposes
-    indices = np.stack(
-        [
-            keyed.batch_indices(seed, t, population=len(train), batch_size=batch_size, purpose=batch)
-            for t in range(samples)
-        ]
-    )
+    indices = all_batch_indices(seed, samples=samples, population=len(train), batch_size=batch_size, purpose=batch)
     batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in enumerate(indices))
     with progress(title, samples) as advance:
         omega = statistics_of(model, batches, layers=layers, on_draw=lambda: advance(1))

@@ -11,7 +11,7 @@ from torch import nn
 
 import bnuq
 from bnuq.errors import ModelError, RequestError
-from bnuq.models.loading import describe, load, load_model
+from bnuq.models.loading import load, load_model, parameters_of
 
 STATE = trained_small().state_dict()
 NETS = Path(__file__).parent
@@ -40,7 +40,7 @@ def test_the_record_tells_how_the_file_was_read(tmp_path):
     assert loaded.checkpoint.metadata == {"epoch": 4}
     assert "taken from its entry 'state_dict'" in texts(loaded)
     assert "the prefix 'module.' was taken off" in texts(loaded)
-    assert loaded.description.parameters == 28 + 8 + 15
+    assert loaded.parameters == 28 + 8 + 15
 
 
 def test_a_state_dict_alone_asks_for_its_architecture_with_the_lines_to_add(tmp_path):
@@ -166,7 +166,7 @@ def test_loading_does_not_touch_the_global_generator(tmp_path):
 
 def test_the_description_counts_shared_parameters_once():
     layer = nn.Linear(3, 3)
-    assert describe(nn.Sequential(layer, nn.BatchNorm1d(3), layer)).parameters == 12 + 6
+    assert parameters_of(nn.Sequential(layer, nn.BatchNorm1d(3), layer)) == 12 + 6
 
 
 published = pytest.mark.skipif("BNUQ_TEST_DATA" not in os.environ, reason="BNUQ_TEST_DATA does not name the data")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
 import pytest
 import torch
 import zoo
@@ -9,8 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
+from bnuq.errors import SamplingError
 from bnuq.sampling import keyed
-from bnuq.sampling.sites import find_sites
+from bnuq.sampling.dropout import _kept_by_squares, _kept_entries, _squares_keys, dropped
+from bnuq.sampling.interception import DropoutCall
+from bnuq.sampling.sites import Site, find_sites
 
 
 class Then(nn.Module):
@@ -57,9 +64,13 @@ NETS = {
         4,
     ),
     "without an axis of points": layer(lambda: Then(lambda m, x: x * m.d(torch.ones_like(x[0])), d=nn.Dropout(0.4)), 6),
+    "channels that hold all points": layer(
+        lambda: Then(lambda m, x: m.d(x.movedim(0, -1)).movedim(-1, 0), d=nn.Dropout2d(0.4)), 3, 2, 2
+    ),
     "two in a row": layer(lambda: Then(lambda m, x: m.b(m.a(x)), a=nn.Dropout(0.4), b=nn.Dropout(0.3)), 6),
     "one called twice": layer(lambda: Then(lambda m, x: m.d(m.d(x)), d=nn.Dropout(0.4)), 6),
 }
+ONE_MASK_A_PASS = "without an axis of points", "channels that hold all points"
 
 
 def build(name: str) -> tuple[nn.Module, Tensor]:
@@ -81,7 +92,7 @@ def test_passes_and_points_are_dropped_independently(name):
     dropped = bnuq.predict(net, torch.ones_like(x), dropout=bnuq.Dropout(3))
     assert not any(torch.equal(dropped[s], dropped[t]) for s in range(3) for t in range(s))
     same_for_all_points = torch.equal(dropped, dropped[:, :1].expand_as(dropped))
-    assert same_for_all_points == (name == "without an axis of points")
+    assert same_for_all_points == (name in ONE_MASK_A_PASS)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -97,7 +108,7 @@ def test_entries_are_dropped_at_the_rate_and_the_others_scaled(name):
     ratio = bnuq.predict(net, x, dropout=bnuq.Dropout(40)) / x.flatten(1)
     kept = ratio != 0
     assert torch.allclose(ratio[kept], torch.tensor(1 / 0.6, dtype=torch.float64))
-    independent = 40 * 6 if name == "without an axis of points" else kept.numel() / (8 if "3d" in name else 5)
+    independent = 40 * 6 if name in ONE_MASK_A_PASS else kept.numel() / (8 if "3d" in name else 5)
     assert float(kept.double().mean()) == pytest.approx(0.6, abs=5 * (0.24 / independent) ** 0.5)
 
 
@@ -140,18 +151,158 @@ def test_a_rate_of_one_gives_zeros(kind, in_place):
     assert torch.equal(found, torch.zeros(2, 4, 6))
 
 
-def test_masks_are_drawn_from_seed_draw_site_and_tile_of_64_points():
-    net, x = build("two in a row")
+def test_masks_are_drawn_from_seed_draw_site_and_point():
+    net = Then(lambda m, x: m.b(m.a(x)), a=nn.Dropout(0.5), b=nn.Dropout(0.25)).eval()
+    x = zoo.points((6,), 150)
     found = bnuq.predict(net, x, dropout=bnuq.Dropout(3, seed=7), chunk_size=40)
     for t in range(3):
-        expected = x.clone()
-        for site, p in enumerate((0.4, 0.3)):
-            tiles = []
-            for tile in range(3):
-                generator = torch.Generator().manual_seed(keyed.mask_seed(7, t, site=site, tile=tile))
-                tiles.append(torch.empty(64, 6).bernoulli_(1 - p, generator=generator))
-            expected = expected * torch.cat(tiles)[:150].double() / (1 - p)
+        expected = x
+        for site, p in enumerate((0.5, 0.25)):
+            bits = keyed.quarters(7, [t], keyed.MASK, 0, 150 * 6, site=site)
+            expected = expected * torch.from_numpy(bits >= p * 2**16).view(150, 6) / (1 - p)
         assert torch.allclose(found[t], expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_run_is_extended_by_its_next_passes(name):
+    net, x = build(name)
+    longer = bnuq.predict(net, x, dropout=bnuq.Dropout(5, seed=3))
+    assert torch.equal(bnuq.predict(net, x, dropout=bnuq.Dropout(2, seed=3, first=3)), longer[3:])
+
+
+def test_a_run_begins_with_no_draw_before_the_first():
+    with pytest.raises(SamplingError, match="first is -1; expected a whole number of at least 0"):
+        bnuq.Dropout(2, first=-1)
+
+
+# shape of 70 points' input, and how they lie in it
+LAYOUTS = {
+    "first": ((70, 6), {"batch_axis": 0}),
+    "second": ((5, 70, 3), {"batch_axis": 1}),
+    "rows together": ((350, 3), {"batch_axis": 0, "rows": 5}),
+    "rows apart": ((350, 3), {"batch_axis": 0, "rows": 5, "interleaved": True}),
+    "rows apart in the second": ((2, 210, 4), {"batch_axis": 1, "rows": 3, "interleaved": True}),
+    "maps": ((70, 3, 2, 2), {"batch_axis": 0}),
+    "in a channel": ((2, 3, 70), {"batch_axis": 2}),
+}
+VARIETIES = "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"
+
+
+def blocks(inputs: list[Tensor], site: Site) -> Tensor:
+    axis = site.batch_axis
+    assert axis is not None
+    if site.interleaved:
+        return torch.cat([x.unflatten(axis, (site.rows, -1)) for x in inputs], dim=axis + 1).flatten(axis, axis + 1)
+    return torch.cat(inputs, dim=axis)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("variety", VARIETIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_draws_that_pass_together_are_dropped_as_one_by_one(layout, variety, in_place, p):
+    shape, axes = LAYOUTS[layout]
+    site = Site("d", "dropout", order=2, p=p, variety=variety, **axes)
+    dropout, draws = bnuq.Dropout(9, seed=1, first=4), [3, 4, 8]
+    inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    alone = [
+        dropped(DropoutCall(x, p, variety, False, False), site, dropout, [draw], 10)
+        for x, draw in zip(inputs, draws, strict=True)
+    ]
+    together = blocks(inputs, site)
+    found = dropped(DropoutCall(together, p, variety, in_place, False), site, dropout, draws, 10)
+    assert torch.equal(found, blocks(alone, site))
+    assert (found is together) == in_place
+    assert (
+        not any(torch.equal(one == 0, two == 0) for one, two in combinations(alone, 2)) or p == 1 or "alpha" in variety
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_type_and_layout_of_the_input_are_kept(dtype):
+    x = torch.ones(4, 3, 5, 5, dtype=dtype).to(memory_format=torch.channels_last)
+    for variety in VARIETIES:
+        site = Site("d", "dropout", order=0, p=0.5, variety=variety, batch_axis=0)
+        found = dropped(DropoutCall(x, 0.5, variety, False, False), site, bnuq.Dropout(1), [0], 0)
+        assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
+
+
+def philox(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
+    return _kept_entries(seed, draws, site, p, torch.device("cpu"), first, count)
+
+
+def squares(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
+    return _kept_by_squares(torch.from_numpy(_squares_keys(seed, draws, site)), p, first, count)
+
+
+GENERATORS = pytest.mark.parametrize("kept", [philox, squares])  # the CPU's, and the one of other devices
+
+
+@GENERATORS
+@pytest.mark.parametrize("p", [2**-17, 0.001, 0.05, 0.3, 0.5, 0.9, 1 - 2**-17])
+def test_the_rate_is_kept_to_more_than_16_bits(kept, p):
+    n = 2**22
+    mask = kept(5, [0, 1], 0, p, 0, n // 2)
+    assert mask.dtype == torch.uint8 and mask.shape == (2, n // 2) and int(mask.max()) == 1
+    assert int(mask.sum()) == pytest.approx(n * (1 - p), abs=4 * (n * p * (1 - p)) ** 0.5)
+
+
+def test_a_uniform_number_of_80_bits_is_compared_with_the_rate():
+    high = keyed.quarters(1, [2], keyed.MASK, 7, 300, site=3)[0]
+    low = [keyed.words(1, 2, keyed.MASK_TIE, 1, site=3, block=7 + i)[0] for i in range(300)]
+    uniform = [Fraction((int(h) << 64) + int(w), 2**80) for h, w in zip(high, low, strict=True)]
+    for middle in (0, 100, 299):  # rates next to a number, of which 16 bits cannot tell
+        for p in (float(uniform[middle]) * (1 - 1e-15), float(uniform[middle]) * (1 + 1e-15), 0.1, 2**-60, 1 - 2**-53):
+            assert philox(1, [2], 3, p, 7, 300)[0].tolist() == [u >= p for u in uniform]
+
+
+def test_squares_are_those_of_the_paper():
+    rotated = lambda x: (x >> 32 | x << 32) % 2**64  # noqa: E731
+    for key in _squares_keys(3, [0, 5], 1).view(np.uint64).tolist():
+        for counter in (0, 1, 2, 1000, 2**40 + 3):
+            y = counter * key % 2**64
+            z = (y + key) % 2**64
+            x = rotated((y * y + y) % 2**64)
+            x = rotated((x * x + z) % 2**64)
+            x = rotated((x * x + y) % 2**64)
+            number = (
+                (x * x + z) % 2**64 >> 32
+            ) ^ 2**31  # signed numbers are compared: the first bit counts the other way
+            signed = torch.tensor([key - 2**64 if key >= 2**63 else key])
+            assert _kept_by_squares(signed, number / 2**32, counter, 1).item() == 1
+            assert _kept_by_squares(signed, (number + 1) / 2**32, counter, 1).item() == 0
+
+
+@GENERATORS
+def test_an_entry_does_not_depend_on_what_is_drawn_with_it(kept, monkeypatch):
+    whole = kept(1, [0, 1, 2, 3], 2, 0.3, 0, 500)
+    for first, count in ((0, 1), (3, 64), (63, 2), (16, 484), (499, 1)):
+        assert torch.equal(kept(1, [3, 1], 2, 0.3, first, count), whole[[3, 1], first : first + count])
+    monkeypatch.setattr("bnuq.sampling.dropout._AT_ONCE", 1000)  # draws at once
+    assert torch.equal(kept(1, [0, 1, 2, 3], 2, 0.3, 0, 500), whole)
+
+
+@GENERATORS
+@pytest.mark.parametrize("p", [0.05, 0.5])
+def test_seeds_draws_sites_and_entries_are_independent(kept, p):
+    n = 2**17
+    given = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (0, 3, 1), (2**62, 0, 0), (0, 2**40, 0)]
+    masks = torch.cat([kept(seed, [draw], site, p, 0, 2 * n) for seed, draw, site in given]).double()
+    masks = (masks - (1 - p)) / (p * (1 - p)) ** 0.5
+    here, next_tile = masks[:, :n], masks[:, n:]
+    correlations = [here @ here.T, here @ next_tile.T]
+    correlations += [here @ masks[:, lag : n + lag].T for lag in (1, 2, 4, 16, 64, 64 * 50)]
+    found = torch.stack(correlations) / n
+    found[0].fill_diagonal_(0)
+    assert float(found.abs().max()) < 5 / n**0.5  # 512 of them: a normal one beyond 5 once in 1.7 million
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_draws_its_masks_itself():
+    site = Site("d", "dropout", order=1, p=0.3, variety="dropout", batch_axis=0)
+    x = torch.ones(140, 9, device="cuda")
+    found = dropped(DropoutCall(x, 0.3, "dropout", False, False), site, bnuq.Dropout(3, seed=4), [0, 2], 5)
+    assert torch.equal((found != 0).cpu().view(2, -1), squares(4, [0, 2], 1, 0.3, 45, 630) == 1)
 
 
 def test_dropout_does_not_touch_batchnorm_nor_batchnorm_dropout():

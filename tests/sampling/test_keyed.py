@@ -14,12 +14,14 @@ SEEDS = st.integers(0, 2**63 - 1)
 
 def test_words_are_the_frozen_ones():
     assert keyed.words(0, 0, keyed.BATCH, 3).tolist() == [213000021201967259, 4455796210202625458, 2055444239878205049]
-    assert keyed.words(12, 34, keyed.AUGMENT, 2, site=5, tile=6).tolist() == [18093596161005983144, 7154350531454905421]
+    assert keyed.words(12, 34, keyed.AUGMENT, 2, site=5, block=6).tolist() == [740799525017255976, 9529602550693473338]
 
 
 def test_words_are_those_of_philox_4x64_10():
-    philox = np.random.Generator(np.random.Philox(key=[12, 34], counter=[0, 5, 6, 1]))
-    assert keyed.words(12, 34, keyed.AUGMENT, 9, site=5, tile=6).tolist() == philox.bit_generator.random_raw(9).tolist()
+    philox = np.random.Generator(np.random.Philox(key=[12, 34], counter=[6, 5, 0, 1]))
+    assert (
+        keyed.words(12, 34, keyed.AUGMENT, 9, site=5, block=6).tolist() == philox.bit_generator.random_raw(9).tolist()
+    )
 
 
 def test_batches_are_the_frozen_ones():
@@ -28,9 +30,11 @@ def test_batches_are_the_frozen_ones():
     assert keyed.batch_indices(0, 0, population=1000, batch_size=3, purpose=keyed.CHECK).tolist() == [393, 275, 569]
 
 
-def test_seeds_of_masks_are_the_frozen_ones():
-    assert keyed.mask_seed(0, 0, site=0, tile=0) == 8003247762981128062
-    assert keyed.mask_seed(1, 2, site=3, tile=4) == 4754243877079494348
+def test_quarters_are_the_frozen_ones():
+    assert keyed.quarters(1, [0, 2], keyed.MASK, 5, 4, site=3).tolist() == [
+        [64840, 24495, 62318, 25739],
+        [10806, 14101, 13588, 62940],
+    ]
 
 
 def test_words_of_an_augmentation_are_the_frozen_ones():
@@ -67,11 +71,25 @@ def test_a_whole_batch_is_a_permutation(seed, draw):
     assert sorted(keyed.batch_indices(seed, draw, population=50, batch_size=50)) == list(range(50))
 
 
-def test_seed_draw_purpose_site_and_tile_all_tell_streams_apart():
-    keys = [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (0, 1, 0, 0, 0), (0, 0, 1, 0, 0), (0, 0, 0, 1, 0), (0, 0, 0, 0, 1)]
-    streams = [keyed.words(s, d, p, 4, site=site, tile=tile) for s, d, p, site, tile in keys]
+@given(SEEDS, st.integers(0, 10**6), st.integers(0, 5), st.integers(0, 9), st.integers(1, 40))
+def test_later_blocks_are_the_later_words(seed, draw, purpose, block, count):
+    whole = keyed.words(seed, draw, purpose, 4 * block + count)
+    assert np.array_equal(keyed.words(seed, draw, purpose, count, block=block), whole[4 * block :])
+
+
+@given(SEEDS, st.lists(st.integers(0, 10**6), max_size=4), st.integers(0, 99), st.integers(1, 99), st.integers(0, 9))
+def test_quarters_are_those_of_the_words_wherever_they_begin(seed, draws, first, count, site):
+    found = keyed.quarters(seed, draws, keyed.MASK, first, count, site=site)
+    words = [keyed.words(seed, draw, keyed.MASK, 50, site=site) for draw in draws]
+    expected = [[int(w) >> 16 * k & 0xFFFF for w in row for k in range(4)][first : first + count] for row in words]
+    assert found.shape == (len(draws), count) and found.tolist() == expected
+
+
+def test_seed_draw_purpose_and_site_all_tell_streams_apart():
+    keys = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
+    streams = [keyed.words(s, d, p, 4, site=site) for s, d, p, site in keys]
     assert len({stream.tobytes() for stream in streams}) == len(keys)
-    long = [set(keyed.words(s, d, p, 3000, site=site, tile=tile).tolist()) for s, d, p, site, tile in keys]
+    long = [set(keyed.words(s, d, p, 3000, site=site).tolist()) for s, d, p, site in keys]
     assert all(not one & two for i, one in enumerate(long) for two in long[:i])  # nor do they ever overlap
 
 
@@ -94,8 +112,16 @@ def test_every_pair_of_rows_is_as_likely():
     assert sum(counts) == 3000 and stats.chisquare(counts).pvalue > 0.001
 
 
-def test_seeds_of_masks_fit_torch():
-    seeds = [
-        keyed.mask_seed(s, t, site=k, tile=i) for s in (0, 2**62) for t in range(5) for k in range(5) for i in range(5)
-    ]
-    assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**63 for seed in seeds)
+@given(SEEDS, st.integers(0, 10**6), st.integers(1, 60), st.data())
+def test_a_tile_chooses_its_draws_from_the_bank_without_replacement(seed, tile, bank, data):
+    samples = data.draw(st.integers(1, bank))
+    chosen = keyed.draws_of_tile(seed, tile, bank=bank, samples=samples)
+    assert len(set(chosen.tolist())) == samples and set(chosen.tolist()) <= set(range(bank))
+    fewer = keyed.draws_of_tile(seed, tile, bank=bank, samples=data.draw(st.integers(1, samples)))
+    assert np.array_equal(chosen[: len(fewer)], fewer)
+
+
+def test_tiles_choose_for_themselves_and_not_as_mini_batches_do():
+    chosen = [tuple(keyed.draws_of_tile(0, tile, bank=64, samples=8).tolist()) for tile in range(50)]
+    batches = [tuple(keyed.batch_indices(0, draw, population=64, batch_size=8).tolist()) for draw in range(50)]
+    assert len({*chosen, *batches}) == 100

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Direction = Literal["higher", "lower", "none"]
+Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """How far stated confidence is from the accuracy that comes with it."""
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from array_api_compat import array_namespace, device
 from jaxtyping import Float, Integer, Shaped
 
-from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.classification import correct
 from bnuq.metrics.estimates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
@@ -39,22 +39,36 @@ def calibration_bins(
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, §2.
     """
-    xp = array_namespace(confidence)
-    edges = _edges(confidence, bins)
-    above = [xp.ones_like(confidence, dtype=xp.bool), *(confidence > edges[k] for k in range(1, bins))]
-    inside = [low & ~high for low, high in pairwise(above)] + above[-1:]
-    zero = xp.zeros_like(confidence)
+    xp, stated, hits = array_namespace(confidence), as_float64(confidence), as_float64(correct)
+    replicates, rows = stated.shape[:-1], math.prod(stated.shape[:-1])
+    # Added up by numpy, wherever they come from: a device would take an order of its own each time.
+    cell = (_bin(stated, _edges(confidence, bins)) + bins * np.arange(rows).reshape(*replicates, 1)).ravel()
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        found = np.bincount(cell, weights=values.ravel(), minlength=rows * bins)
+        return found.astype(np.float64).reshape(*replicates, bins)
+
+    count = np.bincount(cell, minlength=rows * bins).reshape(*replicates, bins)
     return CalibrationBins(
-        count=xp.stack([xp.sum(xp.astype(bin_, xp.int64), axis=-1) for bin_ in inside], axis=-1),
-        confidence=xp.stack([xp.sum(xp.where(bin_, confidence, zero), axis=-1) for bin_ in inside], axis=-1),
-        correct=xp.stack([xp.sum(xp.where(bin_, correct, zero), axis=-1) for bin_ in inside], axis=-1),
+        count=xp.asarray(count, dtype=xp.int64, device=device(confidence)),
+        confidence=like(sums(stated), confidence),
+        correct=like(sums(hits), correct),
     )
 
 
-def _edges(confidence: Float[Array, "*replicate point"], bins: int) -> Float[Array, "edge"]:
+def _bin(stated: Float[np.ndarray, "*any"], edges: Float[np.ndarray, "edge"]) -> Integer[np.ndarray, "*any"]:
+    """The bin (low, high] of each confidence: guessed by its width, then put right by its edges."""
+    last = edges.size - 2
+    guess = np.clip((stated * (last + 1)).astype(np.int64), 0, last)
+    guess -= stated <= edges[guess]
+    np.maximum(guess, 0, out=guess)
+    guess += stated > edges[guess + 1]
+    return np.minimum(guess, last, out=guess)
+
+
+def _edges(confidence: Float[Array, "*replicate point"], bins: int) -> Float[np.ndarray, "edge"]:
     # In the precision of the confidence: a float32 of 0.2 would lie above a float64 edge at 0.2.
-    xp = array_namespace(confidence)
-    return xp.asarray([k / bins for k in range(bins + 1)], dtype=confidence.dtype, device=device(confidence))
+    return as_float64(array_namespace(confidence).asarray([k / bins for k in range(bins + 1)], dtype=confidence.dtype))
 
 
 def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
@@ -98,7 +112,7 @@ def ece_bootstrap(
     """
     stated, hits = as_float64(confidence), as_float64(correct)
     points = stated.size
-    bin_of_point = np.searchsorted(as_float64(_edges(confidence, bins))[1:-1], stated)
+    bin_of_point = _bin(stated, _edges(confidence, bins))
     gaps = np.zeros((points, bins))
     gaps[np.arange(points), bin_of_point] = hits - stated
     groups = None if group is None else group_index(group)

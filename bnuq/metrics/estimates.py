@@ -1,4 +1,17 @@
-"""The errors of estimates: over points, which `standard_error` tells, and over the T draws that all points share."""
+"""The errors of estimates: over points, which `standard_error` tells, and over the draws that points share.
+
+Where all points share T draws, these are what is sampled. Where there is a bank of N ≥ T draws, and every tile of
+points uses its own T of them, it is those N: a replicate weighs the bank, and in each tile what of it the tile uses.
+
+Why a draw is left out of those tiles alone that used it. To first order the figure is θ = μ + Σ_t c_t, where
+c_t = 1/(mT) Σ_{k uses t} g_k(ω_t) over m tiles k, and g_k is what a draw does to tile k, 0 in the mean. Given who uses
+what, the c_t are independent and θ has mean μ: the choice itself adds nothing, and Var θ = E Σ_t c_t². Without draw t
+its tiles average T − 1 others: θ₍₋ₜ₎ − θ = −T/(T−1) d_t, where d_t is c_t with g_k(ω_t) less its mean over the tile's
+draws, and Σ_t d_t = 0. So (N−1)/N Σ_t (θ₍₋ₜ₎ − mean)² is (N−1)/N (T/(T−1))² Σ_t d_t². Its mean is Var θ where many
+tiles move alike, and (N−1)/N T/(T−1) Var θ where each moves for itself: never too small, and in between too large by
+less than a share of 1/(T−1). For N = T it is the jackknife. A bootstrap of the bank moves θ by Σ_t (w_t − 1) d_t, whose
+variance is Σ_t d_t².
+"""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from array_api_compat import array_namespace, device
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, as_numpy
 
@@ -39,7 +52,8 @@ def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first
 def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array, "*rest"] | float:
     """Monte Carlo standard error over T draws, √((T−1)/T Σ_t (θ₍₋ₜ₎ − mean)²), in the unit of θ; less is better.
 
-    `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2.
+    `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2. With a bank
+    the axis is as long as that, and N stands for T.
     Right for smooth figures only: the 1/n steps of an accuracy are squared, use `bootstrap_error` there.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 11.
@@ -49,16 +63,22 @@ def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array,
     return _root_sum_of_squares(leave_one_out, scale)
 
 
-def bootstrap_error(replicates: Float[Array, "replicate *rest"], *, samples: int) -> Float[Array, "*rest"] | float:
+def bootstrap_error(
+    replicates: Float[Array, "replicate *rest"], *, samples: int, bank: int | None = None
+) -> Float[Array, "*rest"] | float:
     """Monte Carlo standard error over T draws, sd of the replicates × √(T/(T−1)), in their unit; less is better.
 
     `replicates` come from rows of weights over `samples` = T draws; the factor undoes that resampling T draws shows
-    1 − 1/T of their variance. NaN for T < 2 or fewer than two replicates.
+    1 − 1/T of their variance. With a bank of N draws, of which each tile uses T, it is T/(T−1) √((N−1)/N), the same for
+    N = T. NaN for T < 2 or fewer than two replicates.
 
     Source: Efron & Tibshirani 1993, ch. 6; the factor is that from the plug-in to the unbiased variance.
     """
     rows = replicates.shape[0]
-    scale = samples / (samples - 1) / (rows - 1) if samples >= 2 and rows >= 2 else math.nan
+    if samples < 2 or rows < 2:
+        return _root_sum_of_squares(replicates, math.nan)
+    size = bank or samples
+    scale = (samples / (samples - 1)) ** 2 * (size - 1) / size / (rows - 1)
     return _root_sum_of_squares(replicates, scale)
 
 
@@ -74,36 +94,60 @@ def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> F
 
 @dataclass(frozen=True)
 class DrawWeights:
-    """Weights over the T draws, one row a replicate, shared by every figure and every set.
+    """Weights over the draws, one row a replicate, shared by every figure and every set.
 
-    `weights` is (R, T), each row summing to 1; the slices say which rows are which, and `prefix_sizes` how many of the
-    first draws each row of `prefix` averages.
+    `weights` is (R, N), each row summing to 1; the slices say which rows are which, and `prefix_sizes` how many of the
+    first draws each row of `prefix` averages. A point is averaged over `samples` = T draws: all N, or its own T of a
+    bank of N, for which `among` tells the weights. Rows of `prefix` are then over the first of its T, whichever they
+    are.
     """
 
-    weights: Float[np.ndarray, "replicate sample"]
+    weights: Float[np.ndarray, "replicate draw"]
     full: slice
     jackknife: slice
     bootstrap: slice
     prefix: slice
     prefix_sizes: tuple[int, ...]
+    samples: int
+
+    def among(self, numbers: Int64[np.ndarray, " sample"]) -> tuple["DrawWeights", Int64[np.ndarray, " replicate"]]:
+        """For points that use these T draws of the bank: weights over them, and the row there of every row here.
+
+        A row is that part of its weights that falls on these draws, summing to 1 again; uniform where none does. Draws
+        that are not used are left out by the full row, so that there are fewer rows there.
+        """
+        samples, bank = len(numbers), self.weights.shape[1]
+        drawn = self.weights[self.bootstrap][:, numbers]
+        total = drawn.sum(1, keepdims=True)
+        drawn = np.where(total > 0, drawn / np.where(total > 0, total, 1), 1 / samples)
+        own = _laid_out(samples, samples, drawn)
+        left_out = np.full(bank if samples >= 2 else 0, own.full.start)
+        if samples >= 2:
+            left_out[numbers] = np.arange(own.jackknife.start, own.jackknife.stop)
+        after = np.arange(own.bootstrap.start, own.prefix.stop)
+        return own, np.concatenate([np.array([own.full.start]), left_out, after])
 
 
-def draw_weights(samples: int, *, resamples: int, seed: int) -> DrawWeights:
+def draw_weights(samples: int, *, resamples: int, seed: int, bank: int | None = None) -> DrawWeights:
     """Weights of the replicates over T draws: all, each left out, bootstrap, first 1, 2, 4, … and T; no direction.
 
-    The bootstrap rows, multinomial(T)/T, depend on (T, resamples, seed) alone. T = 1 has neither leave-one-out nor
-    bootstrap rows: the slices are empty.
+    With `bank` = N ≥ T they are over N draws, of which a point uses T. The bootstrap rows, multinomial(N)/N, depend on
+    (N, resamples, seed) alone. T = 1 has neither leave-one-out nor bootstrap rows: the slices are empty.
 
     Source: Efron & Tibshirani 1993, ch. 6 and 11.
     """
-    replicated = samples >= 2
-    left_out = (1 - np.eye(samples)) / (samples - 1) if replicated else np.empty((0, samples))
-    drawn = _multinomial(samples, resamples, seed) / samples if replicated else np.empty((0, samples))
+    size = bank or samples
+    drawn = _multinomial(size, resamples, seed) / size if samples >= 2 else np.empty((0, size))
+    return _laid_out(samples, size, drawn)
+
+
+def _laid_out(samples: int, size: int, drawn: Float[np.ndarray, "resample draw"]) -> DrawWeights:
+    left_out = (1 - np.eye(size)) / (size - 1) if samples >= 2 else np.empty((0, size))
     sizes = (*(2**k for k in range((samples - 1).bit_length())), samples)
-    first = np.array([[1 / k] * k + [0.0] * (samples - k) for k in sizes])
-    parts = [np.full((1, samples), 1 / samples), left_out, drawn, first]
+    first = np.array([[1 / k] * k + [0.0] * (size - k) for k in sizes])
+    parts = [np.full((1, size), 1 / size), left_out, drawn, first]
     full, jackknife, bootstrap, prefix = _consecutive(len(part) for part in parts)
-    return DrawWeights(np.concatenate(parts), full, jackknife, bootstrap, prefix, sizes)
+    return DrawWeights(np.concatenate(parts), full, jackknife, bootstrap, prefix, sizes, samples)
 
 
 def _multinomial(samples: int, resamples: int, seed: int) -> np.ndarray:

@@ -1,23 +1,26 @@
 """From blocks of raw outputs to figures: the streaming reduction of a classification, and the errors of what it yields.
 
 A replicate is a weighting of the T draws: all of them, each left out, bootstrap, the first k. Every figure is computed
-for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again.
+for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again. Where
+points use their own T draws of a bank, a replicate is a weighting of the bank.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int64
-from scipy.special import softmax
+from torch import Tensor
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
-from bnuq.records import Figure
+from bnuq.metrics.arrays import as_numpy
+from bnuq.records import Estimator, Figure
 from bnuq.sampling import keyed
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -30,15 +33,21 @@ MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variat
 _BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc"} | {
     "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"
 }  # fmt: skip
-_RANGE = {"pll": (-math.inf, math.inf), "brier": (0.0, 2.0)} | dict.fromkeys(
+_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
+_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
-)  # all others lie in [0, 1]
-_BLOCK = 2**22  # replicates × points × classes held at once
+)  # all others are shares
+_BLOCK = 2**17  # replicates × points × classes held at once: a few times this stays in a core's cache
+_DEVICE_BLOCK = 2**24  # the same on an accelerator, which is kept busy by much at once
+_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that counts, and makes 0·ln 0 a 0
+_UNDERFLOW = -1000.0  # whose exp is 0
+_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
 
 
-def replicate_weights(samples: int) -> DrawWeights:
-    """The weights of all replicates over T draws: the same for every run of T draws, so that runs can be paired."""
-    return metrics.draw_weights(samples, resamples=RESAMPLES, seed=0)
+def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
+    """The weights of all replicates over T draws, or over a bank of which points use T: the same for every run of as
+    many draws, so that runs can be paired."""
+    return metrics.draw_weights(samples, resamples=RESAMPLES, seed=0, bank=bank)
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,7 @@ class SetScores:
     `points` maps a name to a per-point value of all draws together; `replicates` maps the name of a mean to its value
     under every replicate; `ranked` maps an OOD score to its per-point values under the leave-one-out and bootstrap
     replicates, for the points `ranked_rows`. With a single draw there is no mutual information and no variation ratio.
+    `estimator` is that of every mutual information in it.
     """
 
     n: int
@@ -59,15 +69,29 @@ class SetScores:
     log_likelihood: Float[np.ndarray, "sample point"] | None = None
     bins: CalibrationBins | None = None
     ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = None
+    estimator: Estimator = "plug-in"
     group: Int64[np.ndarray, " point"] | None = None
 
 
 class ClassificationReduction:
-    """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their SetScores."""
+    """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their SetScores.
 
-    def __init__(self, weights: DrawWeights, *, points: int, labels: Int64[np.ndarray, " point"] | None = None) -> None:
+    Mutual information is by `estimator` everywhere: per point, in means, and where points are ranked by it.
+    """
+
+    def __init__(
+        self,
+        weights: DrawWeights,
+        *,
+        points: int,
+        labels: Int64[np.ndarray, " point"] | None = None,
+        estimator: Estimator = "plug-in",
+    ) -> None:
         self._draws = weights
+        self._all = _Weights(weights, torch.from_numpy(weights.weights))
         self._labels = labels
+        self._estimator: Estimator = estimator
+        self._memory: Tensor | None = None
         self._ranked_rows = np.arange(points)
         if points > RANKED:  # at random, since sets come sorted by class
             rows = keyed.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=keyed.RANKED)
@@ -83,68 +107,130 @@ class ClassificationReduction:
         self._spread = self._size = 0.0
         self._rounding = 0.0
 
-    def add(self, logits: Float[np.ndarray, "sample chunk class"]) -> None:
-        """Take the next points; SamplingError where an output is not finite."""
-        replicates, (_, points, classes) = len(self._draws.weights), logits.shape
-        step = max(1, _BLOCK // (replicates * classes))
-        self._rounding = 128 * float(np.finfo(logits.dtype).eps)
-        for start in range(0, points, step):
-            self._add(np.asarray(logits[:, start : start + step], dtype=np.float64))
+    def add(
+        self,
+        logits: Float[np.ndarray | Tensor, "sample chunk class"],
+        draws: Int64[np.ndarray, " sample"] | None = None,
+    ) -> None:
+        """Take the next points, wherever they lie; SamplingError where an output is not finite.
 
-    def _add(self, logits: np.ndarray) -> None:
-        samples, points, classes = logits.shape
-        if not np.isfinite(logits).all():
-            bad = int(np.argwhere(~np.isfinite(logits).all(axis=(0, 2)))[0, 0])
-            raise SamplingError(f"the network's output for point {self._n + bad} is not finite (NaN or inf).")
-        self._spread = max(self._spread, float(np.abs(logits - logits[:1]).max()))
-        self._size = max(self._size, float(np.abs(logits).max()))
-        weights = self._draws.weights
-        p = softmax(logits, axis=-1)
-        p_mean = (weights @ p.reshape(samples, -1)).reshape(-1, points, classes)
-        predictive = metrics.entropy(p_mean)
-        expected = weights @ metrics.entropy(p)
-        confidence = p_mean.max(-1)
-        values = {"predictive_entropy": predictive, "expected_entropy": expected, "max_probability": confidence}
-        if samples > 1:
-            votes = np.eye(classes)[p.argmax(-1)]
-            values["mutual_information"] = predictive - expected
-            values["variation_ratio"] = 1 - (weights @ votes.reshape(samples, -1)).reshape(p_mean.shape).max(-1)
+        With a bank `draws` are those that these points use. Computed in float64 on their own device, by the CPU where
+        that has no float64 (mps).
+        """
+        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
+        block = block.cpu() if block.device.type == "mps" else block
+        self._rounding = min(128 * torch.finfo(block.dtype).eps, _HALF_ROUNDING)
+        most = _BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK
+        if draws is None:
+            here = self._all = self._all.to(block.device)
+        else:
+            own, rows = self._draws.among(draws)
+            here = _Weights(own, torch.from_numpy(own.weights).to(block.device), rows)
+        step = max(1, most // (len(here.tensor) * block.shape[-1]))
+        with torch.inference_mode():
+            for points in block.split(step, dim=1):
+                self._add(points, here)
+
+    def _add(self, block: Tensor, here: _Weights) -> None:
+        samples, points, _ = block.shape
+        weights = here.tensor
+        room = self._cleared(block, len(weights))
+        logits = room.logits.copy_(block)
+        self._look_at(logits)
+        y = None
         if self._labels is not None:
-            values |= self._labelled(logits, p_mean, confidence)
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.sum(axis=1)
-            self._points.setdefault(name, []).append(value[self._draws.full][0])
-        self._predicted.append(metrics.predicted(p_mean[self._draws.full][0]))
-        unsure = metrics.least_confidence(p_mean)
-        self._points.setdefault("least_confidence", []).append(unsure[self._draws.full][0])
-        self._keep_ranked(values | {"least_confidence": unsure})
+            y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
+        drawn = _drawn(logits, y, room)
+        values = _of_means(torch.mm(weights, room.p.view(samples, -1), out=room.mean), y, room)
+        predicted = values.pop("predicted")
+        expected = weights @ drawn.entropy
+        values["expected_entropy"] = expected
+        if samples > 1:
+            predictive = values["predictive_entropy"]
+            values["mutual_information"] = self._mutual_information(predictive - expected, predictive, here.draws)
+            values["variation_ratio"] = _variation_ratio(drawn.vote, weights, room)
+        if y is not None:
+            assert drawn.log_likelihood is not None
+            self._log_likelihood.append(as_numpy(drawn.log_likelihood))
+            values["pll"] = metrics.pll_from_log_likelihood(drawn.log_likelihood, weights=weights)
+            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
+            bins = here.of_all(metrics.calibration_bins(stated, hits))
+            self._bins = bins if self._bins is None else self._bins + bins
+        full = here.draws.full.start
+        self._predicted.append(as_numpy(predicted[full]))
+        sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
+        sums = sums if here.rows is None else sums[:, here.rows]
+        alone = as_numpy(torch.stack([value[full] for value in values.values()]))
+        for name, total, one in zip(values, sums, alone, strict=True):
+            self._points.setdefault(name, []).append(one)
+            if name != "least_confidence":
+                self._sums[name] = self._sums.get(name, 0.0) + total
+        self._keep_ranked(values, here)
         self._n += points
 
-    def _labelled(self, logits: np.ndarray, p_mean: np.ndarray, confidence: np.ndarray) -> dict[str, np.ndarray]:
-        assert self._labels is not None
-        y = self._labels[self._n : self._n + logits.shape[1]]
-        log_likelihood = metrics.log_likelihood(logits, y)
-        self._log_likelihood.append(log_likelihood)
-        correct = metrics.correct(p_mean, y)
-        bins = metrics.calibration_bins(confidence, correct)
-        self._bins = bins if self._bins is None else self._bins + bins
-        return {
-            "accuracy": correct,
-            "pll": metrics.pll_from_log_likelihood(log_likelihood, weights=self._draws.weights),
-            "brier": metrics.brier(p_mean, y),
-        }
+    def _cleared(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Room:
+        samples, points, classes = block.shape
+        need = 2 * (samples + replicates) * points * classes
+        if self._memory is None or self._memory.numel() < need or self._memory.device != block.device:
+            self._memory = torch.empty(need, dtype=torch.float64, device=block.device)
+        sizes = [samples * points * classes] * 2 + [replicates * points * classes] * 2
+        logits, p, mean, spare = self._memory[:need].split(sizes)
+        return _Room(
+            logits.view(samples, points, classes),
+            p.view(samples, points, classes),
+            mean.view(replicates, points * classes),
+            spare,
+        )
 
-    def _keep_ranked(self, values: Mapping[str, np.ndarray]) -> None:
-        replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
+    def _look_at(self, logits: Float[Tensor, "sample chunk class"]) -> None:
+        high, low = logits.amax(0), logits.amin(0)
+        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
+        if not math.isfinite(size):
+            bad = int((~logits.isfinite().all(0).all(-1)).nonzero()[0, 0])
+            raise SamplingError(f"the network's output for point {self._n + bad} is not finite (NaN or inf).")
+        self._size = max(self._size, size)
+        self._spread = max(self._spread, float(torch.maximum(high - logits[0], logits[0] - low).max()))
+
+    def _mutual_information(
+        self,
+        plug_in: Float[Tensor, "replicate chunk"],
+        predictive: Float[Tensor, "replicate chunk"],
+        draws: DrawWeights,
+    ) -> Float[Tensor, "replicate chunk"]:
+        """By the estimator that was asked for, under every replicate.
+
+        A replicate's bias is that of as many draws as it holds. The jackknife's own replicates would need every pair of
+        draws left out: here the jackknife moves as the corrected estimate does, with which it agrees to first order in
+        1/T. So does the convergence curve, which is corrected before all draws are in.
+        """
+        if self._estimator == "plug-in":
+            return plug_in
+        corrected = plug_in * torch.from_numpy(_corrections(draws)).to(plug_in.device)[:, None]
+        if self._estimator == "corrected":
+            return corrected
+        full = draws.full.start
+        jackknifed = metrics.jackknifed_mutual_information(plug_in[full], predictive[full], predictive[draws.jackknife])
+        moved = corrected + (jackknifed - corrected[full])
+        moved[draws.prefix] = corrected[draws.prefix]
+        moved[[full, draws.prefix.stop - 1]] = jackknifed
+        return moved
+
+    def _keep_ranked(self, values: Mapping[str, Tensor], here: _Weights) -> None:
+        replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if replicates.start == replicates.stop:
             return
+        if here.rows is not None:
+            replicates = torch.from_numpy(here.rows[replicates]).to(here.tensor.device)
         points = values["max_probability"].shape[1]
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
-        rows = self._ranked_rows[first:last] - self._n
+        rows: slice | Tensor = slice(None)
+        if last - first < points:
+            rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
         for name in metrics.SCORES:
-            self._ranked.setdefault(name, []).append(values[name][replicates][:, rows].astype(np.float32))
+            kept = values[name][replicates].to(torch.float32)[:, rows]
+            self._ranked.setdefault(name, []).append(as_numpy(kept))
         if "accuracy" in values:
-            self._wrong.append(values["accuracy"][replicates][:, rows] == 0)
+            self._wrong.append(as_numpy(values["accuracy"][replicates][:, rows] == 0))
 
     @property
     def passes_differ(self) -> bool:
@@ -164,8 +250,115 @@ class ClassificationReduction:
             log_likelihood=np.concatenate(self._log_likelihood, axis=1) if self._log_likelihood else None,
             bins=self._bins,
             ranked_wrong=np.concatenate(self._wrong, axis=1) if self._wrong else None,
+            estimator=self._estimator,
             group=group,
         )
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The weights over the draws that some points use, on their device, and the row there of every replicate."""
+
+    draws: DrawWeights
+    tensor: Float[Tensor, "row sample"]
+    rows: Int64[np.ndarray, " replicate"] | None = None  # None: its own
+
+    def to(self, device: torch.device) -> _Weights:
+        return replace(self, tensor=self.tensor.to(device))
+
+    def of_all(self, bins: CalibrationBins) -> CalibrationBins:
+        """The bins of every replicate from those of every row."""
+        if self.rows is None:
+            return bins
+        return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Memory that every block is worked on in: fresh memory for each step would cost more than the steps."""
+
+    logits: Float[Tensor, "sample chunk class"]
+    p: Float[Tensor, "sample chunk class"]
+    mean: Float[Tensor, "replicate chunk_class"]
+    spare: Float[Tensor, " replicate_chunk_class"]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What each draw says alone: its entropy, the class that it votes for, and the log-likelihood of the true one."""
+
+    entropy: Float[Tensor, "sample chunk"]
+    vote: Int64[Tensor, "sample chunk"]
+    log_likelihood: Float[Tensor, "sample chunk"] | None
+
+
+def _drawn(logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, room: _Room) -> _Drawn:
+    """The softmax of each draw, left in `room.p`, and what it says; `logits` are written over.
+
+    With e_k = exp(z_k − max z) and δ their sum without the largest, which is 1, the entropy is
+    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm a distribution, and no precision is lost where δ vanishes.
+    """
+    largest, vote = logits.max(-1, keepdim=True)
+    below = logits.sub_(largest)
+    p = torch.exp(below, out=room.p).scatter_(-1, vote, 0.0)
+    rest = p.sum(-1, keepdim=True)
+    log_sum = rest.log1p()
+    log_likelihood = None
+    if y is not None:
+        log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
+    p.scatter_(-1, vote, 1.0).div_(1 + rest)
+    inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
+    return _Drawn(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
+
+
+def _of_means(
+    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, room: _Room
+) -> dict[str, Tensor]:
+    """What the mean prediction tells under every replicate, as the functions of these names in `metrics` would.
+
+    `mean` is written over.
+    """
+    p_mean = mean.view(-1, *room.p.shape[1:])
+    spare = room.spare.view(p_mean.shape)
+    largest, predicted = p_mean.max(-1, keepdim=True)
+    true = None if y is None else p_mean.gather(-1, y.expand(predicted.shape[:2])[..., None])[..., 0]
+    others = p_mean.scatter_(-1, predicted, 0.0)
+    rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
+    inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
+    values = {
+        "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
+        "max_probability": largest,
+        "least_confidence": rest,
+        "predicted": predicted,
+    }
+    if true is not None:
+        hit = predicted == y
+        squares = torch.mul(others, others, out=spare).sum(-1)
+        values["accuracy"] = hit.to(mean.dtype)
+        values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
+    return values
+
+
+def _variation_ratio(
+    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], room: _Room
+) -> Float[Tensor, "replicate chunk"]:
+    """From the votes for each class, or where there are fewer draws, for each draw's choice."""
+    samples, points, classes = room.logits.shape
+    candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
+    width = min(samples, classes)
+    votes = room.logits.view(-1)[: samples * points * width].view(samples, points, width)
+    torch.eq(vote[..., None], candidates, out=votes)
+    shares = room.spare[: len(weights) * points * width].view(-1, points * width)
+    return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
+
+
+def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
+    """k/(k − 1) for a replicate of k draws; 1 for a single one, which has no mutual information to correct."""
+    replicates, samples = draws.weights.shape
+    held = np.full(replicates, samples)
+    held[draws.jackknife] = samples - 1
+    held[draws.prefix] = draws.prefix_sizes
+    return np.where(held > 1, held / np.maximum(held - 1, 1), 1.0)
 
 
 def figures(scores: SetScores, draws: DrawWeights) -> dict[str, Figure]:
@@ -177,6 +370,8 @@ def figures(scores: SetScores, draws: DrawWeights) -> dict[str, Figure]:
             se=_se(metrics.standard_error(scores.points[name], group=scores.group), scores),
             jackknife=replicates[draws.jackknife],
             bootstrap=replicates[draws.bootstrap],
+            samples=draws.samples,
+            limits=_limits(name, scores.estimator),
         )
         for name, replicates in scores.replicates.items()
     }
@@ -187,9 +382,43 @@ def figures(scores: SetScores, draws: DrawWeights) -> dict[str, Figure]:
     return {name: found[name] for name in order if name in found}
 
 
+def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
+    """Between what a mean may lie: only a jackknifed mutual information may be below 0."""
+    jackknifed = name == "mutual_information" and estimator == "jackknife"
+    return _ANY if jackknifed else _RANGE.get(name, _SHARE)
+
+
+def headline_errors(scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo errors of the figures that tell whether T draws suffice, by their names in words.
+
+    Mean mutual information of every set, relative to it; PLL on the test set, in nats, and AUROC by mutual information
+    of every other set.
+    """
+    test = scores["test"]
+    found = {}
+    for name, one in scores.items():
+        replicates = one.replicates["mutual_information"]
+        value = abs(float(replicates[draws.full][0]))
+        error = float(metrics.jackknife_error(replicates[draws.jackknife]))
+        found[f"MI on {name}"] = error / value if value else math.inf
+    found["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+    for name, one in scores.items():
+        if name != "test":
+            left_out = slice(draws.jackknife.stop - draws.jackknife.start)
+            pairs = zip(
+                test.ranked["mutual_information"][left_out], one.ranked["mutual_information"][left_out], strict=True
+            )
+            error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
+            found[f"AUROC of {name} by MI"] = float(error)
+    return found
+
+
 def convergence(scores: SetScores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, as far as the set is labelled; empty for one draw."""
-    if draws.weights.shape[1] == 1:
+    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, as far as the set is labelled; empty for one draw.
+
+    Where MI is jackknifed, it is the corrected one before all T draws are in.
+    """
+    if draws.samples == 1:
         return {}
     names = [name for name in ("pll", "accuracy", "mutual_information") if name in scores.replicates]
     return {"samples": np.array(draws.prefix_sizes)} | {n: scores.replicates[n][draws.prefix] for n in names}
@@ -219,7 +448,7 @@ def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> di
     single draw, scores that need several are left out.
     """
     names = list(metrics.SCORES)
-    if len(draws.weights[0]) == 1:
+    if draws.samples == 1:
         names = [name for name in names if name not in ("mutual_information", "expected_entropy")]
     return {name: _detection_figures(name, test, ood, draws) for name in names}
 
@@ -252,6 +481,7 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
             se=_se(se[name], test, ood),
             jackknife=jackknife[name],
             bootstrap=bootstrap[name],
+            samples=draws.samples,
             resampled=None if on_its_scale else resampled[name],
         )
     return found
@@ -288,6 +518,7 @@ def _calibration_figure(scores: SetScores, draws: DrawWeights) -> Figure:
         se=_se(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
+        samples=draws.samples,
         resampled=resampled,
     )
 
@@ -309,6 +540,7 @@ def _selective_figure(scores: SetScores, draws: DrawWeights) -> Figure:
         se=_se(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[:left_out],
         bootstrap=replicates[left_out:],
+        samples=draws.samples,
         resampled=resampled,
     )
 
@@ -320,26 +552,31 @@ def _figure(
     se: float | None,
     jackknife: np.ndarray,
     bootstrap: np.ndarray,
+    samples: int,
     resampled: np.ndarray | None = None,
+    limits: tuple[float, float] = _SHARE,
 ) -> Figure:
-    """A figure with its errors; `resampled` are its bootstrap values over points, where its interval rests on them."""
-    samples = len(jackknife)
+    """A figure with its errors; `resampled` are its bootstrap values over points, where its interval rests on them.
+
+    The replicates are empty where the figure rests on no sampling; else it does on `samples` draws a point.
+    """
+    sampled = len(jackknife) > 0
     mc_se = None
-    if samples >= MIN_SAMPLES and name in _BY_BOOTSTRAP:
-        mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples))
-    elif samples >= MIN_SAMPLES:
+    if sampled and samples >= MIN_SAMPLES and name in _BY_BOOTSTRAP:
+        mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife)))
+    elif sampled and samples >= MIN_SAMPLES:
         mc_se = float(metrics.jackknife_error(jackknife))
     if mc_se is not None and not math.isfinite(mc_se):
         mc_se = None
-    low, high = _interval(name, float(value), se, mc_se, resampled)
+    low, high = _interval(name, float(value), se, mc_se, resampled, limits)
     return Figure(
         value=float(value),
         se=se,
         mc_se=mc_se,
         low=low,
         high=high,
-        jackknife=jackknife if samples else None,
-        bootstrap=bootstrap if samples else None,
+        jackknife=jackknife if sampled else None,
+        bootstrap=bootstrap if sampled else None,
     )
 
 
@@ -350,7 +587,12 @@ def _se(error: float, *sets: SetScores) -> float | None:
 
 
 def _interval(
-    name: str, value: float, se: float | None, mc_se: float | None, resampled: np.ndarray | None
+    name: str,
+    value: float,
+    se: float | None,
+    mc_se: float | None,
+    resampled: np.ndarray | None,
+    limits: tuple[float, float],
 ) -> tuple[float, float] | tuple[None, None]:
     """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
 
@@ -367,5 +609,4 @@ def _interval(
     else:
         below, middle, above = np.percentile(resampled, [2.5, 50, 97.5])
         low, high = (value + float(end - middle) * total / se for end in (below, above))
-    least, most = _RANGE.get(name, (0.0, 1.0))
-    return max(low, least), min(high, most)
+    return max(low, limits[0]), min(high, limits[1])

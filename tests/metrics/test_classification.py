@@ -241,3 +241,37 @@ def test_labels_of_bytes_are_indices_and_not_a_mask(kind):
     y = kind([1, 0]).astype(np.uint8) if kind is np.asarray else kind([1, 0], dtype=torch.uint8)
     assert np.asarray(metrics.pll_classification(p, y)) == pytest.approx(np.log([0.1, 0.3]))
     assert np.asarray(metrics.correct(p[0], y)).tolist() == [0, 0]
+
+
+# Estimators of mutual information
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_estimators_of_mutual_information_by_their_definitions(samples):
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=(samples, 6))
+    plug_in = metrics.mutual_information(p)
+    found = {name: metrics.mutual_information(p, estimator=name) for name in ("plug-in", "corrected", "jackknife")}
+    assert (found["plug-in"] == plug_in).all()
+    if samples == 1:
+        assert all(values == pytest.approx(np.zeros(6), abs=1e-15) for values in found.values())
+        return
+    without = np.mean([metrics.mutual_information(np.delete(p, t, axis=0)) for t in range(samples)], axis=0)
+    assert found["corrected"] == pytest.approx(plug_in * samples / (samples - 1))
+    assert found["jackknife"] == pytest.approx(samples * plug_in - (samples - 1) * without)
+
+
+def test_estimators_of_mutual_information_are_the_same_in_torch_and_close_in_float32():
+    p = np.random.default_rng(1).dirichlet(np.ones(4), size=(16, 6))
+    for name in ("plug-in", "corrected", "jackknife"):
+        expected = metrics.mutual_information(p, estimator=name)
+        in_torch = metrics.mutual_information(torch.from_numpy(p), estimator=name)
+        assert isinstance(in_torch, torch.Tensor)
+        assert in_torch.numpy() == pytest.approx(expected, abs=1e-13)
+        in_float32 = metrics.mutual_information(p.astype(np.float32), estimator=name)
+        assert in_float32.dtype == np.float32
+        assert in_float32 == pytest.approx(expected, abs=2e-5)
+
+
+def test_a_jackknifed_mutual_information_of_samples_that_agree_is_zero():
+    p = np.tile(np.random.default_rng(2).dirichlet(np.ones(4), size=6), (9, 1, 1))
+    assert metrics.mutual_information(p, estimator="jackknife") == pytest.approx(np.zeros(6), abs=1e-13)

@@ -157,3 +157,67 @@ def test_bootstrap_weights_are_not_touched_by_the_global_generator():
     before = np.random.get_state()[1].copy()
     assert (metrics.draw_weights(12, resamples=30, seed=4).weights == first).all()
     assert (np.random.get_state()[1] == before).all()
+
+
+# A bank of draws
+
+
+@laws
+@given(st.integers(1, 20), st.integers(0, 30), st.integers(0, 2**32), st.data())
+def test_among_tells_what_every_row_over_the_bank_comes_to_for_points_that_use_some_of_it(samples, more, seed, data):
+    bank = samples + more
+    drawn = metrics.draw_weights(samples, resamples=9, seed=seed, bank=bank)
+    numbers = np.array(data.draw(st.permutations(range(bank)))[:samples])
+    own, rows = drawn.among(numbers)
+    assert drawn.samples == own.samples == samples and own.weights.shape[1] == samples
+    assert rows.shape == (len(drawn.weights),)
+    expected = drawn.weights[:, numbers]
+    expected[drawn.prefix] = drawn.weights[drawn.prefix][:, :samples]  # the first of its own, whichever they are
+    total = expected.sum(1, keepdims=True)
+    expected = np.where(total > 0, expected / np.where(total > 0, total, 1), 1 / samples)
+    assert own.weights[rows] == pytest.approx(expected)
+
+
+@laws
+@given(st.integers(1, 20), st.integers(0, 2**32))
+def test_a_bank_of_t_draws_is_no_bank(samples, seed):
+    plain = metrics.draw_weights(samples, resamples=9, seed=seed)
+    drawn = metrics.draw_weights(samples, resamples=9, seed=seed, bank=samples)
+    assert np.array_equal(drawn.weights, plain.weights)
+    own, rows = drawn.among(np.arange(samples))
+    assert own.weights[rows] == pytest.approx(plain.weights)
+    if samples >= 2:
+        replicates = np.arange(9.0)
+        of_plain, of_bank = (metrics.bootstrap_error(replicates, samples=samples, bank=b) for b in (None, samples))
+        assert of_plain == of_bank
+
+
+def test_a_resample_that_misses_all_draws_of_a_point_weighs_them_alike():
+    drawn = metrics.draw_weights(2, resamples=200, seed=0, bank=12)
+    missed = drawn.weights[drawn.bootstrap][:, :2].sum(1) == 0
+    assert missed.any()
+    own, _ = drawn.among(np.array([0, 1]))
+    assert (own.weights[own.bootstrap][missed] == 0.5).all()
+
+
+@pytest.mark.parametrize("own", [0.0, 1.0])
+def test_errors_over_a_bank_are_those_of_a_mean_over_tiles(own):
+    """Each tile averages T of N numbers; with `own`, of numbers that each tile sees in its own way."""
+    samples, bank, tiles, repeats = 8, 24, 12, 300
+    generator = np.random.default_rng(0)
+    drawn = metrics.draw_weights(samples, resamples=100, seed=0, bank=bank)
+    means, jackknifed, resampled = [], [], []
+    for _ in range(repeats):
+        seen = own * generator.normal(size=(tiles, bank)) + (1 - own) * generator.normal(size=bank)
+        rows = np.zeros(len(drawn.weights))
+        for tile in seen:
+            numbers = generator.permutation(bank)[:samples]
+            weights, places = drawn.among(numbers)
+            rows += (weights.weights @ tile[numbers])[places] / tiles
+        means.append(rows[drawn.full][0])
+        jackknifed.append(metrics.jackknife_error(rows[drawn.jackknife]))
+        resampled.append(metrics.bootstrap_error(rows[drawn.bootstrap], samples=samples, bank=bank))
+    spread = np.std(means, ddof=1)  # known to 4 %
+    allowed = math.sqrt(23 / 24 * 8 / 7) if own else 1.0  # too large by that where each tile moves for itself
+    assert np.sqrt(np.mean(np.square(jackknifed))) / spread == pytest.approx(allowed, rel=0.15)
+    assert np.sqrt(np.mean(np.square(resampled))) / spread == pytest.approx(allowed, rel=0.2)

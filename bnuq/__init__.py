@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bnuq.results.result import Result
     from bnuq.sampling.bank import BatchStatistics
     from bnuq.sampling.dropout import Dropout
-    from bnuq.sampling.passes import predict
+    from bnuq.sampling.engine import predict
     from bnuq.sampling.statistics import draw, statistics_of
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ _HOMES = {
     "draw": "bnuq.sampling.statistics",
     "statistics_of": "bnuq.sampling.statistics",
     "BatchStatistics": "bnuq.sampling.bank",
-    "predict": "bnuq.sampling.passes",
+    "predict": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
     "evaluate": "bnuq.evaluate",
     "Result": "bnuq.results.result",

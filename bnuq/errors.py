@@ -38,3 +38,18 @@ class SamplingError(BnuqError):
 
 class ResultError(BnuqError):
     """A file that bnuq wrote, or should have written, and that cannot be used."""
+
+
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator",
+    "MPS backend out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is how Python, or torch on any device, says that memory is exhausted."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)

@@ -57,6 +57,21 @@ class BatchStatistics:
         layers = tuple(replace(m, mean=m.mean[draws], var=m.var[draws], count=m.count[draws]) for m in self.layers)
         return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
 
+    def joined(self, other: BatchStatistics) -> BatchStatistics:
+        """These draws and, behind them, the other's; both of the same layers of one network."""
+        layers = tuple(
+            replace(
+                one,
+                mean=np.concatenate([one.mean, more.mean]),
+                var=np.concatenate([one.var, more.var]),
+                count=np.concatenate([one.count, more.count]),
+            )
+            for one, more in zip(self.layers, other.layers, strict=True)
+        )
+        if self.indices is None or other.indices is None:
+            return replace(self, layers=layers, indices=None)
+        return replace(self, layers=layers, indices=np.concatenate([self.indices, other.indices]))
+
     def pooled(self) -> BatchStatistics:
         """One draw: the population statistics over all mini-batches together. Source: Wu & Johnson 2021 (PreciseBN)."""
         return replace(self, layers=tuple(_pooled(layer) for layer in self.layers), indices=None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bnuq.errors import BnuqError, SamplingError
+from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
 from bnuq.randomness import generators_restored
 
 aten = torch.ops.aten
@@ -131,7 +131,7 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
         for name, buffer in module._buffers.items()
     ]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with generators_restored(), _exact_float32():
+    with generators_restored(), float32_as("ieee"):
         try:
             if evaluation:
                 model.eval()
@@ -153,8 +153,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def _exact_float32() -> Iterator[None]:
-    """By default torch rounds the factors of float32 convolutions on CUDA to 10 bits (TF32).
+def float32_as(rounding: Literal["ieee", "tf32"]) -> Iterator[None]:
+    """Whether CUDA rounds the factors of float32 products to 10 bits (TF32), which is torch's default in convolutions.
 
     From torch 2.9 on there are two interfaces to that. Both are set, so that neither contradicts the other; where they
     did before, the old one cannot be read and is left alone.
@@ -166,12 +166,12 @@ def _exact_float32() -> Iterator[None]:
         new = [(setting, setting.fp32_precision) for setting in _precision_settings()]
         with suppress(RuntimeError):
             old.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
-            torch.set_float32_matmul_precision("highest")
+            torch.set_float32_matmul_precision("highest" if rounding == "ieee" else "high")
         with suppress(RuntimeError):
             old.append((partial(setattr, cudnn, "allow_tf32"), cudnn.allow_tf32))
-            cudnn.allow_tf32 = False
+            cudnn.allow_tf32 = rounding == "tf32"
         for setting, _ in new:
-            setting.fp32_precision = "ieee"
+            setting.fp32_precision = rounding
     try:
         yield
     finally:
@@ -185,6 +185,15 @@ def _exact_float32() -> Iterator[None]:
                     setting.fp32_precision = before
 
 
+def is_exact_on_cpu() -> bool:
+    """Whether a CPU takes float32 products as they are, without `float32_as`, which costs as much as small work."""
+    backends: Any = torch.backends
+    new = getattr(backends.mkldnn, "matmul", None)
+    return (new is not None and new.fp32_precision == "ieee") or (
+        (new is None or new.fp32_precision == "none") and torch.get_float32_matmul_precision() == "highest"
+    )
+
+
 def _precision_settings() -> list[Any]:
     backends: Any = torch.backends
     if not hasattr(backends.cuda.matmul, "fp32_precision"):
@@ -196,10 +205,10 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
     """What `model` gives for `inputs`; SamplingError where its forward fails, with what was raised and where."""
     try:
         return model(inputs)
-    except (BnuqError, MemoryError, torch.OutOfMemoryError):
+    except BnuqError:
         raise
     except Exception as error:
-        if "DefaultCPUAllocator" in str(error):  # how torch says on a CPU that memory is exhausted
+        if is_out_of_memory(error):
             raise
         said = " ".join(str(error).split())[:300].rstrip(".")
         raise SamplingError(

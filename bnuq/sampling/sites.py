@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -332,3 +333,16 @@ def _unreachable(
             if visible[traced.layer] < 0 and traced.call.p > 0:
                 found[traced.layer, "a dropout that is called in training mode only"] = None
     return tuple(found)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):
+            continue
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // 256)
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(flat[::step].to("cpu", torch.float32).numpy().tobytes())
+    return digest.hexdigest()

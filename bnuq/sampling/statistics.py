@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor, nn
 
-from bnuq.errors import SamplingError
+from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, undisturbed
-from bnuq.sampling.sites import Site, find_sites, select_layers
+from bnuq.sampling.moments import moments
+from bnuq.sampling.planned import Measured, check_count
+from bnuq.sampling.planning import plan
+from bnuq.sampling.sites import Site, Sites, find_sites, fingerprint, select_layers
+from bnuq.sampling.tape import NotOnTapeError, on_other_inputs, other_inputs, record
+
+Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
 
 
 def draw(
@@ -42,7 +47,10 @@ def draw(
     images = torch.as_tensor(train_images)
     check_batch_size(batch_size, len(images))
     check_seed(seed)
-    indices = all_batch_indices(seed, samples=samples, population=len(images), batch_size=batch_size)
+    if samples < 1:
+        raise SamplingError(f"samples is {samples}; expected a whole number of at least 1.")
+    size = {"population": len(images), "batch_size": batch_size}
+    indices = np.stack([keyed.batch_indices(seed, t, **size) for t in range(samples)])
     batches = (images[torch.from_numpy(rows)] for rows in indices)
     omega = statistics_of(model, batches, layers=layers)
     return replace(omega, seed=seed, indices=indices)
@@ -57,28 +65,20 @@ def check_batch_size(batch_size: int, population: int) -> None:
         )
 
 
-def all_batch_indices(
-    seed: int, *, samples: int, population: int, batch_size: int, purpose: int = keyed.BATCH
-) -> Int64[np.ndarray, "sample batch"]:
-    """The reference rows of every mini-batch."""
-    if samples < 1:
-        raise SamplingError(f"samples is {samples}; expected a whole number of at least 1.")
-    size = {"population": population, "batch_size": batch_size, "purpose": purpose}
-    return np.stack([keyed.batch_indices(seed, t, **size) for t in range(samples)])
-
-
 def statistics_of(
     model: nn.Module,
     batches: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
     *,
     layers: str | Sequence[str] | Sequence[Site] = "all",
     on_draw: Callable[[], object] | None = None,
+    room: int | None = None,
 ) -> BatchStatistics:
     """ω of mini-batches that you chose: a (T, b, *input) tensor or an iterable of (b, *input) batches.
 
     Each batch goes through the network once; every selected layer normalises it by its own mean and biased variance,
     so that deeper layers see what training would show them. The other layers keep their running statistics.
-    `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch.
+    `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch. A batch that
+    would take more than `room` bytes is refused with the size that fits.
     """
     iterator = iter(batches)
     try:
@@ -86,24 +86,24 @@ def statistics_of(
     except StopIteration:
         raise SamplingError("there are no mini-batches to take statistics of; expected at least one.") from None
     sites = _stochastic_sites(model, fed(model, first), layers)
-    draws: list[list[tuple[Tensor, Tensor, int]]] = []
+    draws: list[Measurement] = []
     with undisturbed(model):
+        measure, each = _measure(model, sites, fed(model, first))
+        if room is not None and each * len(first) > room:
+            raise too_large(len(first), room // each)
         for batch in chain([first], iterator):
-            mode = _Measure(sites)
-            with mode:
-                forward(model, fed(model, batch))
-            draws.append(mode.in_order())
+            draws.append(_measured(measure, fed(model, batch)))
             if on_draw is not None:
                 on_draw()
     measured = tuple(
         LayerStatistics(
             name=site.name,
             eps=site.eps,
-            mean=torch.stack([one[k][0] for one in draws]).cpu().numpy(),
-            var=torch.stack([one[k][1] for one in draws]).cpu().numpy(),
-            count=np.array([one[k][2] for one in draws], dtype=np.int64),
+            mean=_array([one[site.address, site.occurrence][0] for one in draws]),
+            var=_array([one[site.address, site.occurrence][1] for one in draws]),
+            count=np.array([one[site.address, site.occurrence][2] for one in draws], dtype=np.int64),
         )
-        for k, site in enumerate(sites)
+        for site in sites
     )
     for layer in measured:
         if not (np.isfinite(layer.mean).all() and np.isfinite(layer.var).all()):
@@ -112,6 +112,61 @@ def statistics_of(
                 "and the reference for NaN or inf."
             )
     return BatchStatistics(layers=measured, fingerprint=fingerprint(model), batch_size=len(first))
+
+
+def _measured(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Measurement:
+    """The statistics of a batch; SamplingError where memory runs out, with the size that fits."""
+    with suppress(_ExhaustedError):
+        return _or_exhausted(measure, batch)
+    # only here does nobody hold what the batch left behind
+    raise too_large(len(batch), _largest_that_fits(measure, batch))
+
+
+def too_large(batch_size: int, fits: int) -> SamplingError:
+    """The error for a mini-batch beyond memory, of which `fits` points would fit."""
+    advice = f"about {fits} fit: use --batch-size {fits}" if fits >= 2 else "nor do 2 of them: use a larger machine"
+    return SamplingError(
+        f"a mini-batch of {batch_size} points does not fit into memory, where all must pass together; {advice}."
+    )
+
+
+class _ExhaustedError(Exception):
+    """Memory ran out."""
+
+
+def _or_exhausted(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Measurement:
+    try:
+        return measure(batch)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+    raise _ExhaustedError
+
+
+def _largest_that_fits(measure: Callable[[Tensor], Measurement], batch: Tensor) -> int:
+    """By halving the batch until it fits, and then growing it by eighths; 0 where two points are too many."""
+
+    def fits(size: int) -> bool:
+        try:
+            _or_exhausted(measure, batch[:size])
+        except _ExhaustedError:
+            return False
+        return True
+
+    size = len(batch) // 2
+    while size >= 2 and not fits(size):
+        size //= 2
+    if size < 2:
+        return 0
+    step = max(1, size // 8)
+    while size + step < len(batch) and fits(size + step):
+        size += step
+    return size
+
+
+def _array(draws: Sequence[Tensor]) -> np.ndarray:
+    stacked = torch.stack(list(draws)).cpu()
+    return (stacked.float() if stacked.dtype is torch.bfloat16 else stacked).numpy()  # numpy has no bfloat16
 
 
 def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[Site, ...]:
@@ -123,62 +178,79 @@ def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[S
     return select_layers(sites, layers)
 
 
+def _measure(model: nn.Module, sites: Sequence[Site], example: Tensor) -> tuple[Callable[[Tensor], Measurement], int]:
+    """What takes the statistics of a batch, and the bytes that a point of it takes, 0 where that is not known.
+
+    A plan of the network's operations, or the network itself where it has no plan that gives the same.
+    """
+
+    def plainly(batch: Tensor) -> Measurement:
+        with _Measure(sites) as mode:
+            forward(model, batch.clone())  # a network may write into its input
+        return mode.found()
+
+    if len(example) < 2:
+        return plainly, 0
+    try:
+        tape = record(model, Sites(tuple(sites), ()), example)
+        wanted = {(site.address, site.occurrence) for site in sites}
+        normalisations = [one for one in tape.operations if one.site is not None]
+        made = plan(
+            tape,
+            sampled=lambda one: one.site is not None and (one.site.address, one.site.occurrence) in wanted,
+            goals=[number for one in normalisations for number in one.gives],
+        )
+        other = other_inputs(example)
+        with on_other_inputs():
+            planned = Measured(made, sites, device=example.device)
+            expected, found = plainly(other), planned.statistics(other, tile=len(other) - 3)
+    except NotOnTapeError:
+        return plainly, 0
+    return (planned.statistics, planned.bytes_per_point) if _agree(found, expected) else (plainly, 0)
+
+
+def _agree(found: Measurement, expected: Measurement) -> bool:
+    """Whether two ways of taking the same statistics differ by no more than rounding."""
+    if found.keys() != expected.keys():
+        return False
+    for key, (mean, var, count) in expected.items():
+        tolerance = 1e-7 if mean.dtype == torch.float64 else 1e-2
+        scale = (var + mean * mean).sqrt()
+        same = (found[key][0] - mean).abs() <= tolerance * scale
+        same &= (found[key][1] - var).abs() <= tolerance * (var + tolerance * scale)
+        if not bool(same.all()) or found[key][2] != count:
+            return False
+    return True
+
+
 class _Measure(Mode):
     """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         super().__init__()
-        self._sites = sites
         self._wanted = {(site.address, site.occurrence): site for site in sites}
         self._calls: Counter[int] = Counter()
-        self._found: dict[str, tuple[Tensor, Tensor, int]] = {}
+        self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         call = stochastic_call(func, args, kwargs or {})
         if not isinstance(call, BatchNormCall):
             return func(*args, **(kwargs or {}))
-        site = self._wanted.get((call.address, self._calls[call.address]))
+        key = call.address, self._calls[call.address]
         self._calls[call.address] += 1
-        if site is None:
+        if key not in self._wanted:
             return func(*args, **(kwargs or {}))
         count = call.input.numel() // call.input.shape[1]
-        if count < 2:
-            raise SamplingError(
-                f"layer {site.name} sees {count} value per channel in a mini-batch of {call.input.shape[0]}; "
-                "a variance needs at least 2: raise the batch size."
-            )
+        check_count(count, self._wanted[key], len(call.input))
         mean, var = moments(call.input)
-        self._found[site.name] = mean, var, count
+        self._found[key] = mean, var, count
         return call.normalized(mean, var)
 
-    def in_order(self) -> list[tuple[Tensor, Tensor, int]]:
-        missing = [site.name for site in self._sites if site.name not in self._found]
+    def found(self) -> Measurement:
+        missing = [site.name for key, site in self._wanted.items() if key not in self._found]
         if missing:
             raise SamplingError(
                 f"layer {missing[0]} was not called for one of the mini-batches; bnuq needs a network whose path does "
                 "not depend on its input."
             )
-        return [self._found[site.name] for site in self._sites]
-
-
-def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel (axis 1) over all other axes, sound where the mean dwarfs the spread."""
-    if values.shape[2:].numel() == 1 or values.device.type == "mps":
-        wide = values if values.device.type == "mps" else values.double()
-        var, mean = torch.var_mean(wide, dim=[axis for axis in range(values.ndim) if axis != 1], correction=0)
-        return mean.to(values.dtype), var.to(values.dtype)
-    # torch's own kernel accumulates in double; in channels_last it would not (mean off by 9 at mean 10⁴)
-    return torch.batch_norm_update_stats(values.contiguous(), None, None, 0.0)
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        if not isinstance(tensor, Tensor) or name.endswith("num_batches_tracked"):
-            continue
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // 256)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(flat[::step].to("cpu", torch.float32).numpy().tobytes())
-    return digest.hexdigest()
+        return self._found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -14,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import keyed
+from bnuq.sampling import keyed, planned
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.sites import find_sites
 
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
@@ -78,24 +81,33 @@ class Prefixed(nn.Module):
         return self.last(self.drop(F.relu(self.third(F.relu(self.bn(x)))).mean((2, 3))))
 
 
+def prepared(net: nn.Module, x: Tensor, **stochastic: object) -> Stochastic:
+    engine = Stochastic(net, find_sites(net, x[:3]), **stochastic)
+    engine.prepare(x)
+    assert not engine.why_plain
+    return engine
+
+
+@pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize(("samples", "chunks"), [(1, 1), (5, 1), (5, 3)])
-def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks):
+def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stacked, monkeypatch):
+    if not stacked:
+        monkeypatch.setitem(planned.STACKED, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
-    omega = bnuq.draw(net, x, samples=samples, batch_size=4)
-    with Executed() as looking:
-        bnuq.predict(net, x[:3], omega)
+    engine = prepared(net, x, omega=bnuq.draw(net, x, samples=samples, batch_size=4))
     with Executed() as executed:
-        bnuq.predict(net, x, omega, chunk_size=9 // chunks)
-    # find_sites looks at the network twice on a few points
-    assert looking.calls["conv2d"] == 6 + 2 + samples
-    assert executed.calls["conv2d"] == 6 + chunks * (2 + samples)
+        for chunk in x.chunk(chunks):
+            engine.passes(chunk)
+    assert executed.calls["conv2d"] == chunks * (2 + (1 if stacked else samples))
 
 
-def test_only_what_follows_the_first_dropout_is_run_again():
+def test_only_what_follows_the_first_dropout_is_run_again(monkeypatch):
+    monkeypatch.setitem(planned.STACKED, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
+    engine = prepared(net, x, dropout=bnuq.Dropout(5))
     with Executed() as executed:
-        bnuq.predict(net, x, dropout=bnuq.Dropout(5))
-    assert (executed.calls["conv2d"], executed.calls["linear"]) == (6 + 3, 2 + 5)
+        engine.passes(x)
+    assert (executed.calls["conv2d"], executed.calls["linear"]) == (3, 5)
 
 
 class Hazard(nn.Module):
@@ -297,8 +309,7 @@ def test_dropout_in_place_on_the_prefix_does_not_reach_the_next_pass():
 
 
 def mask(shape: tuple[int, ...], p: float, *, draw: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(keyed.mask_seed(seed, draw, site=0, tile=0))
-    return torch.empty(shape).bernoulli_(1 - p, generator=generator)
+    return torch.from_numpy(keyed.quarters(seed, [draw], keyed.MASK, 0, math.prod(shape)) >= p * 2**16).view(shape)
 
 
 def test_predictions_of_two_networks_may_alternate():

@@ -1,0 +1,277 @@
+"""Stochastic passes for whoever asks: planned and held against the plain loop first, which stands in where it must."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
+from bnuq.sampling.passes import Engine, Interception
+from bnuq.sampling.planned import Planned, Work
+from bnuq.sampling.planning import Plan, plan
+from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.tape import (
+    CHECKED,
+    NotOnTapeError,
+    Operation,
+    OtherPathError,
+    on_other_inputs,
+    other_inputs,
+    record,
+)
+
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+
+_COMPARED_DRAWS = 8
+_COMPARED = 64  # points of the first chunk on which another arithmetic is held against float32
+
+
+def default_chunk(point_shape: Sequence[int]) -> int:
+    """How many points pass together unless the caller says otherwise: memory only, no figure depends on it."""
+    size = math.prod(point_shape)
+    return max(16, min(256, 2**23 // size), min(4096, 2**20 // size))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far probabilities (softmax of the outputs; outputs, where there is but one) lie from those of float32."""
+
+    mean: float
+    largest: float
+    points: int
+
+
+@runtime_checkable
+class Shrinking(Protocol):
+    """An engine that can make do with less memory."""
+
+    def shrink(self) -> None: ...
+
+
+class Stochastic:
+    """T stochastic passes: by a plan of the network's operations where it has one, by the plain loop where it has not.
+
+    The plan is made at the first passes, and held against the plain loop on other inputs than it was made from.
+    `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active. `precision` is that of the
+    arithmetic: "float32" stands for the network's own type; "tf32" and "bfloat16" need a float32 network with a plan.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Sites,
+        *,
+        omega: BatchStatistics | None = None,
+        dropout: Dropout | None = None,
+        precision: Precision = "float32",
+    ) -> None:
+        self._plain = Interception(model, sites, omega=omega, dropout=dropout)
+        self.samples = self._plain.samples
+        self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
+        self._planned: Planned | None = None
+        self.why_plain = ""
+        """Why there is no plan, once that is known."""
+        self.deviation: Deviation | None = None
+        """How far the first passes lay from float32, where the arithmetic is another."""
+
+    def work(self, points: int) -> Work | None:
+        """What is computed once and what T times, where so many points pass together; None where there is no plan, or
+        none yet."""
+        return None if self._planned is None else self._planned.work(points)
+
+    def shrink(self) -> None:
+        """Take about half the memory from now on."""
+        if self._planned is not None:
+            self._planned.shrink()
+
+    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of their set, in the network's own type.
+
+        Of all draws, or of those of these numbers, in their order.
+        """
+        if self._planned is None and not self.why_plain:
+            self.prepare(inputs)
+        if self._planned is None:
+            return self._plain.passes(inputs, start, draws)
+        return self._run(self._planned, inputs, start, draws)
+
+    def prepare(self, inputs: Tensor) -> None:
+        """Make the plan, if there is one, from a few points; `passes` does so by itself."""
+        planned = None
+        try:
+            with undisturbed(self._model):
+                planned = self._checked(inputs)
+        except NotOnTapeError as error:
+            self.why_plain = str(error)
+            if isinstance(error, OtherPathError):
+                self._check_memory(inputs[:CHECKED])
+        if self._precision in ("tf32", "bfloat16"):
+            if planned is None:
+                raise SamplingError(
+                    f"precision {self._precision} needs a plan of the network, and there is none: {self.why_plain}. "
+                    "Use float32."
+                )
+            planned = self._in_other_arithmetic(planned, inputs[:_COMPARED])
+        self._planned = planned
+
+    def _run(self, planned: Planned, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        rounding = "tf32" if self._precision == "tf32" else "ieee"
+        exact = inputs.device.type == "cpu" and is_exact_on_cpu()
+        with torch.inference_mode(), nullcontext() if exact else float32_as(rounding):
+            return planned.passes(inputs, start, draws)
+
+    def _checked(self, inputs: Tensor) -> Planned:
+        sites = self._sites if self._dropout is not None else replace(self._sites, dropouts=())
+        tape = record(self._model, sites, inputs)
+        output = tape.values[tape.output]
+        if (output.axis, output.rows) != (0, 1):
+            raise NotOnTapeError("its output has not one row for every point")
+
+        def sampled(operation: Operation) -> bool:
+            site = operation.site
+            assert site is not None
+            if site.kind == "batchnorm":
+                return (site.address, site.occurrence) in self._plain.statistics
+            return self._dropout is not None and site.stochastic
+
+        made = plan(tape, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
+        other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
+        with on_other_inputs():
+            expected = torch.stack([self._plain.one(other, 0, draw) for draw in draws])
+        planned = self._agreeing(made, other, draws, expected, together=1)
+        if planned.stacks:
+            try:
+                return self._agreeing(made, other, draws, expected, together=2)
+            except NotOnTapeError:  # points that lie along an axis in another order
+                return self._agreeing(replace(made, stackable=False), other, draws, expected, together=1)
+        return planned
+
+    def _agreeing(
+        self, made: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
+    ) -> Planned:
+        """The plan at work; NotOnTapeError where it differs from the plain loop by more than rounding."""
+        with on_other_inputs():
+            planned = Planned(
+                made,
+                samples=self.samples,
+                statistics=self._plain.statistics,
+                dropout=self._dropout,
+                dtype=None,
+                device=inputs.device,
+            )
+            tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
+            found = planned.trial(inputs, draws, tile=tile, together=together)
+        exact = all(value.dtype != torch.float32 for value in made.tape.values)
+        if found.shape != expected.shape or not _close(found, expected, 1e-9 if exact else 3e-4):
+            raise OtherPathError("its recorded operations do not give what it gives")
+        return planned
+
+    def _check_memory(self, inputs: Tensor) -> None:
+        """Raise SamplingError where it is the network's own doing that two forwards differ."""
+        with undisturbed(self._model):
+            first, again = (self._plain.one(inputs, 0, 0) for _ in range(2))
+        if not _close(again, first, 1e-9 if first.dtype == torch.float64 else 3e-4):
+            raise SamplingError(
+                "the network gives other outputs when it is called again with the same inputs; bnuq needs a network "
+                "whose forward has no memory."
+            )
+
+    def _in_other_arithmetic(self, exact: Planned, inputs: Tensor) -> Planned:
+        draws = range(min(self.samples, _COMPARED_DRAWS))
+        with torch.inference_mode(), float32_as("ieee"):
+            expected = exact.passes(inputs, draws=draws)
+        try:
+            with torch.inference_mode():
+                other = exact.in_arithmetic(torch.bfloat16) if self._precision == "bfloat16" else exact
+            found = self._run(other, inputs, draws=draws)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise SamplingError(
+                f"the network cannot be computed in {self._precision} ({str(error).splitlines()[0]}); use float32."
+            ) from error
+        difference = (_probabilities(found) - _probabilities(expected)).abs()
+        self.deviation = Deviation(float(difference.mean()), float(difference.max()), len(inputs))
+        return other
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    return outputs.softmax(2) if outputs.shape[2] > 1 else outputs
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Equal up to rounding, sums of many terms included; what is not finite must be so in both."""
+    finite = b.isfinite()
+    if not bool(finite.any()):
+        return False  # nothing that could tell them apart
+    scale = float(b[finite].abs().max())
+    return torch.allclose(a, b, rtol=0.0, atol=tolerance * scale, equal_nan=True)
+
+
+def chunks(
+    engine: Engine,
+    count: int,
+    feed: Callable[[slice], Tensor],
+    *,
+    size: int,
+    on_halved: Callable[[int], object] = lambda _: None,
+) -> Iterator[Tensor]:
+    """The passes of an engine over `count` points that `feed` hands out, `size` at a time: (T, chunk, …) each.
+
+    Where memory runs out the size is halved, of which `on_halved` is told; SamplingError where one point is too much.
+    """
+    start = 0
+    while start < count:
+        try:
+            outputs = engine.passes(feed(slice(start, min(count, start + size))), start)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if size == 1:
+                raise SamplingError("memory is exhausted with a single point passing; use a larger machine.") from error
+            size = max(1, min(size, count - start) // 2)
+            if isinstance(engine, Shrinking):
+                engine.shrink()
+            on_halved(size)
+            continue
+        yield outputs
+        start += outputs.shape[1]
+
+
+def predict(
+    model: nn.Module,
+    inputs: Tensor | np.ndarray,
+    omega: BatchStatistics | None = None,
+    *,
+    dropout: Dropout | None = None,
+    chunk_size: int | None = None,
+) -> Tensor:
+    """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
+
+    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
+    bounds memory and changes no output beyond rounding. The model is left as it was.
+
+    Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, or there are no
+    inputs.
+    """
+    inputs = torch.as_tensor(inputs)
+    if chunk_size is not None and chunk_size < 1:
+        raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
+    if omega is None and dropout is None:
+        raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
+    sites = find_sites(model, fed(model, inputs[:3]), compare_with_training=False)
+    if dropout is not None and not sites.live_dropouts:
+        raise SamplingError("the network has no live dropout: all T passes would be the same.")
+    engine = Stochastic(model, sites, omega=omega, dropout=dropout)
+    size = chunk_size or default_chunk(inputs.shape[1:])
+    return torch.cat(list(chunks(engine, len(inputs), lambda rows: fed(model, inputs[rows]), size=size)), dim=1)

@@ -1,0 +1,43 @@
+"""Mean and biased variance of a BatchNorm's input, channel by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel (axis 1) over all other axes, sound where the mean dwarfs the spread."""
+    rows = values.movedim(1, -1)
+    if values.device.type == "cpu" and values.shape[2:].numel() > 1 and rows.is_contiguous():
+        return _moments_of_rows(rows.reshape(-1, values.shape[1]))
+    if values.shape[2:].numel() == 1 or values.device.type == "mps":
+        wide = values if values.device.type == "mps" else values.double()
+        var, mean = torch.var_mean(wide, dim=[axis for axis in range(values.ndim) if axis != 1], correction=0)
+        return mean.to(values.dtype), var.to(values.dtype)
+    # torch's own kernel accumulates in double; in channels_last it would not (mean off by 9 at mean 10⁴)
+    return torch.batch_norm_update_stats(values.contiguous(), None, None, 0.0)
+
+
+def _moments_of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a table whose columns are the channels: in two passes, as three times as fast as torch's kernel on planes."""
+    mean = rows.mean(0)
+    centred = rows - mean
+    rest = centred.mean(0)  # what rounding left of the mean
+    return mean + rest, centred.mul_(centred).mean(0) - rest * rest
+
+
+def merged(parts: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of all values, from (count, mean, biased variance) of the parts they were taken in.
+
+    Source: Chan, Golub & LeVeque 1983, Algorithms for computing the sample variance.
+    """
+    if len(parts) == 1:
+        return parts[0][1:]
+    means, variances = torch.stack([mean for _, mean, _ in parts]), torch.stack([var for _, _, var in parts])
+    count = torch.tensor([count for count, _, _ in parts], dtype=means.dtype, device=means.device)[:, None]
+    weight = count / count.sum()
+    mean = means[0] + (weight * (means - means[0])).sum(0)
+    return mean, (weight * (variances + (means - mean) ** 2)).sum(0)

@@ -1,0 +1,353 @@
+"""What of a tape runs how often: once, once a chunk of points, or once a draw; and what goes into what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import prod
+from typing import Any
+
+from bnuq.sampling.interception import aten
+from bnuq.sampling.tape import Operation, PerRow, Ref, Tape, refs_in
+
+FOLDING_COST = 3  # passes over a layer's weights that folding costs, against one over its output
+
+
+class Level(IntEnum):
+    """How often an operation runs."""
+
+    ONCE = 0
+    CHUNK = 1
+    SAMPLE = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs when, where so many `rows` are to pass together.
+
+    `folded` maps the position of a BatchNorm in `operations` to the layer that takes it up.
+    """
+
+    tape: Tape
+    rows: int
+    operations: tuple[Operation, ...]
+    levels: tuple[Level, ...]
+    folded: Mapping[int, Operation]
+    channels_last: bool
+    stackable: bool
+    boundary: tuple[int, ...]  # the chunk-level values that the sample level needs
+    in_place: Mapping[int, tuple[Any, int]]  # position → (the operation's form that writes into an argument, which one)
+
+    def reads(self, position: int) -> tuple[int, ...]:
+        """The values that the operation at this position needs, with those of a layer that it swallowed."""
+        layer = self.folded.get(position)
+        own = self.operations[position].reads
+        return own if layer is None else (*layer.reads, *own[1:])
+
+    def last_reads(self, level: Level) -> dict[int, int]:
+        """For every value made at this level, the position where it is needed for the last time on it."""
+        last = {n: i for i in self.at(level) for n in self.operations[i].gives}
+        for i in self.at(level):
+            last |= {n: i for n in self.reads(i) if n in last}
+        return {n: i for n, i in last.items() if n != self.tape.output}
+
+    def at(self, level: Level) -> tuple[int, ...]:
+        """The positions of the operations of one level, in order."""
+        return tuple(i for i, one in enumerate(self.levels) if one is level)
+
+
+def plan(
+    tape: Tape, *, sampled: Callable[[Operation], bool], rows: int = 0, goals: Collection[int] | None = None
+) -> Plan:
+    """The plan of a tape whose sites named by `sampled` differ between draws, for the values `goals` (the output).
+
+    `rows` share one folding: it is done where it costs less than what it saves.
+    """
+    tape = _without_empty_pads(tape)
+    operations = tape.operations
+    live = tuple(operation.site is not None and sampled(operation) for operation in operations)
+    levels = _levels(tape, live)
+    folded = _foldable(tape, levels, live, rows)
+    swallowed = {id(layer) for layer in folded.values()}
+    kept = _needed(tape, swallowed, folded, goals if goals is not None else (tape.output,))
+    position = {old: new for new, old in enumerate(kept)}
+    operations = tuple(operations[i] for i in kept)
+    levels = tuple(levels[i] for i in kept)
+    folded = {position[i]: layer for i, layer in folded.items() if i in position}
+    drafted = Plan(
+        tape=tape,
+        rows=rows,
+        operations=operations,
+        levels=levels,
+        folded=folded,
+        channels_last=_takes_channels_last(operations, tape),
+        stackable=False,
+        boundary=(),
+        in_place={},
+    )
+    made = {n for i in drafted.at(Level.SAMPLE) for n in operations[i].gives}
+    by_chunk = {tape.input} | {n for i in drafted.at(Level.CHUNK) for n in operations[i].gives}
+    read = {n for i in drafted.at(Level.SAMPLE) for n in drafted.reads(i)} | {tape.output}
+    return replace(
+        drafted,
+        stackable=_stackable(drafted, made),
+        boundary=tuple(sorted(read & by_chunk)),
+        in_place=_in_place(drafted, made),
+    )
+
+
+def _without_empty_pads(tape: Tape) -> Tape:
+    """The tape without pads by nothing, which only copy; where somebody writes into either, the copy stays."""
+    written = {group for operation in tape.operations for group in operation.writes}
+    original: dict[int, int] = {}
+    kept = []
+    for one in tape.operations:
+        operation = replace(one, arguments=_renamed(one.arguments, original))
+        if operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1]):
+            source, (copy,) = operation.arguments[0].number, operation.gives
+            if written.isdisjoint((tape.values[source].group, tape.values[copy].group)):
+                original[copy] = source
+                continue
+        kept.append(operation)
+    return replace(tape, operations=tuple(kept), output=original.get(tape.output, tape.output))
+
+
+def _renamed(tree: Any, names: Mapping[int, int]) -> Any:
+    if isinstance(tree, Ref):
+        return Ref(names.get(tree.number, tree.number))
+    return type(tree)(_renamed(one, names) for one in tree) if isinstance(tree, (tuple, list)) else tree
+
+
+def _levels(tape: Tape, live: Sequence[bool]) -> tuple[Level, ...]:
+    """The lowest level at which every operation sees what it needs, and nobody writes into what a later pass reads."""
+    levels = [Level.SAMPLE if one else Level.ONCE for one in live]
+    maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
+    settled = False
+    while not settled:
+        settled = True
+        written: dict[int, Level] = defaultdict(lambda: Level.ONCE)
+        for operation, level in zip(tape.operations, levels, strict=True):
+            for group in operation.writes:
+                written[group] = max(written[group], level)
+        read: dict[int, Level] = defaultdict(lambda: Level.ONCE)
+        for i, operation in enumerate(tape.operations):
+            groups = operation.writes.union(tape.values[number].group for number in operation.gives)
+            needs = [levels[i], *(written[group] for group in groups), *(read[group] for group in operation.writes)]
+            for number in operation.reads:
+                needs.append(
+                    Level.CHUNK if number == tape.input else levels[maker[number]] if number in maker else Level.ONCE
+                )
+            if _grows(operation, tape):
+                needs.append(Level.CHUNK)
+            if max(needs) > levels[i]:
+                levels[i], settled = max(needs), False
+            for number in operation.reads:
+                group = tape.values[number].group
+                read[group] = max(read[group], levels[i])
+    return tuple(levels)
+
+
+def _grows(operation: Operation, tape: Tape) -> bool:
+    def in_tree(tree: Any) -> bool:
+        return isinstance(tree, PerRow) or (isinstance(tree, (tuple, list)) and any(map(in_tree, tree)))
+
+    return in_tree(operation.arguments) or any(tape.values[number].axis is not None for number in operation.gives)
+
+
+_LAYERS = {  # operations that take (input, weight, bias, …): where they say whether they are transposed, their groups
+    aten.linear: (None, None), aten.conv1d: (None, 6), aten.conv2d: (None, 6), aten.conv3d: (None, 6),
+    aten.conv_transpose1d: (True, 6), aten.conv_transpose2d: (True, 6), aten.conv_transpose3d: (True, 6),
+    aten.convolution: (6, 8), aten._convolution: (6, 8),
+}  # fmt: skip
+
+
+def output_channels(layer: Operation) -> int | None:
+    """The axis of the layer's weight along which its output channels lie; None where they do not lie along one."""
+    transposed, groups = _LAYERS[layer.function.overloadpacket]
+    if transposed is not None and transposed is not True:
+        transposed = layer.arguments[transposed]
+    if not transposed:
+        return 0
+    assert groups is not None
+    return 1 if layer.arguments[groups] == 1 else None
+
+
+def _foldable(tape: Tape, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
+    """Position of every sampled BatchNorm that goes into the layer before it → that layer."""
+    maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
+    readers: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, list[int]] = defaultdict(list)
+    for i, operation in enumerate(tape.operations):
+        for number in operation.reads:
+            readers[number].append(i)
+    for number, value in enumerate(tape.values):
+        members[value.group].append(number)
+    static = set(tape.constants) | {
+        n for i, op in enumerate(tape.operations) if levels[i] is Level.ONCE for n in op.gives
+    }
+    found = {}
+    for i, operation in enumerate(tape.operations):
+        if not live[i] or operation.function.overloadpacket is not aten.batch_norm:
+            continue
+        number = operation.arguments[0].number
+        if number not in maker or number == tape.output:
+            continue
+        at = maker[number]
+        layer = tape.operations[at]
+        if (
+            layer.function.overloadpacket not in _LAYERS
+            or levels[at] is not Level.SAMPLE
+            or readers[number] != [i]
+            or members[tape.values[number].group] != [number]
+        ):
+            continue
+        own = [*refs_in(layer.arguments[1:3]), *refs_in(operation.arguments[1:3])]
+        axis = output_channels(layer)
+        weight, output = tape.values[layer.arguments[1].number], tape.values[number]
+        inputs = tape.values[layer.arguments[0].number]
+        written_between = any(inputs.group in other.writes for other in tape.operations[at:i])
+        if (
+            set(own) <= static
+            and axis is not None
+            and output.axis == 0
+            and len(output.shape) == len(weight.shape)
+            and not written_between
+            and FOLDING_COST * prod(weight.shape) <= output.entries_per_row * rows
+        ):
+            found[i] = layer
+    return found
+
+
+def _needed(tape: Tape, swallowed: set[int], folded: Mapping[int, Operation], goals: Collection[int]) -> list[int]:
+    """The positions of the operations that the goals rest on."""
+    numbers = set(goals)
+    groups = {tape.values[number].group for number in goals}
+    kept = []
+    for i in reversed(range(len(tape.operations))):
+        operation = tape.operations[i]
+        if id(operation) in swallowed:
+            continue
+        if numbers.isdisjoint(operation.gives) and groups.isdisjoint(operation.writes):
+            continue
+        kept.append(i)
+        for number in (*operation.reads, *(folded[i].reads if i in folded else ())):
+            numbers.add(number)
+            groups.add(tape.values[number].group)
+    return kept[::-1]
+
+
+BY_LAYOUT = {  # whether they give an alias or a copy depends on how memory lies, or whether they can be done at all
+    aten.view, aten.view_as, aten.reshape, aten.reshape_as, aten.flatten, aten.ravel, aten.contiguous, aten.to,
+}  # fmt: skip
+
+
+def _takes_channels_last(operations: Sequence[Operation], tape: Tape) -> bool:
+    """Whether pictures may lie channels last: there are some, and nobody would see the difference."""
+    written: set[int] = set()
+    for operation in reversed(operations):
+        groups = {tape.values[number].group for number in operation.gives}
+        if operation.function.overloadpacket in BY_LAYOUT and not written.isdisjoint(groups):
+            return False
+        written |= operation.writes
+    packets = {operation.function.overloadpacket for operation in operations}
+    strided = {aten.as_strided, aten.as_strided_, aten.set_, aten.lstm, aten.gru}
+    pictures = any(
+        operation.function.overloadpacket in _LAYERS and len(tape.values[operation.gives[0]].shape) == 4
+        for operation in operations
+    )
+    return pictures and packets.isdisjoint(strided)
+
+
+def _stackable(drafted: Plan, made: set[int]) -> bool:
+    """Whether draws can lie behind one another along the axis of the rows, as if they were more points."""
+    values = drafted.tape.values
+    if any(values[number].axis is None for number in made):
+        return False
+    for i in drafted.at(Level.SAMPLE):
+        operation = drafted.operations[i]
+        if operation.site is not None:
+            wanted = 0 if operation.site.kind == "batchnorm" else operation.site.batch_axis
+            if values[operation.gives[0]].axis != wanted:
+                return False
+    return True
+
+
+_IN_PLACE = {
+    aten.relu.default: aten.relu_.default,
+    aten.relu6.default: aten.relu6_.default,
+    aten.hardtanh.default: aten.hardtanh_.default,
+    aten.leaky_relu.default: aten.leaky_relu_.default,
+    aten.elu.default: aten.elu_.default,
+    aten.silu.default: aten.silu_.default,
+    aten.hardswish.default: aten.hardswish_.default,
+    aten.hardsigmoid.default: aten.hardsigmoid_.default,
+    aten.sigmoid.default: aten.sigmoid_.default,
+    aten.tanh.default: aten.tanh_.default,
+    aten.gelu.default: aten.gelu_.default,
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+}
+
+
+def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
+    """Where an operation of the sample level may write over an argument that nobody needs any more."""
+    tape, last = drafted.tape, drafted.last_reads(Level.SAMPLE)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, value in enumerate(tape.values):
+        groups[value.group].append(number)
+    written = {group for operation in drafted.operations for group in operation.writes}
+    found = {}
+    for i in drafted.at(Level.SAMPLE):
+        operation = drafted.operations[i]
+        form = _IN_PLACE.get(operation.function)
+        if form is None:
+            continue
+        (result,) = operation.gives
+        candidates = operation.arguments[:1]
+        if operation.function in (aten.add.Tensor, aten.mul.Tensor) and operation.arguments[2:] in ((), (1,)):
+            candidates = operation.arguments[:2]
+        for place, argument in enumerate(candidates):
+            if not isinstance(argument, Ref):
+                continue
+            value, given = tape.values[argument.number], tape.values[result]
+            members = groups[value.group]
+            if (
+                made.issuperset(members)
+                and value.group not in written
+                and all(last.get(number, len(drafted.operations)) <= i for number in members)
+                and (value.shape, value.dtype, value.axis) == (given.shape, given.dtype, given.axis)
+                and all(prod(tape.values[number].shape) == prod(value.shape) for number in members)  # none overlaps
+                and [tape.values[number].group for number in operation.reads].count(value.group) == 1
+            ):
+                found[i] = form, place
+                break
+    return found
+
+
+def multiply_adds(made: Plan) -> dict[Level, int]:
+    """Multiply-adds of one row at every level; an operation that is no layer counts one an entry."""
+    values, total = made.tape.values, dict.fromkeys(Level, 0)
+    for i, operation in enumerate(made.operations):
+        layer = made.folded.get(i, operation)
+        entries = sum(values[number].entries_per_row for number in operation.gives)
+        axis = output_channels(layer) if layer.function.overloadpacket in _LAYERS else None
+        if axis is not None and isinstance(layer.arguments[1], Ref):
+            weight = values[layer.arguments[1].number].shape
+            entries *= prod(weight) // weight[axis]
+        total[made.levels[i]] += entries
+    return total
+
+
+def peak_entries(made: Plan, level: Level) -> int:
+    """Entries of one row that are alive at once, at most, among the values of a level."""
+    values, last = made.tape.values, made.last_reads(level)
+    alive = peak = 0
+    for i in made.at(level):
+        given = {values[n].group: values[n].entries_per_row for n in made.operations[i].gives}
+        alive += 0 if i in made.in_place else sum(given.values())
+        peak = max(peak, alive)
+        freed = {values[n].group: values[n].entries_per_row for n, end in last.items() if end == i}
+        alive -= 0 if i in made.in_place else sum(freed.values())
+    return peak

@@ -1,0 +1,357 @@
+"""A network as a tape: the operations of one forward in order, with their arguments as functions of the row count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    DropoutCall,
+    Mode,
+    aten,
+    forward,
+    positional,
+    stochastic_call,
+    tensors_in,
+    written_by,
+)
+from bnuq.sampling.sites import Site, Sites
+
+CHECKED = 8  # rows on which what is made of a tape is held against the network itself
+
+
+class NotOnTapeError(BnuqError):
+    """The network cannot be written down as a fixed sequence of operations; the message says why."""
+
+
+class OtherPathError(NotOnTapeError):
+    """Two forwards did not run the same operations."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """In the arguments of an operation: the value of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class PerRow:
+    """In the arguments of an operation: a whole number that grows with the rows that pass, `each` · rows + `fixed`."""
+
+    each: int
+    fixed: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation. Arguments are positional; tensors in them are Refs, as in `result`, one or a tree.
+
+    `site` is the stochastic site that this operation is, if it is one. `writes` are the groups of values that share
+    memory which it writes into.
+    """
+
+    function: Any
+    arguments: tuple
+    result: Any
+    site: Site | None = None
+    writes: frozenset[int] = frozenset()
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return tuple(refs_in(self.arguments))
+
+    @property
+    def gives(self) -> tuple[int, ...]:
+        return tuple(refs_in(self.result))
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a tensor on the tape: its shape for three rows, the axis that grows with the rows (None where
+    none does) and by how many entries a row, and its `group`: values of one group may share memory."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    axis: int | None
+    rows: int
+    group: int
+
+    @property
+    def entries_per_row(self) -> int:
+        """Entries that one row contributes; all of them where none grows."""
+        total = 1
+        for axis, size in enumerate(self.shape):
+            total *= self.rows if axis == self.axis else size
+        return total
+
+
+@dataclass(frozen=True)
+class Tape:
+    """A forward from value `input` to value `output`; `constants` are the parameters and buffers it reads."""
+
+    operations: tuple[Operation, ...]
+    values: tuple[Value, ...]
+    constants: Mapping[int, Tensor]
+    input: int
+    output: int
+
+
+def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
+    """The tape of `model`, from a forward of two rows of `example` and one of three; call it inside `undisturbed`.
+
+    NotOnTapeError where the two differ in more than numbers that grow with the rows, where an operation hands data to
+    Python, is random, or writes into the network's own tensors, and where it computes in half precision.
+    """
+    three = torch.cat([example] * 3)[:3]
+    forward(model, three[:2].clone())  # some networks keep for the next call what they made in the first
+    recordings = []
+    for rows in (2, 3):
+        recorder = _Recorder(sites, three[:rows].clone())
+        with recorder:
+            output = forward(model, recorder.input.clone())  # it may write into its input, a later pass reads it again
+        recordings.append((recorder, recorder.number_of_output(output)))
+    (small, small_output), (large, large_output) = recordings
+    if len(small.operations) != len(large.operations) or small_output != large_output:
+        raise OtherPathError("it takes another path when the number of points changes")
+    groups = _groups(large)
+    values = tuple(
+        _value(two, three, group) for two, three, group in zip(small.tensors, large.tensors, groups, strict=True)
+    )
+    operations = tuple(
+        replace(
+            b,
+            arguments=_as_function_of_rows(a.arguments, b.arguments, b.function),
+            writes=frozenset(groups[number] for number in b.writes),
+        )
+        for a, b in zip(small.operations, large.operations, strict=True)
+        if _same(a, b)
+    )
+    own = {groups[number] for number in large.constants}
+    for operation in operations:
+        if operation.writes & own:
+            raise NotOnTapeError(f"{_name(operation.function)} writes into the network's own tensors")
+    if any(values[number].axis is not None for number in large.constants):
+        raise NotOnTapeError("it makes tensors in Python whose size depends on the number of points")
+    for number, value in enumerate(values):
+        if number not in large.constants and value.dtype in (torch.float16, torch.bfloat16):
+            kind = str(value.dtype).removeprefix("torch.")
+            raise NotOnTapeError(f"it computes in {kind}, too coarse to tell a right plan from a wrong one")
+    return Tape(tuple(_of_any_rows(one, values) for one in operations), values, large.constants, 0, large_output)
+
+
+class _Recorder(Mode):
+    """Writes down every operation. Tensors stay alive meanwhile, so that no identity is used twice.
+
+    The input is value 0.
+    """
+
+    def __init__(self, sites: Sites, inputs: Tensor) -> None:
+        super().__init__()
+        self.input = inputs
+        self.operations: list[Operation] = []
+        self.tensors: list[Tensor] = []
+        self.numbers: dict[int, int] = {}  # of the newest value that a tensor object stands for
+        self.constants: dict[int, Tensor] = {}
+        self._batchnorms = {(site.address, site.occurrence): site for site in sites.batchnorms}
+        self._dropouts = sites.dropouts
+        self._batchnorm_calls: Counter[int] = Counter()
+        self._dropout_calls = 0
+        self._new(inputs)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        call = stochastic_call(func, args, kwargs)
+        if call is None:
+            _check_recordable(func, args, kwargs)
+        site = self._site(call)
+        arguments = tuple(self._named(value) for value in positional(func, args, kwargs))
+        written = [self.numbers[id(tensor)] for tensor in written_by(func, args, kwargs)]
+        result = func(*args, **kwargs)
+        if isinstance(call, DropoutCall) and site is not None and not call.in_place:
+            result = result.clone()  # where it is live it gives a tensor of its own, not its input
+        given = list(tensors_in(result))
+        if func.overloadpacket in _OF_GRADIENTS or (
+            given and not written and all(id(tensor) in self.numbers for tensor in given)
+        ):
+            return result  # what it was given, as it was
+        if not written and not given:
+            return result
+        self.operations.append(Operation(func, arguments, self._results(result), site, frozenset(written)))
+        return result
+
+    def number_of_output(self, output: Any) -> int:
+        if not isinstance(output, Tensor) or id(output) not in self.numbers:
+            raise NotOnTapeError("its output is not one tensor made by its operations")
+        return self.numbers[id(output)]
+
+    def _site(self, call: BatchNormCall | DropoutCall | None) -> Site | None:
+        if isinstance(call, BatchNormCall):
+            key = call.address, self._batchnorm_calls[call.address]
+            self._batchnorm_calls[call.address] += 1
+            return self._batchnorms.get(key)
+        if isinstance(call, DropoutCall):
+            number, self._dropout_calls = self._dropout_calls, self._dropout_calls + 1
+            site = self._dropouts[number] if number < len(self._dropouts) else None
+            return site if site is not None and site.stochastic else None
+        return None
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in self.numbers:
+                self.constants[self._new(value)] = value
+            return Ref(self.numbers[id(value)])
+        return type(value)(map(self._named, value)) if isinstance(value, (tuple, list)) else value
+
+    def _results(self, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return Ref(self._new(result))
+        return tuple(map(self._results, result)) if isinstance(result, (tuple, list)) else None
+
+    def _new(self, tensor: Tensor) -> int:
+        self.tensors.append(tensor)
+        self.numbers[id(tensor)] = len(self.tensors) - 1
+        return len(self.tensors) - 1
+
+
+def refs_in(tree: Any) -> Iterator[int]:
+    """The numbers of the values in a tree of arguments or results."""
+    if isinstance(tree, Ref):
+        yield tree.number
+    elif isinstance(tree, (tuple, list)):
+        for one in tree:
+            yield from refs_in(one)
+
+
+_OF_GRADIENTS = {aten.detach_, aten.requires_grad_}  # they leave the data alone
+_OF_SHAPE = {"size", "stride", "dim", "numel", "storage_offset", "result_type", "can_cast"}  # they read no data
+
+
+def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
+    name, given = (
+        _name(func),
+        dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True)),
+    )
+    by_data = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+    if func.overloadpacket is aten.index:  # by numbers its sizes are those of the numbers
+        by_data = any(one.dtype in (torch.bool, torch.uint8) for one in tensors_in(given["indices"]))
+    elif (
+        not any("Tensor" in str(one.type) for one in func._schema.returns) and next(tensors_in(args), None) is not None
+    ):
+        of_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
+        by_data = bool(func._schema.returns) and not of_shape
+    if by_data:
+        raise NotOnTapeError(f"{name} lets its path or its sizes depend on the data")
+    rate = given.get("dropout_p", given.get("dropout"))
+    active = given.get("train", given.get("training", True)) if rate is None else rate > 0 and given.get("train", True)
+    if torch.Tag.nondeterministic_seeded in func.tags and active:
+        raise NotOnTapeError(f"{name} draws random numbers")
+
+
+def _name(func: Any) -> str:
+    return func.overloadpacket.__name__
+
+
+def _groups(recorder: _Recorder) -> list[int]:
+    """For every value the first one that it may share memory with: by storage, and by what operations promise."""
+    first: dict[int, int] = {}
+    root = list(range(len(recorder.tensors)))
+
+    def found(number: int) -> int:
+        while root[number] != number:
+            number = root[number]
+        return number
+
+    def join(a: int, b: int) -> None:
+        a, b = sorted((found(a), found(b)))
+        root[b] = a
+
+    for number, tensor in enumerate(recorder.tensors):
+        join(number, first.setdefault(tensor.untyped_storage()._cdata, number))
+    for operation in recorder.operations:
+        schema = operation.function._schema
+        if any(given.alias_info is not None for given in schema.returns):
+            aliased = [
+                number
+                for argument, value in zip(schema.arguments, operation.arguments, strict=True)
+                if argument.alias_info is not None
+                for number in refs_in(value)
+            ]
+            for number in operation.gives:
+                for other in aliased:
+                    join(number, other)
+    return [found(number) for number in range(len(root))]
+
+
+def _value(two: Tensor, three: Tensor, group: int) -> Value:
+    if two.ndim != three.ndim or two.dtype != three.dtype:
+        raise OtherPathError("it takes another path when the number of points changes")
+    grown = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
+    if len(grown) > 1:
+        raise NotOnTapeError("one of its tensors grows with the number of points along more than one axis")
+    axis = grown[0] if grown else None
+    rows = three.shape[axis] - two.shape[axis] if axis is not None else 1
+    return Value(tuple(three.shape), three.dtype, axis, rows, group)
+
+
+def _of_any_rows(operation: Operation, values: Sequence[Value]) -> Operation:
+    """The operation, where it would take a single point for an axis to be dropped: with the axes that it drops."""
+    if operation.function is not aten.squeeze.default:
+        return operation
+    (number,) = operation.reads
+    dropped = [axis for axis, size in enumerate(values[number].shape) if size == 1]
+    return replace(operation, function=aten.squeeze.dims, arguments=(Ref(number), dropped))
+
+
+def _same(a: Operation, b: Operation) -> bool:
+    if a.function is not b.function or a.result != b.result or a.site != b.site or a.writes != b.writes:
+        raise OtherPathError("it takes another path when the number of points changes")
+    return True
+
+
+def _as_function_of_rows(two: Any, three: Any, func: Any) -> Any:
+    """One tree of arguments for any number of rows, from that for two and that for three."""
+    if isinstance(three, (tuple, list)) and type(two) is type(three) and len(two) == len(three):
+        return type(three)(_as_function_of_rows(a, b, func) for a, b in zip(two, three, strict=True))
+    if two is three or (type(two) is type(three) and two == three):
+        return three
+    if type(two) is int and type(three) is int:
+        return PerRow(three - two, 3 * two - 2 * three)
+    raise NotOnTapeError(f"an argument of {_name(func)} depends on the number of points")
+
+
+def filled(tree: Any, rows: int) -> Any:
+    """A tree of arguments for this many rows."""
+    if isinstance(tree, PerRow):
+        return tree.each * rows + tree.fixed
+    return type(tree)(filled(one, rows) for one in tree) if isinstance(tree, (tuple, list)) else tree
+
+
+@contextmanager
+def on_other_inputs() -> Iterator[None]:
+    """NotOnTapeError where a network, or its operations, cannot be run again on `other_inputs`."""
+    try:
+        yield
+    except NotOnTapeError:
+        raise
+    except (SamplingError, RuntimeError, IndexError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise NotOnTapeError(f"its operations cannot be run again ({str(error).splitlines()[0]})") from error
+
+
+def other_inputs(inputs: Tensor) -> Tensor:
+    """Rows that the network was not recorded with, but might have been given."""
+    rows = torch.cat([inputs[:CHECKED]] * CHECKED)[:CHECKED]
+    if not rows.is_floating_point():
+        return rows.flip(0)
+    factors = torch.linspace(0.8, 1.0, CHECKED, dtype=rows.dtype, device=rows.device)  # no two rows alike
+    return (0.8 * rows.flip(0) + 0.2 * rows.roll(1, 0)) * factors.view(-1, *[1] * (rows.ndim - 1))

@@ -1,0 +1,658 @@
+"""The planned engine: on every network it gives what the plain loop gives, or says why it leaves it to the loop."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+import adversaries
+import numpy as np
+import pytest
+import torch
+import zoo
+from adversaries import ADVERSARIES, Net
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import bnuq
+from bnuq.errors import SamplingError
+from bnuq.sampling import planned, statistics
+from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.engine import Stochastic, chunks
+from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.moments import merged, moments
+from bnuq.sampling.passes import Interception
+from bnuq.sampling.planned import Measured
+from bnuq.sampling.sites import Sites, find_sites
+
+EVERY = pytest.mark.parametrize("name", ADVERSARIES)
+ROWS = 21
+OTHERWISE = "its recorded operations do not give what it gives"
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
+    assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+def sites_of(net: nn.Module, x: Tensor) -> Sites:
+    return find_sites(net, x[:3], compare_with_training=False)
+
+
+def methods(net: nn.Module, x: Tensor, reference: Tensor) -> list[dict]:
+    """ω, dropout, and both: what of it the network has."""
+    omega, dropout = bnuq.statistics_of(net, reference), bnuq.Dropout(len(reference), seed=1)
+    alive = sites_of(net, x).live_dropouts
+    return [{"omega": omega}, *([{"dropout": dropout}, {"omega": omega, "dropout": dropout}] if alive else [])]
+
+
+def planned_and_plain(net: nn.Module, x: Tensor, **stochastic: object) -> tuple[Stochastic, Interception]:
+    sites = sites_of(net, x)
+    return Stochastic(net, sites, **stochastic), Interception(net, sites, **stochastic)
+
+
+def stack(monkeypatch: pytest.MonkeyPatch, *, stacked: bool) -> None:
+    monkeypatch.setitem(planned.STACKED, "cpu", 2**30 if stacked else 0)
+
+
+def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(planned, "_tile_rows", lambda *_: rows)
+
+
+def drawn(net: nn.Module, x: Tensor, samples: int = 3) -> BatchStatistics:
+    return bnuq.draw(net, x, samples=samples, batch_size=max(4, len(x) // 2))
+
+
+# The same as the plain loop
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@EVERY
+def test_passes_are_those_of_the_plain_loop(name, stacked, monkeypatch):
+    stack(monkeypatch, stacked=stacked)
+    small_tiles(monkeypatch, 5)
+    net, x = adversaries.made(name), adversaries.points(name, ROWS)
+    given, reference = x.clone(), torch.stack([adversaries.points(name, 9, seed=seed) for seed in (5, 6, 7)])
+    for stochastic in methods(net, x, reference):
+        engine, plain = planned_and_plain(net, x, **stochastic)
+        for rows in (ROWS, 2) if ADVERSARIES[name].why_plain else (ROWS, 8, 2, 3):
+            close(engine.passes(x[:rows], 4), plain.passes(x[:rows], 4))
+        assert engine.why_plain == ADVERSARIES[name].why_plain
+    assert torch.equal(x, given)
+
+
+@EVERY
+def test_passes_in_float32_are_those_of_the_plain_loop_up_to_rounding(name, monkeypatch):
+    small_tiles(monkeypatch, 8)
+    net, x = (
+        make(*a, dtype=torch.float32) for make, a in ((adversaries.made, [name]), (adversaries.points, [name, ROWS]))
+    )
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    found = engine.passes(x)
+    assert found.dtype == torch.float32
+    close(found, plain.passes(x), 1e-4)
+    assert engine.why_plain == ADVERSARIES[name].why_plain
+
+
+@EVERY
+def test_statistics_taken_in_tiles_are_those_of_the_plain_way(name, monkeypatch):
+    small_tiles(monkeypatch, 4)
+    net = adversaries.made(name)
+    batches = [adversaries.points(name, rows, seed=rows) for rows in (9, 9)]
+    given = [batch.clone() for batch in batches]
+    found = bnuq.statistics_of(net, batches)
+    monkeypatch.setattr(statistics, "record", refuse)
+    expected = bnuq.statistics_of(net, batches)
+    for a, b in zip(found.layers, expected.layers, strict=True):
+        np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-9 * np.abs(b.mean).max())
+        np.testing.assert_allclose(a.var, b.var, rtol=1e-9, atol=1e-9 * b.var.max())
+        assert np.array_equal(a.count, b.count)
+    assert all(torch.equal(a, b) for a, b in zip(batches, given, strict=True))
+
+
+def refuse(*_: object) -> None:
+    raise statistics.NotOnTapeError("a test wants it so")
+
+
+@pytest.mark.parametrize("kind", zoo.KINDS)
+def test_every_kind_of_batchnorm_is_planned(kind, monkeypatch):
+    small_tiles(monkeypatch, 5)
+    net, x = zoo.made(kind), zoo.points(kind, ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x), plain.passes(x))
+    assert engine.why_plain == "" and engine.work(ROWS) is not None
+    with undisturbed(net):
+        measure, _ = statistics._measure(net, sites_of(net, x).live_batchnorms, x)
+    assert isinstance(getattr(measure, "__self__", None), Measured)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("form", ["scripted", "traced"])
+@pytest.mark.parametrize("kind", ["2d", "in a shortcut", "transposed"])
+def test_every_form_of_a_network_is_planned(kind, form):
+    if kind == "transposed":
+        net, x = zoo.settled(transposed, (4, 5, 5)), zoo.points((4, 5, 5), ROWS)
+    else:
+        net, x = zoo.made(kind), zoo.points(kind, ROWS)
+    other = torch.jit.script(net) if form == "scripted" else torch.jit.trace(net, x)
+    engine, _ = planned_and_plain(other, x, omega=drawn(other, x))
+    _, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x), plain.passes(x))
+    assert engine.why_plain == ""
+
+
+def transposed() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(4, 4, 2, stride=2), nn.BatchNorm2d(4), nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(4, 4, 3, groups=2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(256, 3),
+    )  # fmt: skip
+
+
+def test_a_transposed_convolution_with_groups_is_not_folded():
+    net, x = zoo.settled(transposed, (4, 5, 5)), zoo.points((4, 5, 5), ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x), plain.passes(x))
+    assert (
+        engine.work(ROWS) is not None and engine.work(ROWS).folded == 1
+    )  # the second BatchNorm; the first is drawn from the data
+
+
+@pytest.mark.parametrize("layout", ["channels last", "every second row", "transposed pictures"])
+def test_inputs_may_lie_in_memory_as_they_like(layout):
+    net, x = zoo.made("in a shortcut"), zoo.points("in a shortcut", 2 * ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    other = {
+        "channels last": lambda: x.contiguous(memory_format=torch.channels_last),
+        "every second row": lambda: x[::2],
+        "transposed pictures": lambda: x.transpose(2, 3),
+    }[layout]()
+    close(engine.passes(other), plain.passes(other.contiguous()))
+
+
+def test_a_channel_without_variance_and_weights_of_nan_are_no_obstacle():
+    net, x = zoo.made("2d"), zoo.points("2d", ROWS)
+    with torch.no_grad():
+        net[3].weight[1], net[3].bias[1] = 0.0, 0.7
+    omega = drawn(net, x)
+    assert np.abs(omega.layers[1].var[:, 1]).max() < 1e-20
+    engine, plain = planned_and_plain(net, x, omega=omega)
+    close(engine.passes(x), plain.passes(x))
+    with torch.no_grad():
+        net[7].weight[0, 0] = float("nan")
+    engine, plain = planned_and_plain(net, x, dropout=None)
+    assert_close(engine.passes(x), plain.passes(x), equal_nan=True)
+    assert engine.why_plain == ""
+
+
+def test_unselected_layers_that_normalise_by_their_batch_see_the_whole_of_it(monkeypatch):
+    small_tiles(monkeypatch, 4)
+    net, batch = zoo.made("without running statistics"), zoo.points("1d on (N, C)", 11)
+    found = bnuq.statistics_of(net, batch[None], layers="last:1")
+    monkeypatch.setattr(statistics, "record", refuse)
+    expected = bnuq.statistics_of(net, batch[None], layers="last:1")
+    np.testing.assert_allclose(found.layers[0].mean, expected.layers[0].mean, rtol=1e-10)
+    np.testing.assert_allclose(found.layers[0].var, expected.layers[0].var, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "name", ["rows_numbered", "one_point_squeezed", "points_that_know_their_place", "points_that_know_one_another"]
+)
+def test_a_plan_that_was_made_from_one_point_holds_for_many(name, monkeypatch):
+    small_tiles(monkeypatch, 5)
+    net, x = adversaries.made(name), adversaries.points(name, ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine.prepare(x[:1])
+    close(engine.passes(x), plain.passes(x))
+    assert engine.why_plain == ADVERSARIES[name].why_plain
+
+
+def test_a_network_that_squeezes_takes_a_single_point_as_it_takes_it_among_others():
+    net, x = adversaries.made("one_point_squeezed"), adversaries.points("one_point_squeezed", ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x[7:8]), plain.passes(x)[:, 7:8])
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_the_chunk_size_changes_no_output_of_mixed_draws(stacked, monkeypatch):
+    stack(monkeypatch, stacked=stacked)
+    net, x = adversaries.made("points_repeated"), adversaries.points("points_repeated", 40)
+    stochastic = {"omega": drawn(net, x), "dropout": bnuq.Dropout(3, seed=1)}
+    whole = bnuq.predict(net, x, **stochastic, chunk_size=40)
+    for size in (1, 3, 17):
+        close(bnuq.predict(net, x, **stochastic, chunk_size=size), whole)
+
+
+# Where there is no plan
+
+
+def dense(forward) -> tuple[nn.Module, Tensor]:
+    def make() -> nn.Module:
+        net = Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), last=nn.Linear(4, 3))
+        net.register_buffer("seen", torch.zeros(4))
+        return net
+
+    return zoo.settled(make, (4,)), zoo.points((4,), ROWS)
+
+
+def random_numbers(m, x):
+    return m.last(m.bn(m.fc(x)) + 0 * torch.rand_like(x))
+
+
+def dropout_inside_attention(m, x):
+    y = m.bn(m.fc(x)).view(-1, 1, 2, 2)
+    return m.last(F.scaled_dot_product_attention(y, y, y, dropout_p=0.5).flatten(1))
+
+
+def buffers_written(m, x):
+    m.seen.add_(1)
+    return m.last(m.bn(m.fc(x)))
+
+
+def tensors_made_in_python(m, x):
+    return m.last(m.bn(m.fc(x)) + 0 * torch.tensor([[float(i)] for i in range(len(x))], dtype=x.dtype))
+
+
+def inputs_of_its_own_kind(m, x):
+    if any(row[2] != 11 for row in x.tolist()):
+        raise ValueError("no such inputs")
+    return m.last(m.bn(m.fc(x)))
+
+
+def truth_of_data(m, x):
+    y = m.bn(m.fc(x))
+    return m.last(-y if torch.equal(x, x + 1) else y)
+
+
+def path_of_many_points(m, x):
+    y = m.bn(m.fc(x))
+    return m.last(torch.tanh(y) if len(x) > 4 else y)
+
+
+def path_of_two_points(m, x):
+    y = m.bn(m.fc(x))
+    return m.last(torch.tanh(y) if len(x) == 2 else torch.sigmoid(y))
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (random_numbers, "rand_like draws random numbers"),
+        (dropout_inside_attention, "scaled_dot_product_attention draws random numbers"),
+        (buffers_written, "add_ writes into the network's own tensors"),
+        (tensors_made_in_python, "it makes tensors in Python whose size depends on the number of points"),
+        (inputs_of_its_own_kind, "its operations cannot be run again (the network's forward fails on inputs"),
+        (truth_of_data, "equal lets its path or its sizes depend on the data"),
+        (path_of_many_points, OTHERWISE),
+        (path_of_two_points, "it takes another path when the number of points changes"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_plain_loop_stands_in_and_says_why(forward, why):
+    net, x = dense(forward) if forward is not inputs_of_its_own_kind else dense(lambda m, x: m.last(m.bn(m.fc(x))))
+    if forward is inputs_of_its_own_kind:
+        net._forward = forward
+        x = x.clone().index_fill_(1, torch.tensor([2]), 11.0)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    found = engine.passes(x)
+    assert engine.why_plain.startswith(why) and engine.work(ROWS) is None
+    if forward is not dropout_inside_attention:
+        close(found, plain.passes(x))
+
+
+def test_a_network_with_several_outputs_is_refused_as_ever():
+    net, x = dense(lambda m, x: m.last(m.bn(m.fc(x))))
+    omega = drawn(net, x)
+    net._forward = lambda m, x: (m.last(m.bn(m.fc(x))), x)
+    with pytest.raises(SamplingError, match="the network's output is tuple; expected one tensor"):
+        bnuq.predict(net, x, omega)
+
+
+def test_a_network_that_counts_its_calls_in_its_outputs_is_refused():
+    calls = []
+
+    def counting(m, x):
+        calls.append(1)
+        return m.last(m.bn(m.fc(x))) * len(calls)
+
+    net, x = dense(counting)
+    with pytest.raises(SamplingError, match="gives other outputs when it is called again with the same inputs"):
+        bnuq.predict(net, x, drawn(net, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_in_half_precision_is_left_to_the_plain_loop(dtype):
+    net, x = zoo.made("2d").to(dtype), zoo.points("2d", ROWS).to(dtype)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    assert torch.equal(engine.passes(x), plain.passes(x))
+    kind = str(dtype).removeprefix("torch.")
+    assert engine.why_plain == f"it computes in {kind}, too coarse to tell a right plan from a wrong one"
+
+
+def test_a_network_that_widens_its_outputs_keeps_its_plan():
+    net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
+    wide = nn.Sequential(net, Net(lambda _, x: x.double())).eval()
+    engine, plain = planned_and_plain(wide, x, omega=drawn(wide, x))
+    found = engine.passes(x)
+    assert found.dtype == torch.float64 and engine.why_plain == ""
+    close(found, plain.passes(x), 1e-5)
+
+
+# A wrong plan is caught
+
+
+def folded_along_the_wrong_axis(monkeypatch):
+    monkeypatch.setattr(planned, "output_channels", lambda _: 0)
+
+
+def folded_with_the_next_draw(monkeypatch):
+    original = planned.Planned._foldings
+    monkeypatch.setattr(
+        planned.Planned, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
+    )
+
+
+def stacked_in_the_wrong_order(monkeypatch):
+    stack(monkeypatch, stacked=True)
+    original = planned.Planned._affine_step
+
+    def step(self, position, operation, draws):
+        compute = original(self, position, operation, draws)
+        return compute if draws == 1 else lambda values, now: compute(values, replace(now, draws=now.draws[::-1]))
+
+    monkeypatch.setattr(planned.Planned, "_affine_step", step)
+
+
+def numbered_from_the_first_point_in_every_tile(monkeypatch):
+    original = planned.Planned._chunk_level
+    monkeypatch.setattr(planned.Planned, "_chunk_level", lambda self, x, start: original(self, x + start, start))
+
+
+@pytest.mark.parametrize(
+    "fault", [folded_along_the_wrong_axis, folded_with_the_next_draw, numbered_from_the_first_point_in_every_tile]
+)
+def test_a_wrong_plan_is_caught_and_the_plain_loop_stands_in(fault, monkeypatch):
+    stack(monkeypatch, stacked=False)
+    fault(monkeypatch)
+    net, x = zoo.settled(transposed, (4, 5, 5)), zoo.points((4, 5, 5), ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x), plain.passes(x))
+    assert engine.why_plain == OTHERWISE
+
+
+def test_a_wrong_order_of_stacked_draws_is_caught_and_one_passes_at_a_time(monkeypatch):
+    stacked_in_the_wrong_order(monkeypatch)
+    net, x = zoo.made("nested"), zoo.points("nested", ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    close(engine.passes(x), plain.passes(x))
+    assert engine.work(ROWS) is not None and engine.work(ROWS).stacked == 1
+
+
+def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
+    net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
+    expected = bnuq.statistics_of(net, batches)
+    monkeypatch.setattr(planned, "moments", lambda x: (moments(x)[0], moments(x)[1] * 1.05))
+    found = bnuq.statistics_of(net, batches)
+    for a, b in zip(found.layers, expected.layers, strict=True):
+        np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
+
+
+# Another arithmetic
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("kind", ["1d on (N, C)", "2d", "in a shortcut"])
+def test_bfloat16_deviates_little_and_says_by_how_much(kind, stacked, monkeypatch):
+    stack(monkeypatch, stacked=stacked)
+    net, x = zoo.made(kind, torch.float32), zoo.points(kind, 80, dtype=torch.float32)
+    omega, sites = drawn(net, x), sites_of(net, x)
+    exact = Stochastic(net, sites, omega=omega).passes(x)
+    engine = Stochastic(net, sites, omega=omega, precision="bfloat16")
+    found = engine.passes(x)
+    assert found.dtype == torch.float32 and not torch.equal(found, exact)
+    apart = (found.softmax(2) - exact.softmax(2))[:, :64].abs()
+    assert engine.deviation is not None and engine.deviation.points == 64
+    assert 0 < engine.deviation.mean < 0.02 and engine.deviation.mean < engine.deviation.largest < 0.3
+    assert_close(engine.deviation.largest, float(apart.max()), rtol=1e-3, atol=1e-4)
+
+
+def test_bfloat16_needs_a_plan():
+    net, x = dense(random_numbers)
+    net, x = net.float(), x.float()
+    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
+    message = "precision bfloat16 needs a plan of the network, and there is none: rand_like draws random numbers. Use f"
+    with pytest.raises(SamplingError, match=message):
+        engine.passes(x)
+
+
+def test_float32_deviates_from_nothing():
+    net, x = zoo.made("2d"), zoo.points("2d", 5)
+    engine, _ = planned_and_plain(net, x, omega=drawn(net, x))
+    engine.passes(x)
+    assert engine.deviation is None
+
+
+# Memory and work
+
+
+class Narrow:
+    """An engine whose memory ends above a number of rows."""
+
+    samples = 2
+
+    def __init__(self, rows: int, error: type[Exception] | str = torch.OutOfMemoryError) -> None:
+        self.rows, self.error, self.seen = rows, error, []
+
+    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        self.seen.append((start, len(inputs)))
+        if len(inputs) > self.rows:
+            raise RuntimeError(self.error) if isinstance(self.error, str) else self.error("memory")
+        return torch.stack([inputs, -inputs])
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, "[enforce fail] DefaultCPUAllocator: no"])
+def test_where_memory_runs_out_the_chunk_is_halved_and_nothing_else_changes(error):
+    x, told = zoo.points((4,), 23), []
+    engine = Narrow(3, error)
+    parts = list(chunks(engine, 23, lambda rows: x[rows], size=16, on_halved=told.append))
+    assert told == [8, 4, 2]
+    assert torch.equal(torch.cat(parts, 1), torch.stack([x, -x]))
+    assert [start for start, rows in engine.seen if rows <= 2] == list(range(0, 23, 2))
+
+
+def test_where_memory_does_not_hold_a_single_point_one_message_says_so():
+    with pytest.raises(SamplingError, match="memory is exhausted with a single point passing; use a larger machine"):
+        list(chunks(Narrow(0), 5, lambda rows: torch.ones(5, 4)[rows], size=4))
+
+
+def test_an_error_that_is_not_of_memory_is_not_taken_for_one():
+    with pytest.raises(RuntimeError, match="something else"):
+        list(chunks(Narrow(1, "something else"), 5, lambda rows: torch.ones(5, 4)[rows], size=4))
+
+
+def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(monkeypatch):
+    net, x = zoo.made("2d"), zoo.points("2d", ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    original, failures = planned.Planned.some_passes, [True]
+
+    def once_too_much(self, *args, **options):
+        if failures:
+            raise torch.OutOfMemoryError(failures.pop())
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(planned.Planned, "some_passes", once_too_much)
+    told: list[int] = []
+    found = torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=told.append)), dim=1)
+    close(found, plain.passes(x))
+    assert engine.why_plain == "" and told == [8]
+
+
+def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypatch):
+    net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
+    engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
+    original = planned.Planned.passes
+
+    def too_much(self, inputs, *rest, **draws):
+        if len(inputs) > 8 and self._dtype == torch.bfloat16:
+            raise torch.OutOfMemoryError("memory")
+        return original(self, inputs, *rest, **draws)
+
+    monkeypatch.setattr(planned.Planned, "passes", too_much)
+    assert torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16)), dim=1).shape == (3, ROWS, 3)
+    assert engine.deviation is not None and engine.deviation.points == 8
+
+
+def test_work_is_counted_as_by_hand(monkeypatch):
+    stack(monkeypatch, stacked=False)
+    net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", ROWS)
+    engine, _ = planned_and_plain(net, x, omega=drawn(net, x))
+    assert engine.work(ROWS) is None
+    engine.passes(x)
+    work = engine.work(ROWS)
+    assert work is not None
+    assert work.once == 4 + 4 * 5  # the inputs copied, the first layer
+    assert work.each == 5 + 5 + 5 * 6 + 6 + 6 * 3  # BatchNorm, tanh, the next two in one, tanh, the last layer
+    assert (work.folded, work.stacked) == (1, 1)
+
+
+def test_draws_of_small_work_are_stacked():
+    net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", ROWS)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x, samples=7))
+    close(engine.passes(x), plain.passes(x))
+    assert engine.work(ROWS) is not None and engine.work(ROWS).stacked == 7
+
+
+# Moments
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    seed=st.integers(0, 2**31),
+    mean=st.sampled_from([0.0, 1.0, 1e4, -1e6]),
+)
+def test_merged_moments_of_parts_are_those_of_the_whole(sizes, seed, mean):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + mean
+    found = merged([(len(part) * 2, *moments(part)) for part in x.split(sizes)])
+    expected = x.mean((0, 2)), x.var((0, 2), correction=0)
+    assert_close(found[0], expected[0], rtol=1e-12, atol=1e-12)
+    assert_close(found[1], expected[1], rtol=1e-9, atol=1e-13 + 1e-15 * abs(mean))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_moments_are_sound_where_the_mean_dwarfs_the_spread(layout):
+    x = torch.randn(37, 5, 8, 8, generator=torch.Generator().manual_seed(0)) + 1e4
+    expected = x.double().mean((0, 2, 3)), x.double().var((0, 2, 3), correction=0)
+    mean, var = merged([(len(t) * 64, *moments(t.contiguous(memory_format=layout))) for t in x.split([16, 16, 5])])
+    assert_close(mean.double(), expected[0], rtol=0, atol=2e-3)  # one step of float32 at 10⁴ is 0.001
+    assert_close(var.double(), expected[1], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_products_are_those_of_the_plain_loop(dtype, monkeypatch):
+    monkeypatch.setattr(planned, "LARGE_PRODUCT", 1)
+    stack(monkeypatch, stacked=False)
+    net, x = zoo.made("nested", dtype), zoo.points("nested", ROWS, dtype=dtype)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    found, expected = engine.passes(x), plain.passes(x)
+    assert not engine.why_plain
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pad_by_nothing_is_no_operation_unless_somebody_writes_into_the_copy():
+    class Pads(nn.Module):
+        def __init__(self, write: bool) -> None:
+            super().__init__()
+            self.fc, self.bn, self.last, self.write = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3), write
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.bn(self.fc(x))
+            z = nn.functional.pad(y, (0, 0))
+            return self.last(torch.tanh(z.mul_(2) if self.write else z * 2) + y)
+
+    for write, pads in ((False, 0), (True, 1)):
+        net, x = zoo.settled(lambda write=write: Pads(write), (4,)), zoo.points((4,), ROWS)
+        engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+        close(engine.passes(x), plain.passes(x))
+        assert engine._planned is not None
+        names = [operation.function.overloadpacket.__name__ for operation in engine._planned.plan.operations]
+        assert names.count("pad") + names.count("constant_pad_nd") == pads
+
+
+class Rows:
+    """Memory that is taken as long as somebody holds it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+@pytest.mark.parametrize(("limit", "said"), [(13, "about 13 fit: use --batch-size 13"), (1, "nor do 2 of them")])
+def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit, said, monkeypatch):
+    original, live = statistics._measure, weakref.WeakSet()
+
+    def scarce(*arguments):
+        measure, each = original(*arguments)
+
+        def limited(batch):
+            taken = Rows(len(batch))
+            live.add(taken)
+            if sum(one.count for one in live) > limit:
+                raise torch.OutOfMemoryError("out of memory")
+            return measure(batch)
+
+        return limited, each
+
+    net, x = zoo.made("2d"), zoo.points("2d", 40)
+    monkeypatch.setattr(statistics, "_measure", scarce)
+    with pytest.raises(SamplingError, match=f"a mini-batch of 20 points does not fit into memory, .*{said}"):
+        bnuq.statistics_of(net, x.reshape(2, 20, 2, 4, 5), layers=sites_of(net, x).live_batchnorms)
+
+
+def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
+    net, x = zoo.made("2d"), zoo.points("2d", 40).reshape(2, 20, 2, 4, 5)
+    layers = sites_of(net, x[0]).live_batchnorms
+    with undisturbed(net):
+        each = statistics._measure(net, layers, x[0])[1]
+    assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
+    with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
+        bnuq.statistics_of(net, x, layers=layers, room=7 * each + 1)
+    assert bnuq.statistics_of(net, x, layers=layers, room=20 * each).samples == 2
+
+
+def test_a_bfloat16_plan_of_a_network_with_tensors_of_its_own_making_runs_without_gradients():
+    class Picks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.k, self.bn, self.last = nn.Parameter(torch.ones(3, 4)), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.bn(x * self.k[torch.from_numpy(np.array([1]))]))
+
+    net, x = zoo.settled(Picks, (4,), torch.float32), zoo.points((4,), ROWS, dtype=torch.float32)
+    omega = bnuq.statistics_of(net, [x, 2 * x])
+    engine = Stochastic(net, find_sites(net, x[:3]), omega=omega, precision="bfloat16")
+    exact = bnuq.predict(net, x, omega)
+    torch.testing.assert_close(engine.passes(x), exact, rtol=0.1, atol=0.1)
+    assert engine.deviation is not None and not engine.passes(x).requires_grad
+
+
+def test_running_out_of_memory_makes_tiles_and_stacks_smaller_too():
+    net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", 40)
+    engine, plain = planned_and_plain(net, x, omega=drawn(net, x, samples=6))
+    engine.passes(x)
+    before = engine._planned.tile
+    engine.shrink()
+    assert engine._planned.tile == before // 2
+    for _ in range(30):
+        engine.shrink()
+    assert engine.work(40).stacked == 1 and engine.work(40).tile == 1
+    close(engine.passes(x), plain.passes(x))
+
+
+def test_relu_of_bfloat16_is_torchs():
+    x = torch.tensor([-float("inf"), -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.5, float("inf")])
+    for dtype in (torch.bfloat16, torch.float32):
+        found = planned._relu_of_bfloat16_(x.to(dtype, copy=True))
+        assert_close(found, x.to(dtype).relu(), rtol=0, atol=0)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bnuq.code import BY_USER
 from bnuq.data import Points, check_labels
-from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.errors import ModelError, RequestError
 from bnuq.files.content import kind_of, what_is_wrong_with
-from bnuq.metrics import DrawWeights
 from bnuq.models.loading import load_model
 from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
-from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, SetResult
-from bnuq.results.spool import Spool
-from bnuq.run import DETERMINISTIC, Run
+from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
+from bnuq.run import Run
 from bnuq.sampling.bank import BatchStatistics
-from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.passes import Engine, Evaluation, Interception, default_chunk
-from bnuq.stages import scoring
+from bnuq.sampling.passes import Evaluation
+from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank
 from bnuq.stages.material import Material, Pipeline, load_material
+from bnuq.stages.passing import FIRST_ROUND, Passed, check_precision, passed
 from bnuq.stages.plan import Plan, device_named, plan
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.reference_check import cautions as reference_cautions
@@ -65,15 +63,22 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         trained_with=loaded.checkpoint.train_batch_size,
     )
     sets = {"test": check_labels(material.test, todo.classes)} | material.ood
-    omega = check = None
+    check_precision(run, pipeline.device)
+    check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
-        omega = draw_bank(run, todo, model, pipeline, material.train, progress)
     watch.lap("draw")
 
-    engines = _engines(run, todo, model, omega)
+    def draw(draws: range) -> BatchStatistics | None:
+        if material.train is None:
+            return None
+        watch.lap("evaluate")
+        omega = draw_bank(draws, todo, model, pipeline, material.train, progress)
+        watch.lap("draw")
+        return omega
+
     with ExitStack() as spools:
-        methods = _scored(run, todo, pipeline, engines, sets, progress, spools)
+        found = passed(run, todo, model, pipeline, sets, draw, progress, spools)
         watch.lap("evaluate")
         result = Result(
             run=replace(run, batch_size=todo.batch_size, methods=todo.methods).record(),
@@ -87,32 +92,36 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 "parameters": loaded.parameters,
             },
             sampling={
-                "samples": run.samples,
+                "samples": found.samples,
+                "bank": found.bank,
                 "batch_size": todo.batch_size,
                 "layers": [site.name for site in todo.layers],
                 "seed": run.seed,
+                "mutual_information": run.mutual_information,
                 "device": str(pipeline.device),
                 "precision": run.precision,
             },
             sets={name: _described(name, points) for name, points in sets.items()},
-            methods=methods,
+            methods=found.methods,
             cautions=(
                 *_output_cautions(Evaluation(model).passes(example)),
                 *material.cautions,
                 *todo.cautions,
-                *_cautions(run, todo, check, methods, material),
+                *_cautions(run, todo, check, found, material),
             ),
             notes=(
                 *_how_asked(run, replaces=replaces),
                 *loaded.notes,
                 *material.notes,
                 *todo.notes,
-                *_dead_channels(omega),
+                *found.notes,
+                *_dead_channels(found.omega),
             ),
             seconds=watch.seconds(),
+            work=Work(found.work, memory.peak(pipeline.device)),
             provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
             reference_check=check,
-            bank=omega,
+            bank=found.omega,
             path=run.out,
         )
         result_file.write(result, run.out)
@@ -134,10 +143,37 @@ def _check_request(run: Run) -> None:
     result_file.check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    for name, least in {"samples": 1, "batch_size": 2, "limit": 1, "chunk_size": 1, "seed": 0}.items():
+    for name, least in {
+        "samples": 1,
+        "bank": 1,
+        "max_samples": FIRST_ROUND,
+        "batch_size": 2,
+        "limit": 1,
+        "chunk_size": 1,
+        "seed": 0,
+    }.items():
         value = getattr(run, name)
-        if value is not None and not least <= value <= 2**62:
+        if isinstance(value, int) and not least <= value <= 2**62:
             raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
+    _check_bank(run)
+    if not 0 < run.mc_error < 1:
+        raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
+
+
+def _check_bank(run: Run) -> None:
+    """A bank is of at least T draws, so T must be known; where nothing samples BatchNorm it is of no account."""
+    if run.bank is None or (run.methods is not None and not any(name.startswith("mcbn") for name in run.methods)):
+        return
+    if run.samples == "auto":
+        raise RequestError(
+            f'--bank {run.bank} needs a number of samples, and samples is "auto"; name one with --samples, or leave '
+            "the bank out."
+        )
+    if run.bank < run.samples:
+        raise RequestError(
+            f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
+            "chosen from it."
+        )
 
 
 def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
@@ -150,102 +186,11 @@ def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
         yield f"an earlier result was replaced: {run.out.name}"
 
 
-def _engines(run: Run, todo: Plan, model: nn.Module, omega: BatchStatistics | None) -> dict[str, Engine]:
-    """What makes the passes of each method, the deterministic one first."""
-    untracked = {site.name for site in todo.sites.live_batchnorms if not site.tracked}
-    engines: dict[str, Engine] = {DETERMINISTIC: Evaluation(model)}
-    if untracked:  # the network has no evaluation mode of its own; the plan saw to it that omega holds these layers
-        assert omega is not None
-        drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
-        engines[DETERMINISTIC] = Interception(model, todo.sites, omega=replace(omega, layers=drawn).pooled())
-    for method in todo.methods:
-        engines[method] = Interception(
-            model,
-            todo.sites,
-            omega=omega if method.startswith("mcbn") else None,
-            dropout=Dropout(run.samples, seed=run.seed) if method.endswith("mcdo") else None,
-        )
-    return engines
-
-
-def _scored(
-    run: Run,
-    todo: Plan,
-    pipeline: Pipeline,
-    engines: Mapping[str, Engine],
-    sets: Mapping[str, Points],
-    progress: Progress,
-    spools: ExitStack,
-) -> dict[str, MethodResult]:
-    """Every method on every set: the points pass in chunks, and are reduced as they pass."""
-    points = sum(len(one) for one in sets.values())
-    found: dict[str, MethodResult] = {}
-    with progress(f"Evaluating {points} points", points * sum(e.samples for e in engines.values())) as advance:
-        for method, engine in engines.items():
-            draws = scoring.replicate_weights(engine.samples)
-            scores: dict[str, scoring.SetScores] = {}
-            kept: dict[str, Spool] = {}
-            for name, one in sets.items():
-                if run.save_samples and method != DETERMINISTIC:
-                    kept[name] = spools.enter_context(Spool(run.out.parent))
-                labels = one.targets if name == "test" else None
-                reduction = scoring.ClassificationReduction(draws, points=len(one), labels=labels)
-                for logits in _passes(run, pipeline, engine, one):
-                    reduction.add(logits)
-                    if name in kept:
-                        kept[name].append(logits)
-                    advance(engine.samples * logits.shape[1])
-                if name == "test" and engine.samples > 1 and not reduction.passes_differ:
-                    raise SamplingError(_why_passes_agree(method, todo))
-                scores[name] = reduction.scores(group=one.group)
-            found[method] = _method_result(scores, draws, kept)
-    return found
-
-
-def _passes(run: Run, pipeline: Pipeline, engine: Engine, points: Points) -> Iterator[np.ndarray]:
-    size = run.chunk_size or default_chunk(points.point_shape)
-    for start in range(0, len(points), size):
-        chunk = pipeline.evaluated(points, slice(start, start + size))
-        yield engine.passes(chunk, start).cpu().numpy()
-
-
-def _why_passes_agree(method: str, todo: Plan) -> str:
-    """Passes that do not differ would give a table of zeros; say why instead."""
-    if method.startswith("mcbn"):
-        why = f"mini-batches of {todo.batch_size} all have the same statistics; is the reference one point repeated?"
-    else:
-        rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
-        why = f"dropout at these rates changes no output: {rates}."
-    return f"the passes of {method} do not differ, so they hold no uncertainty: {why}"
-
-
-def _method_result(
-    scores: Mapping[str, scoring.SetScores], draws: DrawWeights, kept: Mapping[str, Spool]
-) -> MethodResult:
-    test = scores["test"]
-    return MethodResult(
-        sets={
-            name: SetResult(
-                figures=scoring.figures(one, draws),
-                points=one.points,
-                predicted=one.predicted,
-                log_likelihood=one.log_likelihood,
-                samples=kept.get(name),
-            )
-            for name, one in scores.items()
-        },
-        ood={name: scoring.detection_figures(test, one, draws) for name, one in scores.items() if name != "test"},
-        convergence=scoring.convergence(test, draws),
-        calibration=scoring.calibration_curve(test, draws),
-        risk=scoring.risk_curve(test),
-    )
-
-
 def _cautions(
     run: Run,
     todo: Plan,
     check: ReferenceCheck | None,
-    methods: Mapping[str, MethodResult],
+    found: Passed,
     material: Material,
 ) -> Iterator[Caution]:
     if material.train is not None and todo.sites.live_batchnorms:
@@ -261,10 +206,11 @@ def _cautions(
     if few:
         text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be told."
         yield Caution("too-few-points", text)
-    if len(methods) == 1 and run.methods is None:
+    yield from found.cautions
+    if len(found.methods) == 1 and run.methods is None:
         yield Caution("nothing-stochastic", "Only the network as it is was evaluated; the notes say what was left out.")
-    elif run.samples < scoring.MIN_SAMPLES:
-        text = f"With {run.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
+    elif found.samples < scoring.MIN_SAMPLES:
+        text = f"With {found.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
         yield Caution("few-samples", text)
 
 

@@ -21,14 +21,17 @@ from bnuq.code import BY_USER, NamedBy, names_a_file
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
+from bnuq.records import Estimator
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
-Precision = Literal["float32", "float64"]
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
 
 Positive = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**62)]
+MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -88,9 +91,13 @@ class SamplingSection(Section, frozen=True):
 
     methods: tuple[Method, ...] | None = None
     samples: Positive | Literal["auto"] = 64
+    bank: Positive | None = None
+    mc_error: MonteCarloError = 0.02
+    max_samples: Annotated[int, Meta(ge=16)] = 1024
     batch_size: Annotated[int, Meta(ge=2)] | None = None
     layers: str | tuple[str, ...] = "all"
     seed: Seed = 0
+    mutual_information: Estimator = "plug-in"
 
 
 class RunFile(Section, frozen=True):
@@ -132,10 +139,14 @@ class Options:
     ood: tuple[str, ...] | None = None
     validation: str | None = None
     methods: tuple[str, ...] | None = None
-    samples: int | None = None
+    samples: Samples | None = None
+    bank: int | None = None
+    mc_error: float | None = None
+    max_samples: int | None = None
     batch_size: int | None = None
     layers: tuple[str, ...] | None = None
     seed: int | None = None
+    mutual_information: Estimator | None = None
     device: str | None = None
     precision: Precision | None = None
     chunk_size: int | None = None
@@ -175,10 +186,14 @@ class Run:
     normalize: Normalize | None = None
     augment: Augment | None = None
     methods: tuple[Method, ...] | None = None
-    samples: int = 64
+    samples: Samples = 64
+    bank: int | None = None
+    mc_error: float = 0.02
+    max_samples: int = 1024
     batch_size: int | None = None
     layers: str | tuple[str, ...] = "all"
     seed: int = 0
+    mutual_information: Estimator = "plug-in"
     device: str = "auto"
     precision: Precision = "float32"
     chunk_size: int | None = None
@@ -215,9 +230,13 @@ class Run:
         sampling = {
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "samples": self.samples,
+            "bank": self.bank,
+            "mc_error": self.mc_error if self.samples == "auto" else None,
+            "max_samples": self.max_samples if self.samples == "auto" else None,
             "batch_size": self.batch_size,
             "layers": self.layers,
             "seed": self.seed,
+            "mutual_information": self.mutual_information,
         }
         options = {
             "device": self.device,
@@ -319,12 +338,6 @@ def _merged(
         written if options.validation is None and isinstance(written, Split)
         else named(options.validation, None if isinstance(written, Split) else written)
     )  # fmt: skip
-    samples = _first(options.samples, spoken.sampling.samples)
-    if samples == "auto":
-        raise RequestError(
-            f'{run_file}: sampling.samples is "auto", which this version cannot do yet; expected a whole number of at '
-            "least 1, such as 64."
-        )
     return Run(
         checkpoint=checkpoint,
         out=folder / options.out if options.out is not None else folder / f"{checkpoint.stem}.bnuq.h5",
@@ -340,10 +353,14 @@ def _merged(
         normalize=spoken.data.normalize,
         augment=spoken.data.augment,
         methods=_methods(methods),
-        samples=samples,
+        samples=_first(options.samples, spoken.sampling.samples),
+        bank=_first(options.bank, spoken.sampling.bank),
+        mc_error=_first(options.mc_error, spoken.sampling.mc_error),
+        max_samples=_first(options.max_samples, spoken.sampling.max_samples),
         batch_size=_first(options.batch_size, spoken.sampling.batch_size),
         layers=layers,
         seed=_first(options.seed, spoken.sampling.seed),
+        mutual_information=_first(options.mutual_information, spoken.sampling.mutual_information),
         device=_device(_first(options.device, "auto")),
         precision=_first(options.precision, "float32"),
         chunk_size=options.chunk_size,
@@ -429,7 +446,7 @@ def _complaint(said: str, document: dict[str, Any]) -> str:
     for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
         expected = expected.replace(f" {theirs} ", f" {ours} ")
     if key == "sampling.samples":
-        expected = "a whole number of at least 1"
+        expected = 'a whole number of at least 1, or "auto"'
     return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
 
 
@@ -457,7 +474,13 @@ def _keys(table: str) -> list[str]:
 
 def _choices(key: str) -> str:
     last = re.sub(r"\[.*", "", key.rpartition(".")[2])
-    choices = {"task": Task, "methods": Method, "precision": Precision, "split_of": Literal["train", "test"]}
+    choices = {
+        "task": Task,
+        "methods": Method,
+        "precision": Precision,
+        "split_of": Literal["train", "test"],
+        "mutual_information": Estimator,
+    }
     known: Any = choices.get(last, Literal["constant", "reflect"])
     return ", ".join(known.__args__)
 

@@ -139,9 +139,9 @@ WRONG = {
     "[data]\ntrain = 5": "data.train is 5; expected a text.",
     '[data]\nood = "x"': 'data.ood is "x"; expected a list.',
     '[data]\nood = ["a", 3]': "data.ood[1] is 3; expected a text.",
-    "[sampling]\nsamples = 0": "sampling.samples is 0; expected a whole number of at least 1.",
-    '[sampling]\nsamples = "x"': 'sampling.samples is "x"; expected a whole number of at least 1.',
-    "[sampling]\nsamples = 1.5": "sampling.samples is 1.5; expected a whole number of at least 1.",
+    "[sampling]\nsamples = 0": 'sampling.samples is 0; expected a whole number of at least 1, or "auto".',
+    '[sampling]\nsamples = "x"': 'sampling.samples is "x"; expected a whole number of at least 1, or "auto".',
+    "[sampling]\nsamples = 1.5": 'sampling.samples is 1.5; expected a whole number of at least 1, or "auto".',
     "[sampling]\nbatch_size = 1": "sampling.batch_size is 1; expected a whole number of at least 2.",
     "[sampling]\nseed = -1": "sampling.seed is -1; expected a whole number of at least 0.",
     '[sampling]\nmethods = ["mcbm"]': 'sampling.methods[0] is "mcbm"; expected one of deterministic, mcbn, mcdo, '
@@ -190,10 +190,16 @@ def test_a_run_file_without_a_checkpoint_is_shown_the_lines_to_add(tmp_path):
     assert str(caught.value).endswith('names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
 
 
-def test_automatic_samples_are_refused_in_one_clear_sentence(tmp_path):
-    with pytest.raises(RequestError, match=r'sampling\.samples is "auto", which this version cannot do yet; expected'):
-        run_of(tmp_path, FULL.replace("samples = 16", 'samples = "auto"'))
-    assert run_of(tmp_path, FULL.replace("samples = 16", 'samples = "auto"'), samples=4).samples == 4
+def test_automatic_samples_come_with_the_error_to_reach_and_the_most_to_draw(tmp_path):
+    text = FULL.replace("samples = 16", 'samples = "auto"\nmc_error = 0.05\nmax_samples = 256')
+    run = run_of(tmp_path, text)
+    assert (run.samples, run.mc_error, run.max_samples) == ("auto", 0.05, 256)
+    assert (
+        run.record()["sampling"] | {"samples": "auto", "mc_error": 0.05, "max_samples": 256} == run.record()["sampling"]
+    )
+    assert run_of(tmp_path, text, samples=4).samples == 4
+    run = run_of(tmp_path, FULL, samples="auto", mc_error=0.1, max_samples=32)
+    assert (run.samples, run.mc_error, run.max_samples) == ("auto", 0.1, 32)
 
 
 def test_an_unknown_method_on_the_command_line_lists_the_known_ones(tmp_path):

@@ -12,7 +12,8 @@ import typer
 from bnuq.errors import RequestError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
-from bnuq.run import Options, Precision, Run, resolve, resolve_again
+from bnuq.records import Estimator
+from bnuq.run import Options, Precision, Run, Samples, resolve, resolve_again
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
 
@@ -33,7 +34,29 @@ def command(
         list[str] | None, typer.Option(help="mcbn, mcdo, mcbn+mcdo, deterministic; repeat it, or use commas.")
     ] = None,
     samples: Annotated[
-        str | None, typer.Option("--samples", "-T", help="Stochastic passes T.", show_default="64", metavar="INTEGER")
+        str | None,
+        typer.Option(
+            "--samples", "-T", help="Stochastic passes T, or auto.", show_default="64", metavar="INTEGER|auto"
+        ),
+    ] = None,
+    bank: Annotated[
+        int | None,
+        typer.Option(
+            help="Draw so many mini-batches, at least T, of which every 64 points use their own T: a smaller Monte "
+            "Carlo error of means, but no one function for all points.",
+            show_default="off",
+        ),
+    ] = None,
+    mc_error: Annotated[
+        float | None,
+        typer.Option(
+            help="With --samples auto: the Monte Carlo error to reach, of mean MI relative to it; a tenth of it in "
+            "PLL and AUROC.",
+            show_default="0.02",
+        ),
+    ] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="With --samples auto: at most so many passes.", show_default="1024")
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "-b", help="Size b of MCBN's mini-batches.", show_default="training's")
@@ -43,9 +66,17 @@ def command(
         typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
+    mutual_information: Annotated[
+        str | None,
+        typer.Option(
+            help="How MI is estimated from T passes: plug-in, corrected (× T/(T−1)) or jackknife.",
+            show_default="plug-in",
+            metavar="NAME",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Arithmetic: float32 or float64.", show_default="float32")
+        str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
     ] = None,
     chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
@@ -76,9 +107,13 @@ def command(
         validation=validation,
         methods=_listed(method),
         samples=_samples(samples),
+        bank=bank,
+        mc_error=mc_error,
+        max_samples=max_samples,
         batch_size=batch_size,
         layers=_listed(layers),
         seed=seed,
+        mutual_information=_estimator(mutual_information),
         device=device,
         precision=_precision(precision),
         chunk_size=chunk_size,
@@ -137,18 +172,22 @@ def _is_there(name: str) -> bool:
     return bool(name) and exists(expanded(name))
 
 
-def _samples(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text == "auto":
-        raise RequestError("--samples auto is not in this version; give a whole number of at least 1, such as 64.")
+def _samples(text: str | None) -> Samples | None:
+    if text is None or text == "auto":
+        return text
     try:
         return int(text)
     except ValueError:
-        raise RequestError(f"--samples is {text}; expected a whole number of at least 1.") from None
+        raise RequestError(f'--samples is {text}; expected a whole number of at least 1, or "auto".') from None
+
+
+def _estimator(text: str | None) -> Estimator | None:
+    if text is None or text in ("plug-in", "corrected", "jackknife"):
+        return text
+    raise RequestError(f"--mutual-information is {text}; expected plug-in, corrected or jackknife.")
 
 
 def _precision(text: str | None) -> Precision | None:
-    if text is None or text in ("float32", "float64"):
+    if text is None or text in ("float32", "tf32", "bfloat16", "float64"):
         return text
-    raise RequestError(f"--precision is {text}; this version computes in float32 or float64.")
+    raise RequestError(f"--precision is {text}; expected float32, tf32, bfloat16 or float64.")

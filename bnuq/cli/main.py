@@ -18,7 +18,7 @@ import typer
 
 import bnuq
 from bnuq.cli import data, evaluate, methods, metrics, report
-from bnuq.errors import BnuqError
+from bnuq.errors import BnuqError, is_out_of_memory
 from bnuq.report.plain import printable
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
@@ -108,21 +108,12 @@ def _code_of(error: BaseException) -> int:
     if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
         show()
         return REFUSED
-    if _out_of_memory(error):
+    if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     return _say(
         f"a fault in bnuq: {type(error).__name__}: {error}\n"
         "Please report it, with the output of the same command and --debug.",
         FAULT,
-    )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # torch says it in an error of its own on a GPU, and in a plain RuntimeError on a CPU.
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
     )
 
 

@@ -247,6 +247,8 @@ def _report(result: Result, *, roomy: bool) -> Iterator[_Part]:
         yield from (_GAP, _title(f"{name}, {result.sets[name].n} points, against the test set"))
         yield _ood_table(result, name, roomy=roomy)
         yield from _information_table(result, name)
+    if work := tuple(_work_in_words(result)):
+        yield from (_GAP, _title("What it took"), _Items(work))
     yield _GAP
     yield from (_Paragraph(text, "dim") for text in _legend(result))
     if result.cautions:
@@ -273,7 +275,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         reference = result.run.get("data", {}).get("train")
         batch = sampling["batch_size"]
         drawn = f", mini-batches of {batch} from {_base(reference)}" if batch is not None and reference else ""
-        yield "passes", f"{sampling['samples']} a point{drawn}, seed {sampling['seed']}"
+        bank = sampling.get("bank")
+        own = f"{sampling['samples']} of a bank of {bank}" if bank is not None else f"{sampling['samples']}"
+        yield "passes", f"{own} a point{drawn}, seed {sampling['seed']}"
     yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
 
@@ -460,6 +464,35 @@ def sparkline(values: Sequence[float] | np.ndarray, *, low: float, high: float) 
     return "".join(bars[min(7, max(0, int(8 * (value - low) / (high - low))))] for value in values)
 
 
+_ESTIMATORS = {
+    "corrected": ("MI is corrected for finitely many passes, by T/(T−1).",),
+    "jackknife": ("MI is corrected for finitely many passes, by the jackknife; that of a point may be below 0.",),
+}
+
+
+def _work_in_words(result: Result) -> Iterator[str]:
+    """What was computed once and what T times, at what speed, in which memory."""
+    for method, took in result.work.methods.items():
+        if method == DETERMINISTIC:
+            continue
+        text = f"{method}: {took.passes:,} passes, {took.passes / max(took.seconds, 1e-9):,.0f} a second"
+        if took.ratio is not None:
+            text += f", {took.ratio:.2f} of the cost of as many plain forwards"
+        if took.once is not None and took.each is not None:
+            share = took.once / max(1, took.once + took.each)
+            text += f"; {100 * share:.3g} % of a pass's arithmetic was done once for all samples"
+        if took.folded:
+            text += f", {_count(took.folded, 'BatchNorm')} went into the weights before them"
+        if (took.stacked or 1) > 1:
+            text += f", up to {took.stacked} samples passed together"
+        if took.why_plain:
+            text += f". The network was run whole for every sample: {took.why_plain}"
+        yield text + "."
+    if result.work.peak_bytes:
+        held = "GPU memory" if str(result.sampling["device"]).startswith("cuda") else "memory"
+        yield f"{result.work.peak_bytes / 1e9:.2g} GB of {held} at most, the network and torch itself included."
+
+
 def _legend(result: Result) -> Iterator[str]:
     sampled = len(result.methods) > 1
     over = "points and draws together" if sampled else "points"
@@ -473,6 +506,7 @@ def _legend(result: Result) -> Iterator[str]:
     )
     if sampled:
         yield "Mutual information (MI): how far the passes disagree, which is what the network does not know."
+        yield from _ESTIMATORS.get(str(result.sampling.get("mutual_information")), ())
     if _ood_names(result):
         yield (
             "AUROC: chance that a point of the OOD set looks more uncertain than one of the test set; 0.5 is a guess. "

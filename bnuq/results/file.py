@@ -1,22 +1,23 @@
 """The result file: one HDF5 file a run, laid out so that h5py, xarray and ArviZ read it without bnuq.
 
     /                                attributes: format, bnuq, command, and as JSON run, model, sampling, sets, seconds,
-                                     warnings, notes, provenance
+                                     work, warnings, notes, provenance
     /sets/SET                        label(point), group(point)
     /methods/METHOD/SET              one variable a per-point score (point)
     /methods/METHOD/convergence      pll, accuracy, mutual_information (samples)
     /methods/METHOD/calibration      count, confidence, accuracy (bin)
     /methods/METHOD/risk_coverage    risk (coverage)
     /figures                         one row a figure: method, set, score, metric, unit, value, se, mc_se, low, high,
-                                     jackknife(figure, draw), bootstrap(figure, resample)
+                                     jackknife(figure, draw), bootstrap(figure, resample); with a bank of which points
+                                     use their own draws, `draw` is one of the bank in the rows of MCBN
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
     /observed_data                   SET (SET_point)
     /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept
 
-Missing numbers are NaN, and every data set of numbers has units. Texts are UTF-8. A reader must refuse a `format`
-above its own.
+In /log_likelihood and /posterior_predictive `draw` is the position among a point's own draws. Missing numbers are NaN,
+and every data set of numbers has units. Texts are UTF-8. A reader must refuse a `format` above its own.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
-from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult
+from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
 from bnuq.run import DETERMINISTIC
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
 
-_TEXTS = ("run", "model", "sampling", "sets", "seconds", "warnings", "notes", "provenance")
+_TEXTS = ("run", "model", "sampling", "sets", "seconds", "work", "warnings", "notes", "provenance")
 _NUMBERS = ("value", "se", "mc_se", "low", "high")
 
 
@@ -122,6 +123,7 @@ def _lay_out(file: Any, result: Result) -> None:
         "sampling": result.sampling,
         "sets": {n: {k: v for k, v in vars(s).items() if k not in ("labels", "group")} for n, s in result.sets.items()},
         "seconds": result.seconds,
+        "work": result.work.told(),
         "warnings": [asdict(caution) for caution in result.cautions],
         "notes": result.notes,
         "provenance": result.provenance,
@@ -360,6 +362,7 @@ class _Texts(msgspec.Struct):
     sampling: dict[str, Any]
     sets: dict[str, _Set]
     seconds: dict[str, float]
+    work: Work
     warnings: list[_Caution]
     notes: tuple[str, ...]
     provenance: dict[str, Any]
@@ -378,6 +381,7 @@ def _read_texts(file: Any) -> _Texts:
     for name, keys in _NEEDED.items():
         for key, kind in keys.items():
             msgspec.convert(texts[name][key], kind)
+    msgspec.convert(texts["sampling"].get("bank"), int | None)
     data = texts["run"].get("data", {})
     if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
         raise ValueError("its run names no data")
@@ -391,7 +395,7 @@ def _read(file: Any, path: Path) -> Result:
         room = file["sets"][name]
         arrays = {key: _array(room, key, "iu") if key in room else None for key in ("label", "group")}
         sets[name] = EvaluatedSet(**msgspec.structs.asdict(facts), labels=arrays["label"], group=arrays["group"])
-    figures = _read_figures(file["figures"])
+    figures = _read_figures(file["figures"], texts.sampling)
     order = list(dict.fromkeys(address[0] for address, _ in figures))
     methods = {name: _read_method(file, name, figures, sets) for name in order}
     check = None
@@ -413,6 +417,7 @@ def _read(file: Any, path: Path) -> Result:
         cautions=tuple(Caution(caution.code, caution.text) for caution in texts.warnings),
         notes=texts.notes,
         seconds=texts.seconds,
+        work=texts.work,
         provenance=texts.provenance,
         reference_check=check,
         path=path,
@@ -429,7 +434,7 @@ def _array(room: Any, key: str, kinds: str, *, shape: tuple[int, ...] | None = N
     return values
 
 
-def _read_figures(room: Any) -> list[tuple[Address, Figure]]:
+def _read_figures(room: Any, sampling: Mapping[str, Any]) -> list[tuple[Address, Figure]]:
     texts = [room[key].asstr()[()] for key in ("method", "set", "score", "metric")]
     rows = texts[0].shape
     numbers = {key: _array(room, key, "f", shape=rows) for key in _NUMBERS}
@@ -441,6 +446,8 @@ def _read_figures(room: Any) -> list[tuple[Address, Figure]]:
         errors = {key: float(numbers[key][row]) for key in _NUMBERS[1:]}
         given: dict[str, Any] = {key: None if np.isnan(value) else value for key, value in errors.items()}
         arrays = {k: None if v is None or np.isnan(v[row]).all() else v[row] for k, v in replicates.items()}
+        if arrays["jackknife"] is not None and not address[0].startswith("mcbn"):  # the row is as long as the bank
+            arrays["jackknife"] = arrays["jackknife"][: sampling["samples"]]
         found.append((tuple(map(str, address)), Figure(float(numbers["value"][row]), **given, **arrays)))
     return found
 

@@ -27,7 +27,8 @@ class Samples(Protocol):
     @property
     def shape(self) -> tuple[int, int, int]: ...  # (T, n, K)
 
-    dtype: np.dtype[Any]
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
 
     def blocks(self) -> Any: ...  # of (start, array (T, chunk, K)), in order
 
@@ -85,6 +86,41 @@ class ReferenceCheck:
 
 
 @dataclass(frozen=True)
+class MethodWork:
+    """What the passes of one method took.
+
+    `ratio` is their cost over that of as many plain forwards. Where there was a plan: multiply-adds of a point done
+    `once` and for `each` draw, BatchNorms `folded` into the layers before them, draws `stacked` in one pass. Where
+    there was none, `why_plain` says why.
+    """
+
+    seconds: float
+    passes: int
+    ratio: float | None = None
+    once: int | None = None
+    each: int | None = None
+    folded: int | None = None
+    stacked: int | None = None
+    why_plain: str | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run took: the passes of each method, and the most memory that the process held, in bytes."""
+
+    methods: dict[str, MethodWork] = field(default_factory=dict)
+    peak_bytes: int | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As JSON values, without what is not known."""
+        methods = {
+            name: {key: value for key, value in vars(one).items() if value is not None}
+            for name, one in self.methods.items()
+        }
+        return {"methods": methods} | ({} if self.peak_bytes is None else {"peak_bytes": self.peak_bytes})
+
+
+@dataclass(frozen=True)
 class Result:
     """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first."""
 
@@ -97,6 +133,7 @@ class Result:
     notes: tuple[str, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
+    work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
     bank: Bank | None = field(default=None, repr=False)
     path: Path | None = None

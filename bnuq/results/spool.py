@@ -17,8 +17,8 @@ from bnuq.errors import ResultError
 class Spool:
     """Blocks (T, chunk, K) of one type in a nameless temporary file, gone when the block of `with` ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, advice: str = "run without --save-samples") -> None:
+        self._folder, self._advice = folder, advice
         self._lengths: list[int] = []
         self._rest = (0, 0)
         self.dtype = np.dtype(np.float32)
@@ -45,7 +45,7 @@ class Spool:
         except OSError as error:
             raise ResultError(
                 f"{self._folder}: the raw samples could not be kept: {error.strerror}. "
-                "Free some space, or run without --save-samples."
+                f"Free some space, or {self._advice}."
             ) from error
 
     @property
@@ -62,3 +62,44 @@ class Spool:
             block = np.frombuffer(self._file.read(self.dtype.itemsize * size), dtype=self.dtype)
             yield start, block.reshape(self._rest[0], points, self._rest[1])
             start += points
+
+
+class Rounds:
+    """Spools of one set whose draws follow one another: the raw samples of a run that was extended."""
+
+    def __init__(self) -> None:
+        self._spools: list[Spool] = []
+
+    def begin(self, spool: Spool) -> None:
+        """What is appended from now on are further draws of the same points, kept in `spool`."""
+        self._spools.append(spool)
+
+    def append(self, block: Float[np.ndarray, "sample chunk class"]) -> None:
+        """Keep the samples of the next points of this round."""
+        self._spools[-1].append(block)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._spools[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, n, K)."""
+        shapes = [spool.shape for spool in self._spools]
+        return sum(samples for samples, _, _ in shapes), shapes[0][1], shapes[0][2]
+
+    def blocks(self) -> Iterator[tuple[int, Float[np.ndarray, "sample chunk class"]]]:
+        """(number of the first point, its block of all draws), in order; rounds may have been cut differently."""
+        rounds = [spool.blocks() for spool in self._spools]
+        waiting = [np.empty((0, 0, 0))] * len(rounds)
+        start = 0
+        while True:
+            for k, blocks in enumerate(rounds):
+                if not waiting[k].shape[1]:
+                    _, waiting[k] = next(blocks, (0, np.empty((0, 0, 0))))
+            count = min(block.shape[1] for block in waiting)
+            if not count:
+                return
+            yield start, np.concatenate([block[:, :count] for block in waiting])
+            waiting = [block[:, count:] for block in waiting]
+            start += count

@@ -24,6 +24,7 @@ def summary(result: Result) -> dict[str, Any]:
         "methods": {name: _method(method) for name, method in result.methods.items()},
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
+        "work": result.work.told(),
         "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
         "notes": list(result.notes),
         "result": None if result.path is None else str(result.path),

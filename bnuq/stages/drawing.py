@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import nn
 
 from bnuq.data import Points
@@ -14,21 +15,22 @@ from bnuq.run import Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.sites import Site
-from bnuq.sampling.statistics import all_batch_indices, statistics_of
+from bnuq.sampling.statistics import statistics_of
+from bnuq.stages import memory
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
 from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
 
 
 def draw_bank(
-    run: Run, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
+    draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
 ) -> BatchStatistics | None:
-    """ω of the run's mini-batches, None where no method samples BatchNorm."""
+    """ω of the run's mini-batches of these numbers, None where no method samples BatchNorm."""
     if plan.batch_size is None:
         return None
-    title = f"Drawing {run.samples} mini-batches of {plan.batch_size}"
+    title = f"Drawing {len(draws)} mini-batches of {plan.batch_size}"
     purposes = keyed.BATCH, keyed.AUGMENT
-    return _drawn(model, pipeline, train, run.samples, plan.batch_size, plan.layers, purposes, progress, title)
+    return _drawn(model, pipeline, train, draws, plan.batch_size, plan.layers, purposes, progress, title)
 
 
 def check_reference(
@@ -41,7 +43,7 @@ def check_reference(
         return None
     purposes = keyed.CHECK, keyed.CHECK_AUGMENT
     title = "Checking the reference"
-    bank = _drawn(model, pipeline, train, BATCHES, batch_size, layers, purposes, progress, title)
+    bank = _drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
     return reference_check(
         bank,
         layers,
@@ -55,7 +57,7 @@ def _drawn(
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
-    samples: int,
+    draws: range,
     batch_size: int,
     layers: Sequence[Site],
     purposes: tuple[int, int],
@@ -63,8 +65,10 @@ def _drawn(
     title: str,
 ) -> BatchStatistics:
     seed, (batch, augment) = pipeline.run.seed, purposes
-    indices = all_batch_indices(seed, samples=samples, population=len(train), batch_size=batch_size, purpose=batch)
-    batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in enumerate(indices))
-    with progress(title, samples) as advance:
-        omega = statistics_of(model, batches, layers=layers, on_draw=lambda: advance(1))
+    size = {"population": len(train), "batch_size": batch_size, "purpose": batch}
+    indices = np.stack([keyed.batch_indices(seed, t, **size) for t in draws])
+    batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))
+    with progress(title, len(draws)) as advance:
+        free = memory.available(pipeline.device)
+        omega = statistics_of(model, batches, layers=layers, on_draw=lambda: advance(1), room=free)
     return replace(omega, seed=seed, indices=indices)

@@ -102,7 +102,7 @@ class Pipeline:
 
     @property
     def dtype(self) -> torch.dtype:
-        return getattr(torch, self.run.precision)
+        return torch.float64 if self.run.precision == "float64" else torch.float32
 
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""

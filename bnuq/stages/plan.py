@@ -78,7 +78,7 @@ def plan(
         batch_size, note = _batch_size(run, trained_with, len(train))
         notes += note
         check_batch_size(batch_size, len(train))
-        if batch_size == len(train) and run.augment is None and run.samples > 1:
+        if batch_size == len(train) and run.augment is None and run.samples != 1:
             raise SamplingError(
                 f"batch_size {batch_size} is the whole reference, so every mini-batch is the same and nothing is "
                 "random. Choose a smaller batch size."

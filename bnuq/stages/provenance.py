@@ -52,9 +52,9 @@ class Stopwatch:
         self._laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """What passed since the last lap was this stage."""
+        """What passed since the last lap was this stage, again or for the first time."""
         now = time.perf_counter()
-        self._laps[stage], self._last = now - self._last, now
+        self._laps[stage], self._last = self._laps.get(stage, 0.0) + now - self._last, now
 
     def seconds(self) -> dict[str, float]:
         """Seconds of each stage so far, and "total"."""

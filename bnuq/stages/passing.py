@@ -1,0 +1,430 @@
+"""The passes: every method over every set, reduced as they pass; with "auto", draws are doubled until they suffice."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.data import Points
+from bnuq.errors import RequestError, SamplingError
+from bnuq.metrics import DrawWeights
+from bnuq.progress import Advance, Progress
+from bnuq.records import Caution
+from bnuq.results.result import MethodResult, MethodWork, SetResult
+from bnuq.results.spool import Rounds, Spool
+from bnuq.run import DETERMINISTIC, Run
+from bnuq.sampling import keyed
+from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.passes import Engine, Evaluation
+from bnuq.sampling.tiles import FromBank, tiles
+from bnuq.stages import memory, scoring
+from bnuq.stages.material import Pipeline
+from bnuq.stages.plan import Plan
+
+FIRST_ROUND = 16  # draws that "auto" begins with
+
+Draw = Callable[[range], BatchStatistics | None]  # ω of the draws of these numbers
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What the passes came to: T, the draws of the bank that points use T of, where there is one, ω, each method's
+    result and what its passes took, in the order of the report."""
+
+    samples: int
+    bank: int | None
+    omega: BatchStatistics | None
+    methods: dict[str, MethodResult]
+    work: dict[str, MethodWork]
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def check_precision(run: Run, device: torch.device) -> None:
+    """Raise RequestError for an arithmetic that this device does not have."""
+    if run.precision == "tf32" and device.type != "cuda":
+        raise RequestError(
+            f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
+        )
+
+
+def passed(
+    run: Run,
+    todo: Plan,
+    model: nn.Module,
+    pipeline: Pipeline,
+    sets: Mapping[str, Points],
+    draw: Draw,
+    progress: Progress,
+    spools: ExitStack,
+) -> Passed:
+    """Every method on every set; raw samples are spooled where they are asked for, or will be needed again."""
+    bank = _bank(run, todo)
+    state = _Passing(run, todo, model, pipeline, sets, progress, spools, bank)
+    omega: BatchStatistics | None = None
+    draws = range(0)
+    scores: dict[str, dict[str, scoring.SetScores]] = {}
+    while todo.methods or not scores:
+        draws = range(draws.stop, _next_stop(run, draws.stop))
+        fresh = draw(draws if bank is None else range(bank))
+        omega = fresh if omega is None or fresh is None else omega.joined(fresh)
+        scores = state.round(draws, fresh)
+        if not todo.methods or run.samples != "auto" or draws.stop >= run.max_samples:
+            break
+        if all(error <= 1 for one in scores.values() for error in _errors(run, one, draws.stop).values()):
+            break
+    scores = state.deterministic(omega) | scores
+    weights = {method: _weights(method, draws.stop, bank) for method in scores}
+    cautions = tuple(_not_reached(run, scores, draws.stop)) if run.samples == "auto" else ()
+    return Passed(
+        samples=draws.stop,
+        bank=bank,
+        omega=omega,
+        methods={method: _method_result(one, weights[method], state.kept(method)) for method, one in scores.items()},
+        work=state.work(),
+        notes=tuple(state.notes),
+        cautions=cautions,
+    )
+
+
+def _next_stop(run: Run, done: int) -> int:
+    if run.samples != "auto":
+        return run.samples
+    return min(run.max_samples, 2 * done or FIRST_ROUND)
+
+
+def _bank(run: Run, todo: Plan) -> int | None:
+    """The draws of which each tile uses its own T; None where all points share T, or no method samples BatchNorm."""
+    if run.bank is None or run.bank == run.samples or not any(map(_is_of_batchnorm, todo.methods)):
+        return None
+    return run.bank
+
+
+def _is_of_batchnorm(method: str) -> bool:
+    return method.startswith("mcbn")
+
+
+def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
+    """The replicates of a method's figures; dropout's masks differ from point to point as it is, and need no bank."""
+    if method == DETERMINISTIC:
+        return scoring.replicate_weights(1)
+    return scoring.replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
+
+
+def _errors(run: Run, scores: Mapping[str, scoring.SetScores], samples: int) -> dict[str, float]:
+    """Monte Carlo errors of a method's headline figures, in units of what was asked for."""
+    found = scoring.headline_errors(scores, scoring.replicate_weights(samples))
+    return {
+        name: error / (run.mc_error if name.startswith("MI") else run.mc_error / 10) for name, error in found.items()
+    }
+
+
+def _not_reached(run: Run, scores: Mapping[str, Mapping[str, scoring.SetScores]], samples: int) -> Iterator[Caution]:
+    for method, one in scores.items():
+        if method == DETERMINISTIC:
+            continue
+        name, error = max(_errors(run, one, samples).items(), key=lambda item: item[1])
+        if error > 1:
+            yield Caution(
+                "mc-error-not-reached",
+                f"{method}: with {samples} samples, the most that were allowed, the Monte Carlo error of {name} is "
+                f"{error:.2g} times what was asked for. Raise --max-samples or --mc-error.",
+            )
+
+
+@dataclass
+class _Spent:
+    """What the passes of one method took, and the engine that made the last of them."""
+
+    engine: Engine
+    seconds: float = 0.0
+    passes: int = 0
+
+
+class _Passing:
+    """The rounds of one run: what was kept of them, and what they took."""
+
+    def __init__(
+        self,
+        run: Run,
+        todo: Plan,
+        model: nn.Module,
+        pipeline: Pipeline,
+        sets: Mapping[str, Points],
+        progress: Progress,
+        spools: ExitStack,
+        bank: int | None,
+    ) -> None:
+        self.notes: list[str] = []
+        if bank is not None:
+            self.notes.append(
+                f"every {keyed.TILE} points use their own {run.samples} of a bank of {bank} mini-batches: means have a "
+                "smaller Monte Carlo error, but no draw is one function for all points"
+            )
+        self._bank = bank
+        self._largest: int | None = None  # chunk that memory allowed, where it did not allow the usual one
+        self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
+        self._sets, self._progress, self._spools = sets, progress, spools
+        self._rounds: dict[tuple[str, str], Rounds] = {}
+        self._spent: dict[str, _Spent] = {}
+
+    def round(self, draws: range, omega: BatchStatistics | None) -> dict[str, dict[str, scoring.SetScores]]:
+        """Further draws of every stochastic method, and the scores of all draws so far."""
+        if not self._todo.methods:
+            return {}
+        return self._run_engines({method: self._engine(method, draws, omega) for method in self._todo.methods}, draws)
+
+    def _engine(self, method: str, draws: range, omega: BatchStatistics | None) -> Engine:
+        engine = Stochastic(
+            self._model,
+            self._todo.sites,
+            omega=omega if _is_of_batchnorm(method) else None,
+            dropout=self._dropout(method, draws) if method.endswith("mcdo") else None,
+            precision=self._run.precision,
+        )
+        if self._bank is None or not _is_of_batchnorm(method):
+            return engine
+        return FromBank(engine, samples=len(draws), seed=self._run.seed)
+
+    def _dropout(self, method: str, draws: range) -> Dropout:
+        if self._bank is not None and _is_of_batchnorm(method):  # a draw of the bank is one of both
+            return Dropout(self._bank, self._run.seed)
+        return Dropout(len(draws), self._run.seed, draws.start)
+
+    def deterministic(self, omega: BatchStatistics | None) -> dict[str, dict[str, scoring.SetScores]]:
+        """The network as it is; where it has no evaluation mode of its own, by the statistics of all draws together."""
+        engine: Engine = Evaluation(self._model)
+        untracked = {site.name for site in self._todo.sites.live_batchnorms if not site.tracked}
+        if untracked:
+            assert omega is not None  # the plan saw to it that omega holds these layers
+            drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
+            engine = Stochastic(self._model, self._todo.sites, omega=replace(omega, layers=drawn).pooled())
+        return self._run_engines({DETERMINISTIC: engine}, range(1))
+
+    def kept(self, method: str) -> dict[str, Rounds]:
+        """The raw samples of each set, where they were asked for."""
+        return {name: one for (m, name), one in self._rounds.items() if m == method and self._run.save_samples}
+
+    def work(self) -> dict[str, MethodWork]:
+        """What the passes of each method took, beside the same number of passes of the network as it is."""
+        plain = self._spent[DETERMINISTIC]
+        order = [DETERMINISTIC, *(method for method in self._spent if method != DETERMINISTIC)]
+        shape = self._sets["test"].point_shape
+        return {method: _work(self._spent[method], plain, shape) for method in order}
+
+    def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, dict[str, scoring.SetScores]]:
+        size, need = self._chunk_size(engines)
+        points = sum(len(one) for one in self._sets.values())
+        title = f"Evaluating {points} points, {draws.stop} samples, about {memory.in_words(need)}"
+        found: dict[str, dict[str, scoring.SetScores]] = {}
+        with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
+            for method, engine in engines.items():
+                spent = self._spent.setdefault(method, _Spent(engine))
+                spent.engine = engine
+                found[method] = {name: self._scores(method, engine, name, draws, size, advance) for name in self._sets}
+                if draws.start == 0:
+                    self._note_precision(method, engine)
+        return found
+
+    def _scores(
+        self, method: str, engine: Engine, name: str, draws: range, size: int, advance: Advance
+    ) -> scoring.SetScores:
+        """The scores of one set under all draws so far."""
+        points, run = self._sets[name], self._run
+        blocks = self._blocks(method, engine, points, size, advance)
+        if method != DETERMINISTIC and (run.save_samples or run.samples == "auto"):
+            rounds = self._rounds.setdefault((method, name), Rounds())
+            advice = "run without --save-samples" if run.save_samples else "lower --max-samples"
+            rounds.begin(self._spools.enter_context(Spool(run.out.parent, advice=advice)))
+            blocks = _kept(blocks, rounds)
+            if draws.start:
+                for _ in blocks:
+                    pass
+                blocks = (torch.from_numpy(block).to(self._pipeline.device) for _, block in rounds.blocks())
+        reduction = scoring.ClassificationReduction(
+            _weights(method, draws.stop, self._bank),
+            points=len(points),
+            labels=points.targets if name == "test" else None,
+            estimator=run.mutual_information,
+        )
+        first = 0
+        for block in blocks:
+            if isinstance(engine, FromBank):
+                for rows in tiles(first, first + block.shape[1]):
+                    reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+            else:
+                reduction.add(block)
+            first += block.shape[1]
+        if name == "test" and draws.stop > 1 and not reduction.passes_differ:
+            raise SamplingError(_why_passes_agree(method, self._todo))
+        return reduction.scores(group=points.group)
+
+    def _blocks(self, method: str, engine: Engine, points: Points, size: int, advance: Advance) -> Iterator[Tensor]:
+        spent, device, loading = self._spent[method], self._pipeline.device, 0.0
+
+        def load(rows: slice) -> Tensor:
+            return self._pipeline.evaluated(points, rows)
+
+        def feed(rows: slice) -> Tensor:
+            nonlocal loading
+            before = time.perf_counter()
+            loaded = source(rows)
+            loading = time.perf_counter() - before
+            return loaded
+
+        with ExitStack() as closing:
+            source = Ahead(load, len(points), closing) if device.type == "cuda" else load
+            blocks = chunks(engine, len(points), feed, size=size, on_halved=self._note_halving)
+            while True:
+                before = time.perf_counter()
+                block = next(blocks, None)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                if block is None:
+                    return
+                spent.seconds += time.perf_counter() - before - loading
+                spent.passes += engine.samples * block.shape[1]
+                yield block
+                advance(engine.samples * block.shape[1])
+
+    def _chunk_size(self, engines: Mapping[str, Engine]) -> tuple[int, int]:
+        """The points that pass together, as many as were asked for or memory allows; and the bytes that takes."""
+        test, asked = self._sets["test"], self._run.chunk_size
+        for engine in engines.values():
+            if core := _stochastic(engine):
+                core.prepare(self._pipeline.evaluated(test, slice(0, 64)))
+        whole = default_chunk(test.point_shape)
+        size = asked or min(whole, self._largest or whole)
+        free = memory.available(self._pipeline.device)
+        need = self._bytes(engines, size)
+        if asked is not None or free is None:
+            return size, need
+        while need > free / 2 and self._bytes(engines, size // 2) < 0.9 * need:
+            size //= 2
+            need = self._bytes(engines, size)
+        samples = max(engine.samples for engine in engines.values())
+        if samples > 1 and size < min(whole, self._largest or whole):
+            self._largest = size
+            self._note(
+                f"{size} points pass together, as {memory.in_words(free)} of memory are free and these take about "
+                f"{memory.in_words(need)} with {samples} samples"
+            )
+        return size, need
+
+    def _bytes(self, engines: Mapping[str, Engine], size: int) -> int:
+        """About what passes of `size` points and their reduction take above the network."""
+        if size < 1:
+            return sys.maxsize
+        needs = []
+        for engine in engines.values():
+            core = _stochastic(engine)
+            work = core.work(size) if core is not None else None
+            needs.append(3 * 8 * engine.samples * size * self._todo.classes + (0 if work is None else work.bytes))
+        return max(needs)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _note_halving(self, size: int) -> None:
+        self._largest = size
+        self._note(f"memory ran out, so {size} points pass together from there on (--chunk-size {size})")
+
+    def _note_precision(self, method: str, engine: Engine) -> None:
+        core = _stochastic(engine)
+        deviation = core.deviation if core is not None else None
+        if deviation is not None:
+            self._note(
+                f"{method} was computed in {self._run.precision}: on its first {deviation.points} points probabilities "
+                f"lie {deviation.mean:.2g} from those of float32 on average, {deviation.largest:.2g} at most; "
+                "statistics of mini-batches, deterministic figures and scores are not touched"
+            )
+
+
+class Ahead:
+    """Loads chunks of points one ahead, in a thread of its own, while the device is at work on the one before."""
+
+    def __init__(self, load: Callable[[slice], Tensor], count: int, closing: ExitStack) -> None:
+        self._load, self._count = load, count
+        self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))
+        self._next: tuple[slice, Future[Tensor]] | None = None
+
+    def __call__(self, rows: slice) -> Tensor:
+        expected, coming = self._next or (None, None)
+        points = coming.result() if coming is not None and expected == rows else self._load(rows)
+        following = slice(rows.stop, min(self._count, rows.stop + rows.stop - rows.start))
+        self._next = None
+        if following.start < following.stop:
+            self._next = following, self._thread.submit(self._load, following)
+        return points
+
+
+def _kept(blocks: Iterator[Tensor], rounds: Rounds) -> Iterator[Tensor]:
+    for block in blocks:
+        rounds.append(block.cpu().numpy())
+        yield block
+
+
+def _stochastic(engine: Engine) -> Stochastic | None:
+    """The engine that draws, behind the one that hands out its draws."""
+    inner = engine.engine if isinstance(engine, FromBank) else engine
+    return inner if isinstance(inner, Stochastic) else None
+
+
+def _work(spent: _Spent, plain: _Spent, points: Sequence[int]) -> MethodWork:
+    engine = spent.engine
+    comparable = engine.samples > 1 and plain.seconds > 0 and isinstance(plain.engine, Evaluation)
+    told = MethodWork(
+        seconds=spent.seconds,
+        passes=spent.passes,
+        ratio=(spent.seconds / spent.passes) / (plain.seconds / plain.passes) if comparable else None,
+    )
+    core = _stochastic(engine)
+    if core is None:
+        return told
+    work = core.work(default_chunk(points))
+    if work is None:
+        return replace(told, why_plain=core.why_plain)
+    stacked = min(work.stacked, engine.samples)
+    return replace(told, once=work.once, each=work.each, folded=work.folded, stacked=stacked)
+
+
+def _why_passes_agree(method: str, todo: Plan) -> str:
+    """Passes that do not differ would give a table of zeros; say why instead."""
+    if method.startswith("mcbn"):
+        why = f"mini-batches of {todo.batch_size} all have the same statistics; is the reference one point repeated?"
+    else:
+        rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
+        why = f"dropout at these rates changes no output: {rates}."
+    return f"the passes of {method} do not differ, so they hold no uncertainty: {why}"
+
+
+def _method_result(
+    scores: Mapping[str, scoring.SetScores], draws: DrawWeights, kept: Mapping[str, Rounds]
+) -> MethodResult:
+    test = scores["test"]
+    return MethodResult(
+        sets={
+            name: SetResult(
+                figures=scoring.figures(one, draws),
+                points=one.points,
+                predicted=one.predicted,
+                log_likelihood=one.log_likelihood,
+                samples=kept.get(name),
+            )
+            for name, one in scores.items()
+        },
+        ood={name: scoring.detection_figures(test, one, draws) for name, one in scores.items() if name != "test"},
+        convergence=scoring.convergence(test, draws),
+        calibration=scoring.calibration_curve(test, draws),
+        risk=scoring.risk_curve(test),
+    )

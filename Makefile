@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint figures clean
+.PHONY: demo test test-slow lint figures bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -26,5 +26,16 @@ lint: .venv/installed
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
 
+# An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.
+.venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement benchmarks/requirements.txt
+	@touch $@
+
+bench: .venv-bench/installed
+	.venv-bench/bin/python benchmarks/run.py $(BENCH)
+	.venv-bench/bin/python docs/make_figures.py speed
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .pytest_cache .ruff_cache .hypothesis

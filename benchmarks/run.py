@@ -1,0 +1,122 @@
+"""`make bench`: times bnuq against T plain forwards, the loops that people write, and TorchUncertainty.
+
+See README.md in this folder for what is compared, and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Time what was asked for; tables on the terminal, a JSON file, and a figure where matplotlib is installed."""
+    options = _options(arguments)
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # before torch is imported, and for the processes it starts
+
+    import torch
+    from comparing import ROWS, UNIT, compare
+    from drawing import Terminal, draw_figure, write_json
+    from measuring import accelerator, machine
+    from networks import AbsentError
+    from targets import Extra, verdicts
+    from whole import peaks, scaling, whole
+
+    torch.set_num_threads(options.threads)
+    device = options.device
+    names = options.only or (QUICK if options.quick else (*ROWS, *PARTS))
+    if unknown := [name for name in names if name not in (*ROWS, *PARTS)]:
+        sys.exit(f"--only {unknown[0]}: there is no such row; expected one of {', '.join((*ROWS, *PARTS))}.")
+    minutes = options.minutes or (0.7 if options.quick else 15)
+    shares = {name: ROWS[name].share for name in names if name in ROWS} | {"scaling": 2.0}
+    second = 60 * minutes / sum(shares[name] for name in names if name in shares) if set(names) & set(shares) else 0.0
+    least, most = (2, 3) if options.quick else (3, 15)
+    unit = 0.25 if options.quick else UNIT
+
+    about = machine(device)
+    terminal = Terminal(about)
+    found, absent = {}, {}
+    for name in names:
+        if name not in ROWS:
+            continue
+        try:
+            found[name] = compare(
+                ROWS[name],
+                device=device,
+                seconds=second * shares[name],
+                least=least,
+                most=most,
+                unit=unit,
+                gpu=accelerator(device),
+            )
+        except AbsentError as error:
+            absent[name] = str(error)
+            terminal.absent(name, str(error))
+            continue
+        terminal.row(found[name])
+    scaled, memory, run = [], [], None
+    if "scaling" in names:
+        scaled = scaling(seconds=second * shares["scaling"], device=device)
+        terminal.scaling(scaled)
+    if "memory" in names and device == "cpu":
+        memory = peaks()
+        terminal.memory(memory)
+    if "evaluate" in names and device == "cpu":
+        try:
+            run = whole()
+            terminal.whole(run)
+        except AbsentError as error:
+            absent["evaluate"] = str(error)
+            terminal.absent("evaluate", str(error))
+    extra = Extra(memory=tuple(one.ratio for one in memory), overhead=tuple(run.overhead) if run else ())
+    judged = verdicts(found, extra, device)
+    terminal.targets(judged)
+
+    whole_run = not (options.only or options.quick)
+    out = options.out or HERE / "results" / f"{_file_name(about)}{'' if whole_run else '.part'}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"device": device, "threads": options.threads, "quick": options.quick, "rows": list(names)}
+    write_json(
+        out,
+        machine=about,
+        settings=settings,
+        rows=found,
+        absent=absent,
+        scaling=scaled,
+        memory=memory,
+        evaluate=run,
+        targets=judged,
+    )
+    terminal.say(f"Figures: {out}")
+    if found and importlib.util.find_spec("matplotlib"):
+        draw_figure(out.with_suffix(".svg"), found, about, device=device)
+        terminal.say(f"Figure:  {out.with_suffix('.svg')}")
+
+
+QUICK = ("resnet20", "mlp50-n32", "resnet20-dropout", "mlp50-dropout")
+PARTS = ("scaling", "memory", "evaluate")
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a minute: the small networks, few rounds")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be given again")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=1, metavar="K", help="threads of torch on the CPU (1)")
+    parser.add_argument("--minutes", type=float, metavar="M", help="about how long the rounds may take (15)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON file; the figure lies beside it")
+    return parser.parse_args(arguments)
+
+
+def _file_name(about: dict[str, object]) -> str:
+    text = str(about.get("gpu") or f"{about['cpu']} {about['cores']} cores").lower()
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
+if __name__ == "__main__":
+    main()

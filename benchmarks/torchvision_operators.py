@@ -1,0 +1,42 @@
+"""Makes torchvision importable beside a CPU build of torch, where its own operators cannot be loaded.
+
+The torchvision on PyPI is built for CUDA. Beside a CPU torch its compiled part does not load, and then its import
+fails: it describes the shapes of operators that nobody has defined. TorchUncertainty and timm import torchvision, but
+what is timed here calls none of these operators; to have been named is enough for them. Where torchvision's own
+operators load, nothing is done.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+OPERATORS = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
+
+_library: torch.library.Library | None = None  # the definitions live as long as this does
+
+
+def make_importable() -> None:
+    """Define torchvision's operators by name where its own do not load."""
+    global _library
+    if _library is not None or _own_operators_load():
+        return
+    _library = torch.library.Library("torchvision", "DEF")
+    for name in OPERATORS:
+        for form in (name, f"_{name}_backward"):
+            _library.define(f"{form}(Tensor a) -> Tensor")
+
+
+def _own_operators_load() -> bool:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return True  # no torchvision: its import will say so
+    for compiled in Path(spec.origin).parent.glob("_C*"):
+        try:
+            torch.ops.load_library(str(compiled))
+        except OSError:
+            continue
+        return True
+    return False

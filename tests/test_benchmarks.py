@@ -1,0 +1,164 @@
+"""benchmarks/: the contestants do the same job, ratios are what their README says, and the command runs anywhere."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES, POINTS, BATCH = 4, 40, 16
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The files of benchmarks/, imported as its command imports them."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    names = ("comparing", "contestants", "measuring", "targets")
+    return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+
+
+@pytest.fixture
+def run_command(tmp_path: Path) -> Any:
+    """Runs benchmarks/run.py without any data pack; gives what it printed and the JSON that it wrote, if any."""
+
+    def run(*options: str) -> tuple[subprocess.CompletedProcess[str], Any]:
+        out = tmp_path / "out.json"
+        environment = {key: value for key, value in os.environ.items() if key != "BNUQ_TEST_DATA"}
+        command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), *options, "--out", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        return done, json.loads(out.read_text(encoding="utf-8")) if out.exists() else None
+
+    return run
+
+
+def tiny_job(contestants: Any, *, dropout: bool = False) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 6, 3, stride=2),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.5 if dropout else 0.0),
+            nn.Linear(54, 5),
+        ).eval()
+        for layer in model:
+            if isinstance(layer, nn.BatchNorm2d):
+                nn.init.uniform_(layer.weight, 0.5, 1.5)
+                nn.init.normal_(layer.bias)
+        points = torch.randn(POINTS, 3, 9, 9)
+        batches = None if dropout else torch.randn(SAMPLES, BATCH, 3, 9, 9) * 2 + 1
+    return contestants.Job(model, points, samples=SAMPLES, batch=32, chunk=24, batches=batches)
+
+
+def test_the_plain_loop_and_both_of_bnuqs_engines_give_the_same_outputs(benchmarks: SimpleNamespace) -> None:
+    job = tiny_job(benchmarks.contestants)
+    before = {name: value.clone() for name, value in job.model.state_dict().items()}
+    outputs = []
+    for running in (
+        benchmarks.contestants.SwapLoop(job),
+        benchmarks.contestants.Bnuq(job),
+        benchmarks.contestants.Bnuq(job, interception=True),
+    ):
+        running.draw()
+        outputs.append(running.passes())
+    loop, engine, interception = outputs
+    assert loop.shape == (SAMPLES, POINTS, 5)
+    assert (loop[0] - loop[1]).abs().max() > 0.01
+    torch.testing.assert_close(engine, loop, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(interception, loop, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in job.model.state_dict().items())
+
+
+def test_redone_statistics_are_those_of_the_same_mini_batches(benchmarks: SimpleNamespace) -> None:
+    job = tiny_job(benchmarks.contestants)
+    many = benchmarks.contestants.Job(
+        job.model, job.points.repeat(16, 1, 1, 1), samples=SAMPLES, batch=32, chunk=64, batches=job.batches
+    )
+    loop, redone = benchmarks.contestants.SwapLoop(many), benchmarks.contestants.RedoneLoop(many)
+    loop.draw()
+    # the loop that people write keeps the unbiased variance: 1 in 16 · 3 · 3 values too much in the last layer
+    torch.testing.assert_close(redone.passes(), loop.passes(), rtol=0.02, atol=0.05)
+
+
+def test_dropout_contestants_pass_every_point_and_their_passes_differ(benchmarks: SimpleNamespace) -> None:
+    job = tiny_job(benchmarks.contestants, dropout=True)
+    with torch.no_grad():
+        mean = job.model(job.points).mean()
+    for running in (benchmarks.contestants.Bnuq(job), benchmarks.contestants.DropoutLoop(job)):
+        outputs = running.passes()
+        assert outputs.shape == (SAMPLES, POINTS, 5)
+        assert (outputs[0] - outputs[1]).abs().max() > 0.01
+        assert abs(outputs.mean() - mean) < 0.2
+
+
+def test_a_round_opens_and_closes_with_the_reference_and_turns_its_order_round(benchmarks: SimpleNamespace) -> None:
+    called: list[str] = []
+    actions = {name: lambda name=name: called.append(name) for name in ("plain", "a", "b")}
+    long = dict.fromkeys(actions, benchmarks.measuring.Seconds(1.0, 1.0))
+    found = benchmarks.measuring.rounds(actions, long, reference="plain", seconds=8.5, least=1, most=9, device="cpu")
+    assert called == ["plain", "a", "b", "plain", "plain", "b", "a", "plain"]
+    assert [set(one) for one in found] == [set(actions)] * 2
+
+
+def test_a_total_is_the_passes_and_the_share_of_the_draws(benchmarks: SimpleNamespace) -> None:
+    entry = benchmarks.comparing.Entry("x", {"cpu": [0.7, 0.8]}, {"cpu": [1.0, 2.0]}, first=0.0)
+    assert entry.total("cpu", 32, 64) == pytest.approx([1.2, 1.8])
+    alone = benchmarks.comparing.Entry("x", {"cpu": [0.7, 0.8]}, None, first=0.0)
+    assert alone.total("cpu", 32, 64) == [0.7, 0.8]
+
+
+def test_a_target_is_judged_by_the_median_and_memory_by_the_worst(benchmarks: SimpleNamespace) -> None:
+    targets = benchmarks.targets
+    entry = benchmarks.comparing.Entry("bnuq", {"cpu": [0.7, 0.74, 0.9]}, {"cpu": [1.0, 1.0, 1.0]}, first=0.0)
+    row = SimpleNamespace(entries={"bnuq": entry}, batch_size=32, samples=4)
+    found = targets.verdicts({"resnet32": row}, targets.Extra(memory=(0.5, 0.6, 1.1)), "cpu")
+    by_text = {one.text: one for one in found}
+    cost = by_text["ResNet-32, n = 10 000, b = 32, draws included"]
+    assert cost.measured.median == pytest.approx(0.7432) and cost.reached is True
+    memory = next(one for text, one in by_text.items() if text.startswith("Peak memory"))
+    assert memory.measured.median == 0.6 and memory.reached is False
+    assert by_text["ResNet-50 at 224"].reached is None
+    assert by_text["ResNet-32, faster than TorchUncertainty"].measured is None
+
+
+def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_command: Any) -> None:
+    done, written = run_command("--quick", "--only", "mlp50-n32")
+    assert done.returncode == 0, done.stderr
+    assert set(written) == {
+        *("bnuq", "torch_uncertainty", "machine", "settings", "rows", "absent", "scaling", "memory", "evaluate"),
+        "targets",
+    }
+    assert {"cpu", "cores", "caches", "torch", "threads", "date"} <= set(written["machine"])
+    row = written["rows"]["mlp50-n32"]
+    assert (row["samples"], row["points"], row["batch_size"], row["weights"]) == (32, 32, 32, "random")
+    assert "torch_uncertainty" in row["absent"] and row["absent"]["torch_uncertainty"] in " ".join(done.stdout.split())
+    assert {"bnuq", "interception", "swap_loop"} <= set(row["contestants"])
+    for name, one in row["contestants"].items():
+        for part in ("passes", "draws", "total_at_10000"):
+            for spread in one[part].values():
+                assert 0 < spread["min"] <= spread["median"] <= spread["max"]
+        assert one["difference_from_plain_loop"] < (0.1 if name == "bnuq_bfloat16" else 1e-4)
+    assert any(one["measured"] for one in written["targets"])
+    assert all(
+        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(one) for one in written["targets"]
+    )
+
+
+def test_a_row_that_is_not_there_is_named_with_those_that_are(run_command: Any) -> None:
+    done, written = run_command("--only", "resnet33")
+    assert done.returncode == 1 and written is None
+    assert "--only resnet33: there is no such row; expected one of resnet20, resnet32" in done.stderr

@@ -1,11 +1,14 @@
 """`make figures`: runs the shipped run files in full, and writes docs/figures.md and the figures of README.md.
 
+With `speed` as its argument, it writes README.md's table of costs alone, from what `make bench` measured.
+
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import platform
 import re
@@ -72,6 +75,13 @@ def jobs(pack: Path) -> Iterable[Job]:
 
 def main() -> None:
     """Run every job, and write what it gave."""
+    if sys.argv[1:] == ["speed"]:
+        readme, table = ROOT / "README.md", speed()
+        if table is None:
+            print("README.md keeps its table of costs: there is no whole run of the benchmarks on a CPU.")
+        else:
+            readme.write_text(between(readme.read_text(encoding="utf-8"), "speed", table), encoding="utf-8")
+        return
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
         sys.exit("make figures needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
@@ -141,6 +151,36 @@ def in_short(rows: dict[str, list[str]]) -> str:
     kept = [row for row in cells if row[1] != "deterministic" or row[0].endswith("as it is")]
     lines = [[HEAD[k] for k in IN_SHORT], ["---"] * len(IN_SHORT), *([row[k] for k in IN_SHORT] for row in kept)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+COSTS = {
+    "bnuq": "bnuq",
+    "bnuq_bfloat16": "bnuq, bfloat16",
+    "swap_loop": "loop that swaps statistics",
+    "redone": "statistics redone per test batch",
+    "dropout_loop": "loop with dropout on",
+    "torch_uncertainty": "TorchUncertainty",
+}
+
+
+def speed() -> str | None:
+    """The table of costs, from the newest whole run of the benchmarks on a CPU; None where there is none."""
+    files = [file for file in (ROOT / "benchmarks" / "results").glob("*.json") if not file.stem.endswith(".part")]
+    held = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    whole = [one for one in held if one["settings"]["device"] == "cpu"]
+    if not whole:
+        return None
+    found = max(whole, key=lambda one: one["machine"]["date"])
+    lines = ["| network, task | " + " | ".join(COSTS.values()) + " |"]
+    lines.append("| --- |" + " ---: |" * len(COSTS))
+    for row in found["rows"].values():
+        costs = [row["contestants"].get(name) for name in COSTS]
+        cells = [f"{one['total_at_10000']['cpu']['median']:.2g}" if one else "–" for one in costs]
+        method = {"mcbn": "MCBN", "mcdo": "MC dropout"}[row["method"]]
+        lines.append(f"| {row['title']}, {method}, T = {row['samples']} | " + " | ".join(cells) + " |")
+    about = found["machine"]
+    lines += ["", f"{about['cpu']}, {about['threads']} thread, torch {about['torch']}, {about['date']}."]
+    return "\n".join(lines) + "\n"
 
 
 def page(rows: dict[str, list[str]]) -> str:

@@ -62,15 +62,18 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
             continue
         assert name == "bnuq"
-        less = ["--limit", "60", "--samples", "8"] if arguments[0] == "evaluate" else []
+        less = ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])]
+        less = less if arguments[0] == "evaluate" else []
         assert run([*arguments, *less]) == 0, command
         printed = capsys.readouterr().out
         assert printed.strip(), command
         if target:
             (own_folder / target.strip()).write_text(printed, encoding="utf-8")
         ran += 1
-    assert ran >= 9
-    assert {path.name for path in own_folder.glob("*.h5")} == {"model.bnuq.h5", "b16.h5", "b16_seed1.h5"}
+    assert ran >= 11
+    assert {path.name for path in own_folder.glob("*.h5")} == {
+        "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5",
+    }  # fmt: skip
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

@@ -15,18 +15,18 @@ import torch
 
 OPERATORS = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
 
-_library: torch.library.Library | None = None  # the definitions live as long as this does
+_definitions: torch.library.Library | None = None  # the definitions live as long as this does
 
 
 def make_importable() -> None:
     """Define torchvision's operators by name where its own do not load."""
-    global _library
-    if _library is not None or _own_operators_load():
+    global _definitions
+    if _definitions is not None or _own_operators_load():
         return
-    _library = torch.library.Library("torchvision", "DEF")
+    _definitions = torch.library.Library("torchvision", "DEF")
     for name in OPERATORS:
         for form in (name, f"_{name}_backward"):
-            _library.define(f"{form}(Tensor a) -> Tensor")
+            _definitions.define(f"{form}(Tensor a) -> Tensor")
 
 
 def _own_operators_load() -> bool:

@@ -18,8 +18,8 @@ from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, undisturbed
+from bnuq.sampling.measured import Measured, check_count
 from bnuq.sampling.moments import moments
-from bnuq.sampling.planned import Measured, check_count
 from bnuq.sampling.planning import plan
 from bnuq.sampling.sites import Site, Sites, find_sites, fingerprint, select_layers
 from bnuq.sampling.tape import NotOnTapeError, on_other_inputs, other_inputs, record

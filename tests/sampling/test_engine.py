@@ -19,13 +19,13 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import planned, statistics
+from bnuq.sampling import measured, planned, program, statistics
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.measured import Measured
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.passes import Interception
-from bnuq.sampling.planned import Measured
 from bnuq.sampling.sites import Sites, find_sites
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)
@@ -58,7 +58,7 @@ def stack(monkeypatch: pytest.MonkeyPatch, *, stacked: bool) -> None:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(planned, "_tile_rows", lambda *_: rows)
+    monkeypatch.setattr(program, "tile_rows", lambda *_: rows)
 
 
 def drawn(net: nn.Module, x: Tensor, samples: int = 3) -> BatchStatistics:
@@ -393,7 +393,7 @@ def test_a_wrong_order_of_stacked_draws_is_caught_and_one_passes_at_a_time(monke
 def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
     net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
     expected = bnuq.statistics_of(net, batches)
-    monkeypatch.setattr(planned, "moments", lambda x: (moments(x)[0], moments(x)[1] * 1.05))
+    monkeypatch.setattr(measured, "moments", lambda x: (moments(x)[0], moments(x)[1] * 1.05))
     found = bnuq.statistics_of(net, batches)
     for a, b in zip(found.layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
@@ -552,7 +552,7 @@ def test_moments_are_sound_where_the_mean_dwarfs_the_spread(layout):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_large_products_are_those_of_the_plain_loop(dtype, monkeypatch):
-    monkeypatch.setattr(planned, "LARGE_PRODUCT", 1)
+    monkeypatch.setattr(program, "LARGE_PRODUCT", 1)
     stack(monkeypatch, stacked=False)
     net, x = zoo.made("nested", dtype), zoo.points("nested", ROWS, dtype=dtype)
     engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
@@ -654,5 +654,5 @@ def test_running_out_of_memory_makes_tiles_and_stacks_smaller_too():
 def test_relu_of_bfloat16_is_torchs():
     x = torch.tensor([-float("inf"), -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.5, float("inf")])
     for dtype in (torch.bfloat16, torch.float32):
-        found = planned._relu_of_bfloat16_(x.to(dtype, copy=True))
+        found = program._relu_of_bfloat16_(x.to(dtype, copy=True))
         assert_close(found, x.to(dtype).relu(), rtol=0, atol=0)

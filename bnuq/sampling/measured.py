@@ -1,0 +1,96 @@
+"""The statistics of mini-batches by a plan: tiles that stay in the cache, and wait for each other at BatchNorms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnuq.errors import SamplingError
+from bnuq.sampling.moments import merged, moments
+from bnuq.sampling.planning import Level, Plan, peak_entries
+from bnuq.sampling.program import Now, Program, Step, alike
+from bnuq.sampling.sites import Site
+from bnuq.sampling.tape import Operation
+
+
+class Measured(Program):
+    """The statistics of mini-batches: every BatchNorm at `sites` normalises by those of the batch that passes.
+
+    A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
+    """
+
+    def __init__(self, plan: Plan, sites: Sequence[Site], *, device: torch.device) -> None:
+        super().__init__(plan, dtype=None, device=device)
+        self._wanted = {(site.address, site.occurrence) for site in sites}
+
+    def statistics(
+        self, batch: Tensor, *, tile: int | None = None
+    ) -> dict[tuple[int, int], tuple[Tensor, Tensor, int]]:
+        """Mean, biased variance and values a channel of every sampled BatchNorm, by address and occurrence."""
+        parts_of_batch = alike(batch, tile or self.tile)
+        tiles = [self._fixed.copy() for _ in parts_of_batch]
+        for rows, values in zip(parts_of_batch, tiles, strict=True):
+            for number, value in self._chunk_level(rows, 0).items():
+                values[number] = value
+        programs = [self._steps(Level.SAMPLE, len(rows), 1) for rows in parts_of_batch]
+        found = {}
+        begin = 0
+        now = Now(range(1), 0, {})
+        for end, i in enumerate((*self.plan.at(Level.SAMPLE), None)):
+            operation = None if i is None else self.plan.operations[i]
+            if operation is not None and not self._is_measured(operation):
+                continue
+            parts = []
+            for program, values in zip(programs, tiles, strict=True):
+                for step in program[begin:end]:
+                    step(values, now)
+                if operation is not None:
+                    x = values[operation.arguments[0].number]
+                    parts.append((x.numel() // x.shape[1], *moments(x)))
+            if operation is not None:
+                assert operation.site is not None
+                count = sum(part[0] for part in parts)
+                check_count(count, operation.site, len(batch))
+                mean, var = merged(parts)
+                found[operation.site.address, operation.site.occurrence] = mean, var, count
+                now = Now(range(1), 0, {}, (mean, var))
+                begin = end
+        return found
+
+    @property
+    def bytes_per_point(self) -> int:
+        """About what one point of a mini-batch takes, all of which pass together."""
+        values, plan = self.plan.tape.values, self.plan
+        entries = peak_entries(plan, Level.SAMPLE) + sum(values[n].entries_per_row for n in plan.boundary)
+        return entries * values[plan.tape.input].dtype.itemsize
+
+    def _is_measured(self, operation: Operation) -> bool:
+        site = operation.site
+        return site is not None and site.kind == "batchnorm" and (site.address, site.occurrence) in self._wanted
+
+    def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:  # noqa: ARG002
+        """Normalises by what was just measured."""
+        if not self._is_measured(operation):
+            return None
+        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        assert site is not None
+        weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
+
+        def compute(values: list[Any], now: Now) -> None:
+            assert now.measured is not None
+            mean, var = now.measured
+            values[result] = torch.batch_norm(values[source], weight, bias, mean, var, False, 0.0, site.eps, False)
+
+        return compute
+
+
+def check_count(count: int, site: Site, points: int) -> None:
+    """Raise SamplingError unless there are values enough for a variance."""
+    if count < 2:
+        raise SamplingError(
+            f"layer {site.name} sees {count} value per channel in a mini-batch of {points}; a variance needs at least "
+            "2: raise the batch size."
+        )

@@ -55,9 +55,9 @@ def write(folder: Path, *, run_file: str = "run.toml", text: str = RUN, **arch_a
     (folder / "net.py").write_text(NET)
     random = np.random.default_rng(0)
     train, test = (random.normal(0.5, 0.3, (n, 1, 6, 6)).astype(np.float32) for n in (TRAIN, TEST))
-    model = network(**arch_args)
     with torch.random.fork_rng():
         torch.manual_seed(0)
+        model = network(**arch_args)
         for layer in model:
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.normal_(layer.weight, std=1.5 / layer.weight[0].numel() ** 0.5)

@@ -37,6 +37,18 @@ def values(result: Result) -> dict[tuple[str, ...], float]:
     return flat
 
 
+SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability")
+
+
+def assert_same_figures(found: Result, expected: Result) -> None:
+    """Equal up to the rounding of another order of operations, which can move a figure of ranks or counts by a step."""
+    a, b = values(found), values(expected)
+    assert a.keys() == b.keys()
+    for key, value in b.items():
+        smooth = len(key) == 3 and key[-1] in SMOOTH
+        assert a[key] == pytest.approx(value, **(SAME if smooth else {"abs": 0.03})), key
+
+
 def errors(result: Result, method: str) -> dict[str, float]:
     found = result.methods[method]
     mi = {name: one.figures["mutual_information"] for name, one in found.sets.items()}
@@ -62,7 +74,7 @@ def test_the_figures_of_an_automatic_run_are_those_of_a_run_with_as_many_samples
     grown = small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=tmp_path / "auto.h5")
     drawn = grown.sampling["samples"]
     whole = small_run.evaluated(folder, samples=drawn, out=tmp_path / "whole.h5")
-    assert values(grown) == pytest.approx(values(whole), **SAME)
+    assert_same_figures(grown, whole)
     kept = grown.methods["mcbn"].sets["test"].samples
     assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
     assert grown.bank.samples == drawn == len(np.unique(grown.bank.indices, axis=0))
@@ -84,7 +96,7 @@ def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkey
     tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
     (note,) = [note for note in tight.notes if "points pass together" in note]
     assert "as 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
-    assert values(tight) == pytest.approx(values(roomy), **SAME)
+    assert_same_figures(tight, roomy)
 
 
 def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeypatch):
@@ -99,7 +111,7 @@ def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeyp
     monkeypatch.setattr(Stochastic, "passes", limited)
     tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
     assert any(note.startswith("memory ran out, so 15 points pass together from there on") for note in tight.notes)
-    assert values(tight) == pytest.approx(values(roomy), **SAME)
+    assert_same_figures(tight, roomy)
 
 
 def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_figures(folder, tmp_path):
@@ -135,7 +147,7 @@ def test_why_there_is_no_plan_is_told(tmp_path):
     looking = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "looking.h5")
     assert "lets its path or its sizes depend on the data" in looking.work.methods["mcbn"].why_plain
     assert planned.work.methods["mcbn"].why_plain is None
-    assert values(looking) == pytest.approx(values(planned), **SAME)
+    assert_same_figures(looking, planned)
 
 
 def test_points_loaded_ahead_are_those_that_were_asked_for():

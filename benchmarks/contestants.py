@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from bnuq.run import Precision
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.engine import Precision, Stochastic
+from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Interception
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.statistics import statistics_of

@@ -12,10 +12,11 @@ import importlib.util
 from pathlib import Path
 
 import torch
+from torch import library
 
 OPERATORS = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
 
-_definitions: torch.library.Library | None = None  # the definitions live as long as this does
+_definitions: library.Library | None = None  # the definitions live as long as this does
 
 
 def make_importable() -> None:
@@ -23,7 +24,7 @@ def make_importable() -> None:
     global _definitions
     if _definitions is not None or _own_operators_load():
         return
-    _definitions = torch.library.Library("torchvision", "DEF")
+    _definitions = library.Library("torchvision", "DEF")
     for name in OPERATORS:
         for form in (name, f"_{name}_backward"):
             _definitions.define(f"{form}(Tensor a) -> Tensor")

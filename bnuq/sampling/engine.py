@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.run import Precision
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
@@ -29,8 +30,6 @@ from bnuq.sampling.tape import (
     other_inputs,
     record,
 )
-
-Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
 _COMPARED_DRAWS = 8
 _COMPARED = 64  # points of the first chunk on which another arithmetic is held against float32

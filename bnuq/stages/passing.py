@@ -224,7 +224,8 @@ class _Passing:
     def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, dict[str, scoring.SetScores]]:
         size, need = self._chunk_size(engines)
         points = sum(len(one) for one in self._sets.values())
-        title = f"Evaluating {points} points, {draws.stop} samples, about {memory.in_words(need)}"
+        samples = f"{draws.stop} samples" if draws.stop > 1 else "as it is"
+        title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
         found: dict[str, dict[str, scoring.SetScores]] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():

@@ -3,6 +3,14 @@
 Per-point results have shape (n,) and are of the kind that went in; a single number is a Python float.
 """
 
+from bnuq.metrics.bounds import (
+    constant_confidence,
+    constant_pll,
+    crps_optimum,
+    normalized,
+    optimum_pll,
+    pll_optimum,
+)
 from bnuq.metrics.calibration import CalibrationBins, calibration_bins, ece, ece_bootstrap, ece_of_bins
 from bnuq.metrics.classification import (
     accuracy,
@@ -32,15 +40,49 @@ from bnuq.metrics.detection import (
     fpr_at_tpr,
 )
 from bnuq.metrics.estimates import DrawWeights, bootstrap_error, draw_weights, jackknife_error, standard_error
-from bnuq.metrics.registry import METRICS, SCORES
+from bnuq.metrics.fits import (
+    TauFit,
+    constant_sigma,
+    constant_sigmas,
+    optimal_tau,
+    optimal_tau_pll,
+    refined_tau,
+    tau_of_distances,
+)
+from bnuq.metrics.intervals import (
+    UncertaintyErrorCurve,
+    coverage,
+    interval_calibration,
+    spearman,
+    uncertainty_error_curve,
+)
+from bnuq.metrics.registry import CLASSIFICATION_SCORES, METRICS, REGRESSION_SCORES, SCORES
+from bnuq.metrics.regression import (
+    crps_ensemble,
+    crps_gaussian,
+    crps_mixture,
+    crps_terms,
+    gaussian_log_likelihood,
+    mae,
+    pll_gaussian,
+    pll_regression,
+    predictive_moments,
+    rmse,
+)
 from bnuq.metrics.selective import aurc, aurc_bootstrap, excess_aurc, risk_coverage
+from bnuq.metrics.significance import TTest, clustered_t_test, nadeau_bengio, stars, t_test
 
 __all__ = [
+    "CLASSIFICATION_SCORES",
     "METRICS",
+    "REGRESSION_SCORES",
     "SCORES",
     "CalibrationBins",
     "DetectionScores",
     "DrawWeights",
+    "TTest",
+    "TauFit",
+    "UncertaintyErrorCurve",
     "accuracy",
     "aupr",
     "aurc",
@@ -50,7 +92,18 @@ __all__ = [
     "bootstrap_error",
     "brier",
     "calibration_bins",
+    "clustered_t_test",
+    "constant_confidence",
+    "constant_pll",
+    "constant_sigma",
+    "constant_sigmas",
     "correct",
+    "coverage",
+    "crps_ensemble",
+    "crps_gaussian",
+    "crps_mixture",
+    "crps_optimum",
+    "crps_terms",
     "delong_variance",
     "detection",
     "detection_bootstrap",
@@ -62,17 +115,36 @@ __all__ = [
     "excess_aurc",
     "expected_entropy",
     "fpr_at_tpr",
+    "gaussian_log_likelihood",
+    "interval_calibration",
     "jackknife_error",
     "jackknifed_mutual_information",
     "least_confidence",
     "log_likelihood",
+    "mae",
     "max_probability",
     "mutual_information",
+    "nadeau_bengio",
+    "normalized",
+    "optimal_tau",
+    "optimal_tau_pll",
+    "optimum_pll",
     "pll_classification",
     "pll_from_log_likelihood",
+    "pll_gaussian",
+    "pll_optimum",
+    "pll_regression",
     "predicted",
     "predictive_entropy",
+    "predictive_moments",
+    "refined_tau",
     "risk_coverage",
+    "rmse",
+    "spearman",
     "standard_error",
+    "stars",
+    "t_test",
+    "tau_of_distances",
+    "uncertainty_error_curve",
     "variation_ratio",
 ]

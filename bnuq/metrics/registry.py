@@ -26,6 +26,29 @@ _ALL = (
     Metric("aupr_in", "AUPR, test positive", "fraction", "higher", "Hendrycks & Gimpel 2017; average precision"),
     Metric("fpr95", "FPR at 95 % TPR, OOD positive", "fraction", "lower", "Yang et al. 2022 (OpenOOD)"),
     Metric("fpr95_id_positive", "FPR at 95 % TPR, test positive", "fraction", "lower", "Liang, Li & Srikant 2018"),
+    Metric(
+        "rmse", "Root mean square error", "target unit", "lower", "√(Σ‖y − f̄‖²/n), as Teye et al. 2018 (their code)"
+    ),
+    Metric("mae", "Mean absolute error", "target unit", "lower", "mean of |y − f̄| over points and outputs"),
+    Metric(
+        "crps",
+        "Continuous ranked probability score",
+        "target unit",
+        "lower",
+        "Gneiting & Raftery 2007, §4.2; of N(f̄, v + 1/τ) as Teye et al. 2018",
+    ),
+    Metric("normalized_pll", "PLL between constant and optimum", "percent", "higher", "Teye et al. 2018, §4"),
+    Metric("normalized_crps", "CRPS between constant and optimum", "percent", "higher", "Teye et al. 2018, §4"),
+    Metric(
+        "coverage50", "Coverage of the central 50 % interval", "fraction", "none", "Gneiting et al. 2007; nominal best"
+    ),
+    Metric(
+        "coverage95", "Coverage of the central 95 % interval", "fraction", "none", "Gneiting et al. 2007; nominal best"
+    ),
+    Metric("spearman", "Rank correlation of sd and |error|", "1", "higher", "Spearman 1904"),
+    Metric("variance", "Variance over the samples", "target unit²", "none", "Teye et al. 2018, §3.4"),
+    Metric("tau", "Observation precision τ", "1/target unit²", "none", "Teye et al. 2018, §4; least validation CRPS"),
+    Metric("sigma", "Constant uncertainty σ", "target unit", "none", "Teye et al. 2018, §4; least validation CRPS"),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
@@ -38,4 +61,8 @@ SCORES: dict[str, Metric] = {
     "least_confidence": Metric(
         "least_confidence", "Least confidence (1 − maximum probability)", "fraction", "none", "Hendrycks & Gimpel 2017"
     ),
+    "variance": METRICS["variance"],
 }
+
+REGRESSION_SCORES: tuple[str, ...] = ("variance",)
+CLASSIFICATION_SCORES: tuple[str, ...] = tuple(name for name in SCORES if name not in REGRESSION_SCORES)

@@ -1,0 +1,100 @@
+"""Between what must a score lie to say something: a constant uncertainty below, the best one for each point above."""
+
+import math
+
+import numpy as np
+from array_api_compat import array_namespace
+from jaxtyping import Float
+
+from bnuq.metrics.arrays import Array, log
+from bnuq.metrics.regression import beside, error_of, over_outputs
+
+# The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; and there it is this share of |e|.
+_CRPS_OPTIMUM = math.erf(math.sqrt(math.log(2) / 2))
+
+
+def crps_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> Float[Array, "*replicate point"]:
+    """Least CRPS of any Gaussian around `mean`, erf(√(ln 2/2)) |y − mean|, in target units, ≥ 0; less is better.
+
+    That of σ = |y − mean|/√ln 2, averaged over outputs; 0.5949 times the absolute error.
+
+    Source: the upper bound of Teye, Azizpour & Smith 2018, §4; they find it numerically, this is its closed form.
+    """
+    xp = array_namespace(mean)
+    return over_outputs(_CRPS_OPTIMUM * xp.abs(error_of(mean, y)), y, "mean")
+
+
+def pll_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> Float[Array, "*replicate point"]:
+    """Largest log-density of any isotropic Gaussian around `mean`, in nats (of target units); more is better.
+
+    −(Q/2) ln(2π‖e‖²/Q) − Q/2, that of σ² = ‖e‖²/Q; +∞ where e = y − mean is 0. A mixture may exceed it.
+
+    Source: the upper bound of Teye, Azizpour & Smith 2018, §4, for Q outputs.
+    """
+    xp, error = array_namespace(mean), error_of(mean, y)
+    outputs = math.prod(y.shape[1:])
+    size = xp.abs(error)
+    if y.ndim == 1:
+        log_norm = log(size)
+    else:
+        # Squared only beside the largest, so that a small error does not become none.
+        top = xp.max(size, axis=-1, keepdims=True)
+        part = size / xp.where(top == 0, xp.ones_like(top), top)
+        log_norm = log(top[..., 0]) + log(xp.sum(part**2, axis=-1)) / 2
+    return -outputs * (log_norm + math.log(2 * math.pi / outputs) / 2 + 0.5)
+
+
+def normalized(
+    score: Float[Array, "*any"] | float, constant: Float[Array, "*any"] | float, optimum: Float[Array, "*any"] | float
+) -> Float[Array, "*any"] | float:
+    """Where a run's score lies between constant uncertainty (0) and the optimum (100), in percent; more is better.
+
+    100 (S − S_CU)/(S_opt − S_CU), for CRPS and PLL alike; not clipped, negative is worse than constant. For means over
+    the points of a run, not for single points, whose bounds may meet. NaN where they do, or where one is not finite.
+
+    Source: Teye, Azizpour & Smith 2018, §4, as their code has it: means over the test set first, then the ratio.
+    """
+    arrays = [value for value in (score, constant, optimum) if not isinstance(value, (float, int, np.generic))]
+    if not arrays:
+        return float(normalized(np.asarray(score, dtype=np.float64), constant, optimum))
+    xp = array_namespace(*arrays)
+    s, low, high = (beside(value, arrays[0]) for value in (score, constant, optimum))
+    defined = xp.isfinite(low) & xp.isfinite(high) & (low != high)
+    low, room = xp.where(defined, low, xp.zeros_like(low)), xp.where(defined, high - low, xp.ones_like(high))
+    share = 100 * (s - low) / room
+    return xp.where(defined, share, xp.full_like(share, math.nan))
+
+
+def constant_confidence(accuracy: float, *, n: int, classes: int) -> float:
+    """The constant probability of the predicted class that explains n validation labels best; neither way is better.
+
+    Their accuracy, clipped to [1/K, 1 − 1/(2n)], so that the labels to come stay possible. The other classes share the
+    rest equally.
+
+    Source: the constant-uncertainty baseline of Teye, Azizpour & Smith 2018, §4, carried over to classes here.
+    """
+    return min(max(accuracy, 1 / classes), 1 - 1 / (2 * n))
+
+
+def constant_pll(accuracy: float, confidence: float, classes: int) -> float:
+    """Mean log-likelihood of a classifier that always states the same confidence, in nats, ≤ 0; more is better.
+
+    a ln c + (1 − a) ln((1 − c)/(K − 1)); a sure one that errs has −∞.
+
+    Source: as `constant_confidence`.
+    """
+    total = 0.0
+    for share, probability in ((accuracy, confidence), (1 - accuracy, (1 - confidence) / (classes - 1))):
+        if share > 0:
+            total += share * (math.log(probability) if probability > 0 else -math.inf)
+    return total
+
+
+def optimum_pll(accuracy: float, classes: int) -> float:
+    """Largest mean log-likelihood that keeps every predicted class, −(1 − a) ln K in nats, ≤ 0; more is better.
+
+    Sure where right, and where wrong no class above the true one: uniform.
+
+    Source: the upper bound of Teye, Azizpour & Smith 2018, §4, carried over to classes here.
+    """
+    return -(1 - accuracy) * math.log(classes)

@@ -1,0 +1,123 @@
+"""Whether a stated spread tells how large the errors are: coverage of intervals, and errors in the order of spread.
+
+Worked out in float64 by numpy, wherever the values come from; outputs are pooled.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from bnuq.metrics.arrays import Array, as_float64
+
+
+def coverage(
+    mean: Float[Array, "point *output"],
+    sigma: Float[Array, "..."] | float,
+    y: Float[Array, "point *output"],
+    *,
+    level: float,
+) -> float:
+    """Share of truths inside the central interval of N(mean, σ²) at `level`, in [0, 1]; best where it equals `level`.
+
+    Intervals are closed, so that σ = 0 covers an error of 0. A level outside [0, 1] is a ValueError.
+
+    Source: Gneiting, Balabdaoui & Raftery 2007, Probabilistic Forecasts, Calibration and Sharpness.
+    """
+    return float(interval_calibration(mean, sigma, y, levels=[level])[0])
+
+
+def interval_calibration(
+    mean: Float[Array, "point *output"],
+    sigma: Float[Array, "..."] | float,
+    y: Float[Array, "point *output"],
+    *,
+    levels: Sequence[float] | Float[np.ndarray, "level"],
+) -> Float[np.ndarray, "level"]:
+    """`coverage` at each nominal level, shape (levels,), in [0, 1]; best where it equals the level.
+
+    Source: Kuleshov, Fenner & Ermon 2018, Accurate Uncertainties for Deep Learning Using Calibrated Regression,
+    with central intervals.
+    """
+    import scipy.special  # late: `bnuq.metrics` is light
+
+    nominal = np.asarray(levels, dtype=np.float64)
+    if not ((nominal >= 0) & (nominal <= 1)).all():
+        raise ValueError(f"level is {nominal[~((nominal >= 0) & (nominal <= 1))][0]}; expected a share within [0, 1].")
+    size = np.abs(as_float64(y) - as_float64(mean))
+    spread = np.broadcast_to(sigma if isinstance(sigma, (float, int)) else as_float64(sigma), size.shape)
+    if size.size == 0:
+        raise ValueError("y holds no points; expected at least one.")
+    with np.errstate(divide="ignore", over="ignore"):
+        distance = np.where(size == 0, 0.0, size / np.where(size == 0, 1.0, spread))
+    return np.searchsorted(np.sort(distance.ravel()), scipy.special.ndtri((1 + nominal) / 2), "right") / size.size
+
+
+def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
+    """Rank correlation of two scores, in [−1, 1]; for σ and |error|, more is better.
+
+    Ties have the mean of their ranks. NaN where either is constant, or holds a NaN, or for a single point.
+
+    Source: Spearman 1904, The Proof and Measurement of Association between Two Things.
+    """
+    first, second = as_float64(a), as_float64(b)
+    if first.size < 2 or np.isnan(first).any() or np.isnan(second).any():
+        return math.nan
+    x, y = _ranks(first), _ranks(second)
+    x, y = x - x.mean(), y - y.mean()
+    size = math.sqrt(float(x @ x)) * math.sqrt(float(y @ y))
+    return min(max(float(x @ y) / size, -1.0), 1.0) if size > 0 else math.nan
+
+
+def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
+    """Twice each point's rank from 1, ties at the mean of theirs: whole numbers, so that a constant is one exactly."""
+    ranked = np.sort(values)
+    below = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
+    return (below + 1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class UncertaintyErrorCurve:
+    """Points in the order of their stated spread, for drawing |error| over it.
+
+    `order` are the points' numbers, ascending by σ with ties as they came; `sigma` and `error` (absolute) are theirs,
+    `running_error` the mean of `error` over `window` points around each, all in target units. A Gaussian error lies
+    within `factor50`·σ half of the time, and within `factor95`·σ 95 % of it.
+    """
+
+    order: Integer[np.ndarray, "point"]
+    sigma: Float[np.ndarray, "point"]
+    error: Float[np.ndarray, "point"]
+    running_error: Float[np.ndarray, "point"]
+    window: int
+    factor50: float
+    factor95: float
+
+
+def uncertainty_error_curve(
+    sigma: Float[Array, "point"], errors: Float[Array, "point"], *, window: int | None = None
+) -> UncertaintyErrorCurve:
+    """Absolute errors in the order of stated spread, with their running mean, in target units; no direction.
+
+    The window is centred, a tenth of the points where it is not given, and cut off at both ends. An even one reaches
+    one point farther up. A window below 1 is a ValueError.
+
+    Source: Teye, Azizpour & Smith 2018, Fig. 2, whose window is not published.
+    """
+    import scipy.special
+
+    spread, size = as_float64(sigma), np.abs(as_float64(errors))
+    points = size.size
+    width = max(1, round(points / 10)) if window is None else window
+    if width < 1:
+        raise ValueError(f"window is {width}; expected at least 1 point.")
+    order = np.argsort(spread, kind="stable")
+    ranked = size[order]
+    place = np.arange(points)
+    first, end = np.maximum(place - (width - 1) // 2, 0), np.minimum(place + width // 2 + 1, points)
+    total = np.concatenate([[0.0], np.cumsum(ranked)])
+    running = (total[end] - total[first]) / (end - first)
+    factor50, factor95 = (float(scipy.special.ndtri((1 + level) / 2)) for level in (0.5, 0.95))
+    return UncertaintyErrorCurve(order, spread[order], ranked, running, width, factor50, factor95)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bnuq.code import BY_USER
-from bnuq.data import Points, check_labels
+from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.models.loading import load_model
@@ -22,12 +22,12 @@ from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.run import Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
-from bnuq.stages import memory, scoring
+from bnuq.stages import classification, memory, regression, scoring
 from bnuq.stages.drawing import check_reference, draw_bank
-from bnuq.stages.material import Material, Pipeline, load_material
-from bnuq.stages.passing import FIRST_ROUND, Passed, check_precision, passed
+from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
+from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Passed, Scorer, check_precision, passed
 from bnuq.stages.plan import Plan, device_named, plan
-from bnuq.stages.provenance import Stopwatch, provenance
+from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
 
 
@@ -37,7 +37,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     Raises BnuqError with one message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
-    _check_request(run)
+    check_request(run)
     replaces = run.out.exists()
     loaded = load_model(
         run.checkpoint,
@@ -49,7 +49,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         trust_pickle=run.trust_pickle,
     )
     material = load_material(run)
-    pipeline = Pipeline(run, device_named(run.device))
+    pipeline = Pipeline(run, device_named(run.device), input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     watch.lap("load")
 
@@ -62,7 +62,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         train=material.train,
         trained_with=loaded.checkpoint.train_batch_size,
     )
-    sets = {"test": check_labels(material.test, todo.classes)} | material.ood
+    sets, scorer = _scored_sets(run, todo, material)
     check_precision(run, pipeline.device)
     check = None
     if material.train is not None:
@@ -78,15 +78,15 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         return omega
 
     with ExitStack() as spools:
-        found = passed(run, todo, model, pipeline, sets, draw, progress, spools)
+        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools)
         watch.lap("evaluate")
         result = Result(
             run=replace(run, batch_size=todo.batch_size, methods=todo.methods).record(),
             model={
                 "path": str(run.checkpoint),
                 "sha256": loaded.checkpoint.sha256,
-                "task": "classification",
-                "classes": todo.classes,
+                "task": todo.task,
+                ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
                 "batchnorm_layers": len(todo.sites.batchnorms),
                 "dropout_layers": len(todo.sites.dropouts),
                 "parameters": loaded.parameters,
@@ -100,17 +100,19 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 "mutual_information": run.mutual_information,
                 "device": str(pipeline.device),
                 "precision": run.precision,
+                "reference_points": None if material.train is None else len(material.train),
             },
-            sets={name: _described(name, points) for name, points in sets.items()},
+            sets={name: _described(name, points, todo.task) for name, points in sets.items()},
             methods=found.methods,
             cautions=(
-                *_output_cautions(Evaluation(model).passes(example)),
+                *(_output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),
                 *material.cautions,
                 *todo.cautions,
                 *_cautions(run, todo, check, found, material),
             ),
             notes=(
                 *_how_asked(run, replaces=replaces),
+                *_without_validation(material, run, todo),
                 *loaded.notes,
                 *material.notes,
                 *todo.notes,
@@ -119,7 +121,10 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
             ),
             seconds=watch.seconds(),
             work=Work(found.work, memory.peak(pipeline.device)),
-            provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
+            provenance={
+                **provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
+                "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
+            },
             reference_check=check,
             bank=found.omega,
             path=run.out,
@@ -128,11 +133,12 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     return result
 
 
-def _check_request(run: Run) -> None:
+def check_request(run: Run) -> None:
+    """Raise BnuqError for what can be told to be wrong with `run` before anything is read or computed."""
     if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {wrong}")
-    if run.task not in (None, "classification"):
-        raise RequestError(f"task is {run.task!r}; this version evaluates classification.")
+    if run.task == "segmentation":
+        raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
     if run.test is None:
         file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
         raise RequestError(
@@ -156,6 +162,10 @@ def _check_request(run: Run) -> None:
         if isinstance(value, int) and not least <= value <= 2**62:
             raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
     _check_bank(run)
+    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1]:
+        raise RequestError(f"scoring.tau_range is {list(ends)}; expected the lower end first, the upper second.")
+    if run.scoring.tau is not None and not 0 < run.scoring.tau < float("inf"):
+        raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
     if not 0 < run.mc_error < 1:
         raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
 
@@ -180,10 +190,31 @@ def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
     if run.run_file is not None and run.run_file_was_found:
         where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
         yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
-    if run.validation is not None:
-        yield "the validation set was not read: no figure of this version is fitted to points"
     if replaces:
         yield f"an earlier result was replaced: {run.out.name}"
+
+
+def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:
+    """Why there is no constant baseline, and what that leaves out."""
+    if material.validation is not None:
+        return
+    absent = "the constant baseline and the normalised PLL are absent"
+    if todo.task == "regression":
+        absent = "the constant baseline and the normalised scores are absent"
+        if run.scoring.tau is None:
+            absent = "τ, PLL, CRPS and coverage, " + absent
+    yield f"{absent}: {material.why_no_validation}; name some with --validation REF, or validation under [data]"
+
+
+def _scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
+    """The sets in the order they pass, and what scores them."""
+    scorer: Scorer = classification.Scorer(run, todo.outputs)
+    check = check_labels
+    if todo.task == "regression":
+        scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
+    labelled = {VALIDATION: material.validation, "test": material.test}
+    checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
+    return checked | material.ood, scorer
 
 
 def _cautions(
@@ -234,14 +265,16 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:
         )
 
 
-def _described(name: str, points: Points) -> EvaluatedSet:
+def _described(name: str, points: Points, task: str) -> EvaluatedSet:
+    targets, labels = points.targets if name == "test" else None, task == "classification"
     return EvaluatedSet(
         name=name,
-        kind="test" if name == "test" else "ood",
+        kind=name if name in ("test", VALIDATION) else "ood",
         reference=points.reference,
         sha256=points.sha256,
         n=len(points),
-        labels=points.targets if name == "test" else None,
+        labels=targets if labels else None,
+        targets=None if labels else targets,
         group=points.group,
         classes=tuple(points.classes or ()),
     )

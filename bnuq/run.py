@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -28,9 +29,13 @@ DETERMINISTIC: Method = "deterministic"  # always runs, and first
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
+Likelihood = Literal["mixture", "moment", "moment_full"]  # what PLL is of: the mixture of draws, or a Gaussian like it
+Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
+Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
 Positive = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**62)]
+PositiveNumber = Annotated[float, Meta(gt=0)]
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -82,7 +87,8 @@ class DataSection(Section, frozen=True):
     ood: tuple[str, ...] = ()
     validation: str | Split | None = None
     train_size: Positive | None = None
-    normalize: Normalize | None = None
+    normalize: Normalize | Literal["train"] | None = None
+    normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
 
 
@@ -100,12 +106,31 @@ class SamplingSection(Section, frozen=True):
     mutual_information: Estimator = "plug-in"
 
 
+class ScoringSection(Section, frozen=True):
+    """[scoring]: how a regression is scored. `tau`, where given, is not fitted; `tau_range` is where it is looked for."""
+
+    pll: Likelihood = "mixture"
+    crps: Crps = "gaussian"
+    fit: Criterion = "crps"
+    tau: PositiveNumber | None = None
+    tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
+
+
+class RunsSection(Section, frozen=True):
+    """[runs]: several runs, one for every split and seed; `{split}` and `{seed}` in the file's texts become theirs."""
+
+    split: tuple[Seed, ...] | None = None
+    seed: tuple[Seed, ...] | None = None
+
+
 class RunFile(Section, frozen=True):
     """A run file, as written."""
 
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     sampling: SamplingSection = SamplingSection()
+    scoring: ScoringSection = ScoringSection()
+    runs: RunsSection | None = None
 
 
 class KeptOptions(Section, frozen=True):
@@ -147,6 +172,10 @@ class Options:
     layers: tuple[str, ...] | None = None
     seed: int | None = None
     mutual_information: Estimator | None = None
+    pll: Likelihood | None = None
+    crps: Crps | None = None
+    fit: Criterion | None = None
+    tau: float | None = None
     device: str | None = None
     precision: Precision | None = None
     chunk_size: int | None = None
@@ -183,7 +212,8 @@ class Run:
     ood: tuple[Named, ...] = ()
     validation: Named | Split | None = None
     train_size: int | None = None
-    normalize: Normalize | None = None
+    normalize: Normalize | Literal["train"] | None = None
+    normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
     methods: tuple[Method, ...] | None = None
     samples: Samples = 64
@@ -194,6 +224,7 @@ class Run:
     layers: str | tuple[str, ...] = "all"
     seed: int = 0
     mutual_information: Estimator = "plug-in"
+    scoring: ScoringSection = ScoringSection()
     device: str = "auto"
     precision: Precision = "float32"
     chunk_size: int | None = None
@@ -218,6 +249,7 @@ class Run:
             ),
             "train_size": self.train_size,
             "normalize": msgspec.to_builtins(self.normalize),
+            "normalize_targets": msgspec.to_builtins(self.normalize_targets),
             "augment": msgspec.to_builtins(self.augment),
         }
         model = {
@@ -251,21 +283,64 @@ class Run:
                 if isinstance(named, Named) and _is_module_in_base(named)
             },
         }
-        sections = {"model": model, "data": data, "sampling": sampling, "options": options}
+        scoring = msgspec.to_builtins(self.scoring)
+        sections = {"model": model, "data": data, "sampling": sampling, "scoring": scoring, "options": options}
         return {
             name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
             for name, section in sections.items()
         }
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """One of several runs: the split and the seed it is of, None where none are listed, and its request."""
+
+    run: Run
+    split: int | None = None
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`split0-seed1`, for the name of its file."""
+        return "-".join(f"{name}{number}" for name, number in self._numbers())
+
+    @property
+    def words(self) -> str:
+        """`split 0, seed 1`, for messages."""
+        return ", ".join(f"{name} {number}" for name, number in self._numbers())
+
+    def _numbers(self) -> Iterator[tuple[str, int]]:
+        for name, number in (("split", self.split), ("seed", self.seed)):
+            if number is not None:
+                yield name, number
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Several runs, each with a result file of its own beside `out`, which their aggregate goes to."""
+
+    all: tuple[OneOf, ...]
+    out: Path
+    notes: tuple[str, ...] = ()
+
+
 def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
     """The run that `model` (a checkpoint, a run file, or None for bnuq.toml in `folder`) and `options` ask for.
 
     A run file that was named speaks for the user; one that was merely found (beside the checkpoint, or bnuq.toml) does
-    not, and its code runs only with trust. Raises RequestError for whatever is wrong or missing in the request itself.
+    not, and its code runs only with trust. Raises RequestError for whatever is wrong or missing in the request itself,
+    and for a run file of several runs, which `resolve_all` resolves.
     """
     path, checkpoint, found = _run_file(model, folder)
     spoken = read_run_file(path) if path is not None else RunFile()
+    if spoken.runs is not None:
+        raise RequestError(f"{path} asks for several runs ([runs]), and one was expected.")
+    return _resolved(spoken, options, path=path, checkpoint=checkpoint, found=found, folder=folder)
+
+
+def _resolved(
+    spoken: RunFile, options: Options, *, path: Path | None, checkpoint: Path | None, found: bool, folder: Path
+) -> Run:
     base, named_by = (path.parent, NamedBy(path) if found else BY_USER) if path is not None else (folder, BY_USER)
     if checkpoint is None:
         assert path is not None
@@ -276,12 +351,138 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
     return replace(run, run_file_was_found=found and path is not None)
 
 
+def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | None:
+    """The runs that a run file with [runs] asks for, splits outside and seeds inside; None where it asks for one.
+
+    Options hold for every run. A seed whose `{seed}` is nowhere in the file is the sampling seed of its runs. The
+    aggregate goes to --out, or to the run file's stem with `.bnuq.h5` in `folder`. Raises RequestError as `resolve`
+    does, and for lists and placeholders that do not belong together.
+    """
+    path, checkpoint, found = _run_file(model, folder)
+    spoken = read_run_file(path) if path is not None else RunFile()
+    if path is None or spoken.runs is None:
+        return None
+    if checkpoint is not None:
+        raise RequestError(
+            f"{path.name} beside {checkpoint.name} asks for several runs ([runs]), and one checkpoint was named. Name "
+            f"{path.name} to evaluate them all."
+        )
+    listed = {name: values for name in _PLACES if (values := getattr(spoken.runs, name)) is not None}
+    used = _placeholders(spoken, options, listed, path)
+    _check_listed(listed, used, path)
+    samples_by_seed = "seed" in listed and "seed" not in used
+    if samples_by_seed and options.seed is not None:
+        raise RequestError(
+            f"--seed {options.seed} would give every run the same sampling seed, and {path.name} lists one for each "
+            "under [runs]. Leave the option out."
+        )
+    out = folder / options.out if options.out is not None else folder / f"{path.stem}.bnuq.h5"
+    runs = []
+    for split, seed in itertools.product(listed.get("split", (None,)), listed.get("seed", (None,))):
+        filled = _filled(spoken, {"split": split, "seed": seed})
+        if samples_by_seed:
+            filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
+        run = _resolved(filled, options, path=path, checkpoint=None, found=found, folder=folder)
+        runs.append(_beside(OneOf(run, split, seed), out))
+    note = "no text of the run file has {seed} in it: the seeds of [runs] are those of sampling, of the same network"
+    return Runs(tuple(runs), out, (note,) if samples_by_seed else ())
+
+
+def resolve_all_again(
+    kept: Sequence[tuple[int | None, int | None, dict[str, Any]]], source: Path, options: Options, *, folder: Path
+) -> Runs:
+    """The runs (split, seed, record) that the aggregate `source` holds, with `options` on top, as `resolve_again`."""
+    out = folder / options.out if options.out is not None else folder / source.name
+    runs = tuple(
+        _beside(OneOf(resolve_again(record, source, options, folder=folder), split, seed), out)
+        for split, seed, record in kept
+    )
+    before = {record.get("sampling", {}).get("seed") for _, _, record in kept}
+    if options.seed is not None and len(before) > 1:
+        raise RequestError(f"--seed {options.seed} would give every run of {source} the same sampling seed.")
+    return Runs(runs, out)
+
+
+_PLACES = ("split", "seed")  # what may stand in braces in the texts of a run file
+
+
+def _beside(one: OneOf, out: Path) -> OneOf:
+    """`one`, its own result file named after that of the aggregate."""
+    stem = out.name.removesuffix(".bnuq.h5") if out.name.endswith(".bnuq.h5") else out.stem
+    return replace(one, run=replace(one.run, out=out.with_name(f"{stem}.{one.label}.bnuq.h5")))
+
+
+def _texts(spoken: RunFile) -> dict[str, tuple[str, ...]]:
+    """The texts of a run file that name what differs from run to run, by key."""
+    one = {
+        "model.checkpoint": spoken.model.checkpoint,
+        "data.train": spoken.data.train,
+        "data.test": spoken.data.test,
+        "data.validation": spoken.data.validation if isinstance(spoken.data.validation, str) else None,
+    }
+    return {key: (text,) for key, text in one.items() if text is not None} | {"data.ood": spoken.data.ood}
+
+
+def _placeholders(spoken: RunFile, options: Options, listed: Mapping[str, Any], path: Path) -> set[str]:
+    """What stands in braces in the texts that no option replaces; RequestError for what [runs] does not list."""
+    found = set()
+    for key, texts in _texts(spoken).items():
+        if getattr(options, key.partition(".")[2], None) is not None:
+            continue
+        for text in texts:
+            for name in re.findall(r"\{(\w+)\}", text):
+                if name not in listed:
+                    add = f"add {name} = [0, 1, 2] to it" if name in _PLACES else "expected {split} or {seed}"
+                    raise RequestError(f"{path}: {key} is {_as_toml(text)}, and [runs] lists no {name}; {add}.")
+                found.add(name)
+    return found
+
+
+def _check_listed(listed: Mapping[str, tuple[int, ...]], used: set[str], path: Path) -> None:
+    if not listed:
+        raise RequestError(f"{path}: [runs] lists nothing; expected split = [0, 1, 2], or seed = [0, 1, 2], or both.")
+    for name, values in listed.items():
+        if not values or len(set(values)) < len(values):
+            wrong = "lists a number twice" if values else "is empty"
+            raise RequestError(f"{path}: runs.{name} {wrong}; expected whole numbers, each once, such as [0, 1, 2].")
+    if "split" in listed and "split" not in used:
+        raise RequestError(
+            f"{path}: runs.split is {list(listed['split'])}, and no text has {{split}} in it, so that all splits would "
+            'be the same. Write it where the number goes, as in train = "uci-boston:train:{split}".'
+        )
+
+
+def _filled(spoken: RunFile, numbers: Mapping[str, int | None]) -> RunFile:
+    """The run file of one run: numbers in the place of their names in braces."""
+
+    def fill(text: Any) -> Any:
+        for name, number in numbers.items():
+            text = text.replace(f"{{{name}}}", str(number)) if isinstance(text, str) and number is not None else text
+        return text
+
+    data = spoken.data
+    return msgspec.structs.replace(
+        spoken,
+        runs=None,
+        model=msgspec.structs.replace(spoken.model, checkpoint=fill(spoken.model.checkpoint)),
+        data=msgspec.structs.replace(
+            data,
+            train=fill(data.train),
+            test=fill(data.test),
+            ood=tuple(map(fill, data.ood)),
+            validation=fill(data.validation),
+        ),
+    )
+
+
 def resolve_again(record: dict[str, Any], source: Path, options: Options, *, folder: Path) -> Run:
     """The run that a result file holds, with `options` on top; code it names is code that a found file names.
 
     The result file is the run's run file, so that the run will not write over it.
     """
     spoken = _converted(record, source, Record)
+    if spoken.runs is not None:
+        raise RequestError(f"{source}: runs is not known in the record of one run.")
     kept = spoken.options
     merged = replace(
         options,
@@ -351,6 +552,7 @@ def _merged(
         validation=validation,
         train_size=spoken.data.train_size,
         normalize=spoken.data.normalize,
+        normalize_targets=spoken.data.normalize_targets,
         augment=spoken.data.augment,
         methods=_methods(methods),
         samples=_first(options.samples, spoken.sampling.samples),
@@ -361,6 +563,7 @@ def _merged(
         layers=layers,
         seed=_first(options.seed, spoken.sampling.seed),
         mutual_information=_first(options.mutual_information, spoken.sampling.mutual_information),
+        scoring=_scoring(spoken.scoring, options),
         device=_device(_first(options.device, "auto")),
         precision=_first(options.precision, "float32"),
         chunk_size=options.chunk_size,
@@ -465,7 +668,10 @@ def _keys(table: str) -> list[str]:
         "model": ModelSection,
         "data": DataSection,
         "sampling": SamplingSection,
+        "scoring": ScoringSection,
+        "runs": RunsSection,
         "data.normalize": Normalize,
+        "data.normalize_targets": Normalize,
         "data.augment": Augment,
         "data.validation": Split,
     }
@@ -480,6 +686,9 @@ def _choices(key: str) -> str:
         "precision": Precision,
         "split_of": Literal["train", "test"],
         "mutual_information": Estimator,
+        "pll": Likelihood,
+        "crps": Crps,
+        "fit": Criterion,
     }
     known: Any = choices.get(last, Literal["constant", "reflect"])
     return ", ".join(known.__args__)
@@ -514,6 +723,11 @@ def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
         if method not in known:
             raise RequestError(f"method {method!r} is not known; expected one of {', '.join(known)}.")
     return tuple(m for m in dict.fromkeys(methods) if m != DETERMINISTIC)  # pyright: ignore[reportReturnType]
+
+
+def _scoring(written: ScoringSection, options: Options) -> ScoringSection:
+    said = {key: getattr(options, key) for key in ("pll", "crps", "fit", "tau")}
+    return msgspec.structs.replace(written, **{key: value for key, value in said.items() if value is not None})
 
 
 def _device(text: str) -> str:

@@ -219,7 +219,7 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
     shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
     result = evaluate(resolve("quickstart.toml", Options(limit=100, samples=8), folder=tmp_path))
     assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
-    assert {name: one.n for name, one in result.sets.items()} == {"test": 100, "mnist": 100}
+    assert {name: one.n for name, one in result.sets.items()} == {"validation": 100, "test": 100, "mnist": 100}
     assert result.reference_check is not None and result.reference_check.passed
     assert result.cautions == ()
     for method in result.methods.values():

@@ -2,7 +2,7 @@
 
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.pipeline import augmented, normalized
-from bnuq.data.points import Points, check_labels, points_of
+from bnuq.data.points import Points, check_labels, check_targets, points_of
 from bnuq.data.reading import load_points, parse_reference, set_name
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Points",
     "augmented",
     "check_labels",
+    "check_targets",
     "known_sets",
     "load_points",
     "normalized",

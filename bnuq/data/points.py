@@ -144,6 +144,22 @@ def check_labels(points: Points, classes: int) -> Points:
     return replace(points, targets=y)
 
 
+def check_targets(points: Points, outputs: int) -> Points:
+    """`points` with float64 targets (n, outputs) of a regression; labels are numbers like others.
+
+    Raises DataError for targets that are missing or of another shape.
+    """
+    y = points.targets
+    if y is None:
+        raise DataError(f"{points.reference}: the targets of {points.name!r} are missing; expected numbers.")
+    if y.ndim > 2 or y.size != len(points) * outputs:
+        raise DataError(
+            f"{points.reference}: the targets of {points.name!r} have shape {y.shape}; expected "
+            f"({len(points)}, {outputs}), one column an output of the network."
+        )
+    return replace(points, targets=y.reshape(len(points), outputs).astype(np.float64))
+
+
 def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]:
     shape, kind = tuple(inputs.shape), inputs.dtype.kind
     if len(shape) == 0 or 0 in shape:

@@ -2,12 +2,16 @@
 
     /                                attributes: format, bnuq, command, and as JSON run, model, sampling, sets, seconds,
                                      work, warnings, notes, provenance
-    /sets/SET                        label(point), group(point)
-    /methods/METHOD/SET              one variable a per-point score (point)
+    /sets/SET                        label(point), or target(point, output); group(point)
+    /methods/METHOD/SET              one variable a per-point score (point); predicted(point), or of a regression
+                                     predicted and sigma (point, output)
     /methods/METHOD/convergence      pll, accuracy, mutual_information (samples)
-    /methods/METHOD/calibration      count, confidence, accuracy (bin)
+    /methods/METHOD/calibration      count, confidence, accuracy (bin); of a regression coverage (level)
     /methods/METHOD/risk_coverage    risk (coverage)
+    /methods/METHOD/uncertainty_error  sigma, error, running_error (rank), of a regression
     /figures                         one row a figure: method, set, score, metric, unit, value, se, mc_se, low, high,
+                                     (those of the set "bounds/constant", "bounds/optimum" and "normalized" are of the
+                                     test set)
                                      jackknife(figure, draw), bootstrap(figure, resample); with a bank of which points
                                      use their own draws, `draw` is one of the bank in the rows of MCBN
     /reference_check                 mean, log_variance, expected (layer)
@@ -25,7 +29,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -40,7 +44,7 @@ from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
-from bnuq.run import DETERMINISTIC
+from bnuq.run import DETERMINISTIC, Task
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
@@ -121,7 +125,7 @@ def _lay_out(file: Any, result: Result) -> None:
         "run": result.run,
         "model": result.model,
         "sampling": result.sampling,
-        "sets": {n: {k: v for k, v in vars(s).items() if k not in ("labels", "group")} for n, s in result.sets.items()},
+        "sets": {name: _facts(one) for name, one in result.sets.items()},
         "seconds": result.seconds,
         "work": result.work.told(),
         "warnings": [asdict(caution) for caution in result.cautions],
@@ -133,10 +137,13 @@ def _lay_out(file: Any, result: Result) -> None:
         file.attrs[name] = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
     for name, one in result.sets.items():
         room = file.create_group(f"sets/{name}")
-        point = _scale(room, "point", np.arange(one.n))
+        point = add_scale(room, "point", np.arange(one.n))
         for key, values in (("label", one.labels), ("group", one.group)):
             if values is not None:
-                _variable(room, key, values, (point,))
+                add_variable(room, key, values, (point,))
+        if one.targets is not None:
+            output = add_scale(room, "output", np.arange(one.targets.shape[1]))
+            add_variable(room, "target", one.targets, (point, output), unit="target unit")
     for name, method in result.methods.items():
         _lay_out_method(file.create_group(f"methods/{name}"), method)
     _lay_out_figures(file.create_group("figures"), result)
@@ -144,9 +151,9 @@ def _lay_out(file: Any, result: Result) -> None:
         check = result.reference_check
         room = file.create_group("reference_check")
         room.attrs["passed"] = check.passed
-        layer = _scale(room, "layer", list(check.layers))
+        layer = add_scale(room, "layer", list(check.layers))
         for key in ("mean", "log_variance", "expected"):
-            _variable(room, key, getattr(check, key), (layer,), unit="standard deviations of batch noise")
+            add_variable(room, key, getattr(check, key), (layer,), unit="standard deviations of batch noise")
     if result.bank is not None:
         bank = file.create_group("statistics")
         result.bank.write_to(bank)
@@ -154,29 +161,46 @@ def _lay_out(file: Any, result: Result) -> None:
     _lay_out_for_arviz(file, result)
 
 
+def _facts(one: EvaluatedSet) -> dict[str, Any]:
+    return {key: value for key, value in vars(one).items() if key not in ("labels", "targets", "group")}
+
+
 def _lay_out_method(room: Any, method: MethodResult) -> None:
     for name, one in method.sets.items():
         group = room.create_group(name)
-        point = _scale(group, "point", np.arange(len(one.predicted)))
-        _variable(group, "predicted", one.predicted, (point,))
+        point = add_scale(group, "point", np.arange(len(one.predicted)))
+        if one.sigma is None:
+            add_variable(group, "predicted", one.predicted, (point,))
+        else:
+            output = add_scale(group, "output", np.arange(one.predicted.shape[1]))
+            for key, values in (("predicted", one.predicted), ("sigma", one.sigma)):
+                add_variable(group, key, values, (point, output), unit="target unit")
         for key, values in one.points.items():
-            _variable(group, key, values, (point,), unit=_unit(key))
-    for name, axis, values in (
-        ("convergence", "samples", method.convergence),
-        ("calibration", "bin", method.calibration),
-        ("risk_coverage", "coverage", method.risk),
+            add_variable(group, key, values, (point,), unit=unit_of(key))
+    for name, values in (
+        ("convergence", method.convergence),
+        ("calibration", method.calibration),
+        ("risk_coverage", method.risk),
+        ("uncertainty_error", method.uncertainty_error),
     ):
         if not values:
             continue
         group = room.create_group(name)
-        scale = _scale(group, axis, values[axis])
+        axis, *_ = (key for key in values if key in _AXES)
+        scale = add_scale(group, axis, values[axis])
         for key, value in values.items():
             if key != axis:
-                _variable(group, key, value, (scale,), unit=_unit(key))
+                add_variable(group, key, value, (scale,), unit=unit_of(key))
 
 
-def _unit(name: str) -> str:
+_AXES = ("samples", "bin", "level", "coverage", "rank")  # of the curves, before what is told along them
+_IN_TARGET_UNITS = ("error", "running_error", "crps_constant", "crps_optimum")
+
+
+def unit_of(name: str) -> str:
     """The unit of a metric, a score, or a variable that is neither: a count, a number of order, a share."""
+    if name in _IN_TARGET_UNITS:
+        return "target unit"
     metric = METRICS.get(name) or SCORES.get(name)
     return "1" if metric is None or metric.unit == "fraction" else metric.unit
 
@@ -188,7 +212,10 @@ def _give_unit(name: str, item: Any) -> None:
         item.attrs["units"] = units.get(name.rpartition("/")[2], "1")
 
 
-def _rows(result: Result) -> Iterable[tuple[Address, Figure]]:
+BOUNDS, NORMALIZED = "bounds/", "normalized"  # in the place of a set's name, which has no slash and may be neither
+
+
+def figures_of(result: Result) -> Iterable[tuple[Address, Figure]]:
     """Every figure with its address."""
     for method, found in result.methods.items():
         for name, one in found.sets.items():
@@ -198,18 +225,24 @@ def _rows(result: Result) -> Iterable[tuple[Address, Figure]]:
             for score, figures in scores.items():
                 for metric, figure in figures.items():
                     yield (method, name, score, metric), figure
+        for bound, figures in found.bounds.items():
+            for metric, figure in figures.items():
+                yield (method, f"{BOUNDS}{bound}", "", metric), figure
+        for metric, figure in found.normalized.items():
+            yield (method, NORMALIZED, "", metric), figure
 
 
 def _lay_out_figures(room: Any, result: Result) -> None:
-    rows = list(_rows(result))
-    figure = _scale(room, "figure", np.arange(len(rows)))
+    rows = list(figures_of(result))
+    figure = add_scale(room, "figure", np.arange(len(rows)))
     for place, key in enumerate(("method", "set", "score", "metric")):
-        _variable(room, key, [address[place] for address, _ in rows], (figure,))
-    _variable(room, "unit", [_unit(metric) for (_, _, _, metric), _ in rows], (figure,))
+        add_variable(room, key, [address[place] for address, _ in rows], (figure,))
+    units = ["percent" if name == NORMALIZED else unit_of(metric) for (_, name, _, metric), _ in rows]
+    add_variable(room, "unit", units, (figure,))
     for key in _NUMBERS:
         values = [getattr(f, key) for _, f in rows]
         column = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-        _variable(room, key, column, (figure,), unit=_BY_ROW)
+        add_variable(room, key, column, (figure,), unit=_BY_ROW)
     for key, axis in (("jackknife", "draw"), ("bootstrap", "resample")):
         values = [getattr(f, key) for _, f in rows]
         width = max((len(v) for v in values if v is not None), default=0)
@@ -218,7 +251,7 @@ def _lay_out_figures(room: Any, result: Result) -> None:
             for row, value in zip(table, values, strict=True):
                 if value is not None:
                     row[: len(value)] = value
-            _variable(room, key, table, (figure, _scale(room, axis, np.arange(width))), unit=_BY_ROW)
+            add_variable(room, key, table, (figure, add_scale(room, axis, np.arange(width))), unit=_BY_ROW)
 
 
 _BY_ROW = "that of the row, in unit"
@@ -238,19 +271,24 @@ def _lay_out_for_arviz(file: Any, result: Result) -> None:
             wanted |= {"chain": 1, "draw": samples}
         for axis, length in wanted.items():
             if axis not in known:
-                known[axis] = _scale(rooms[name], axis, np.arange(length))
+                known[axis] = add_scale(rooms[name], axis, np.arange(length))
         return rooms[name]
 
     for name, one in result.sets.items():
         if one.labels is not None and one.kind == "test":
             group = room("observed_data", name)
-            _variable(group, name, one.labels, (scales["observed_data"][f"{name}_point"],))
+            add_variable(group, name, one.labels, (scales["observed_data"][f"{name}_point"],))
+        if one.targets is not None:
+            group = room("observed_data", name)
+            output = add_scale(group, "output", np.arange(one.targets.shape[1]))
+            axes = (scales["observed_data"][f"{name}_point"], output)
+            add_variable(group, name, one.targets, axes, unit="target unit")
     for method, found in sampled.items():
         for name, one in found.sets.items():
             if one.log_likelihood is not None:
                 group = room("log_likelihood", name, samples=len(one.log_likelihood))
                 axes = tuple(scales["log_likelihood"][axis] for axis in ("chain", "draw", f"{name}_point"))
-                _variable(group, f"{method}_{name}", one.log_likelihood[None], axes, unit="nats")
+                add_variable(group, f"{method}_{name}", one.log_likelihood[None], axes, unit="nats")
 
 
 def _add_samples(file: Any, result: Result) -> None:
@@ -264,7 +302,7 @@ def _add_samples(file: Any, result: Result) -> None:
             axes = {"chain": 1, "draw": samples, f"{name}_point": points, "class": classes}
             for axis, length in axes.items():
                 if axis not in scales:
-                    scales[axis] = _scale(room, axis, np.arange(length))
+                    scales[axis] = add_scale(room, axis, np.arange(length))
             chunk = _chunk_points(one.samples)
             kept = room.create_dataset(
                 f"{method}_{name}",
@@ -297,7 +335,7 @@ def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[
 _PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
-def _scale(room: Any, name: str, values: Any) -> Any:
+def add_scale(room: Any, name: str, values: Any) -> Any:
     data = room.create_dataset(name, data=values)
     data.make_scale(name)
     if isinstance(values, np.ndarray):
@@ -305,7 +343,7 @@ def _scale(room: Any, name: str, values: Any) -> Any:
     return data
 
 
-def _variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "1") -> None:
+def add_variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "1") -> None:
     packed = _PACKED if isinstance(values, np.ndarray) and values.size > 1024 else {}
     data = room.create_dataset(name, data=values, **packed)
     for axis, scale in enumerate(axes):
@@ -342,7 +380,7 @@ _DAMAGE = (KeyError, ValueError, TypeError, OSError, IndexError, AttributeError,
 
 class _Set(msgspec.Struct):
     name: str
-    kind: Literal["test", "ood"]
+    kind: Literal["test", "validation", "ood"]
     reference: str
     sha256: str
     n: Annotated[int, msgspec.Meta(ge=1)]
@@ -369,7 +407,7 @@ class _Texts(msgspec.Struct):
 
 
 _NEEDED: dict[str, dict[str, Any]] = {
-    "model": {"path": str, "parameters": int, "batchnorm_layers": int, "dropout_layers": int, "classes": int},
+    "model": {"path": str, "parameters": int, "batchnorm_layers": int, "dropout_layers": int, "task": Task},
     "sampling": {"samples": int, "batch_size": int | None, "seed": int, "device": str, "precision": str},
     "seconds": {"total": float},
     "provenance": {"bnuq": str},
@@ -382,6 +420,7 @@ def _read_texts(file: Any) -> _Texts:
         for key, kind in keys.items():
             msgspec.convert(texts[name][key], kind)
     msgspec.convert(texts["sampling"].get("bank"), int | None)
+    msgspec.convert(texts["model"]["outputs" if texts["model"]["task"] == "regression" else "classes"], int)
     data = texts["run"].get("data", {})
     if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
         raise ValueError("its run names no data")
@@ -394,7 +433,10 @@ def _read(file: Any, path: Path) -> Result:
     for name, facts in texts.sets.items():
         room = file["sets"][name]
         arrays = {key: _array(room, key, "iu") if key in room else None for key in ("label", "group")}
-        sets[name] = EvaluatedSet(**msgspec.structs.asdict(facts), labels=arrays["label"], group=arrays["group"])
+        targets = _array(room, "target", "f", dimensions=2) if "target" in room else None
+        sets[name] = EvaluatedSet(
+            **msgspec.structs.asdict(facts), labels=arrays["label"], targets=targets, group=arrays["group"]
+        )
     figures = _read_figures(file["figures"], texts.sampling)
     order = list(dict.fromkeys(address[0] for address, _ in figures))
     methods = {name: _read_method(file, name, figures, sets) for name in order}
@@ -457,28 +499,53 @@ def _read_method(
 ) -> MethodResult:
     room = file["methods"][name]
     found: dict[str, dict[str, Figure]] = {}
-    ood: dict[str, dict[str, dict[str, Figure]]] = {}
+    ood: dict[str, dict[str, dict[str, Figure]]] = {one.name: {} for one in known.values() if one.kind == "ood"}
+    bounds: dict[str, dict[str, Figure]] = {}
+    normalized: dict[str, Figure] = {}
     for (method, set_name, score, metric), figure in figures:
         if method != name:
             continue
+        if set_name == NORMALIZED or set_name.startswith(BOUNDS):
+            home = normalized if set_name == NORMALIZED else bounds.setdefault(set_name.removeprefix(BOUNDS), {})
+            home[metric] = figure
+            continue
         home = ood.setdefault(set_name, {}).setdefault(score, {}) if score else found.setdefault(set_name, {})
         home[metric] = figure
+    for set_name, one in known.items():  # a set may have no figures: a regression's OOD set under one pass
+        if one.kind != "validation" and set_name in room:
+            found.setdefault(set_name, {})
+            if one.kind == "ood":
+                ood.setdefault(set_name, {})
     sets: dict[str, SetResult] = {}
     likelihoods = file.get("log_likelihood", {})
-    for set_name, mine in found.items():
+    for set_name in (one.name for one in known.values() if one.kind != "validation"):
         group, points = room[set_name], (known[set_name].n,)
         key = f"{name}_{set_name}"
+        several = "sigma" in group
         sets[set_name] = SetResult(
-            figures=mine,
-            points={k: _array(group, k, "f", shape=points) for k in group if k not in ("point", "predicted")},
-            predicted=_array(group, "predicted", "iu", shape=points),
+            figures=found.get(set_name, {}),
+            points={k: _array(group, k, "f", shape=points) for k in group if k not in _NO_SCORES},
+            predicted=_array(group, "predicted", "iuf", dimensions=2 if several else 1),
+            sigma=_array(group, "sigma", "f", dimensions=2) if several else None,
             log_likelihood=_array(likelihoods, key, "f", dimensions=3)[0] if key in likelihoods else None,
         )
     curves = {
         curve: {key: _array(room[curve], key, "fiu") for key in room[curve]} if curve in room else {}
-        for curve in ("convergence", "calibration", "risk_coverage")
+        for curve in ("convergence", "calibration", "risk_coverage", "uncertainty_error")
     }
-    return MethodResult(sets, ood, curves["convergence"], curves["calibration"], curves["risk_coverage"])
+    return MethodResult(
+        sets=sets,
+        ood=ood,
+        convergence=curves["convergence"],
+        calibration=curves["calibration"],
+        risk=curves["risk_coverage"],
+        uncertainty_error=curves["uncertainty_error"],
+        bounds=bounds,
+        normalized=normalized,
+    )
+
+
+_NO_SCORES = ("point", "output", "predicted", "sigma")
 
 
 def _check_complete(result: Result) -> None:
@@ -486,32 +553,55 @@ def _check_complete(result: Result) -> None:
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
     others = {name for name, one in result.sets.items() if one.kind == "ood"}
-    if set(result.sets) != others | {"test"}:
-        raise ValueError("a set is neither the test set nor out of distribution")
+    evaluated = others | {"test"}
+    if any(one.kind == "ood" and name == "validation" for name, one in result.sets.items()):
+        raise ValueError("a set out of distribution is called validation")
+    wanted = _OF_TASK[result.model["task"]]
     for method, found in result.methods.items():
         of_one_pass = method == DETERMINISTIC or result.sampling["samples"] == 1
-        wanted = {*_ON_EVERY_SET, *(() if of_one_pass else ("mutual_information",))}
-        if set(found.sets) != set(result.sets) or set(found.ood) != others:
+        if set(found.sets) != evaluated or set(found.ood) != others:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, one in found.sets.items():
-            needed = wanted | _ON_THE_TEST_SET if name == "test" else wanted
+            needed = {*wanted.anywhere, *(() if of_one_pass else wanted.of_several)}
+            needed |= wanted.on_test if name == "test" else set()
             if missing := needed - set(one.figures) or set(one.figures) - set(METRICS):
                 raise ValueError(f"figure {min(missing)} of {method} on {name} is missing or unknown")
+            shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
+            if one.predicted.shape != shape or (one.sigma is not None and one.sigma.shape != shape):
+                raise ValueError(f"the predictions of {method} on {name} are of another shape")
         for name, scores in found.ood.items():
-            if not scores or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
+            told = scores or (of_one_pass and wanted.of_several == {"variance"})
+            if not told or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
                 raise ValueError(f"figures of {method} on {name} against the test set are missing or unknown")
-        if "pll" not in found.sets["test"].points:
-            raise ValueError(f"the log-likelihoods of {method} are missing")
-        curve = found.convergence
-        if curve and not {"samples", "pll"} <= set(curve):
+        if missing := wanted.points - set(found.sets["test"].points):
+            raise ValueError(f"the {min(missing)} of the points of {method} are missing")
+        for curve in (found.convergence, found.uncertainty_error, found.calibration, found.risk):
+            if len({len(values) for values in curve.values()}) > 1:
+                raise ValueError(f"a curve of {method} is of different lengths")
+        if found.convergence and "samples" not in found.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
-        if len({len(values) for values in curve.values()}) > 1:
-            raise ValueError(f"the convergence of {method} is of different lengths")
+        if set(found.bounds) - {"constant", "optimum"} or set(found.normalized) - {"pll", "crps", "pll_without_exact"}:
+            raise ValueError(f"the bounds of {method} are unknown")
     check = result.reference_check
     if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
         raise ValueError("the reference check is incomplete")
 
 
-_ON_EVERY_SET = ("predictive_entropy", "max_probability")
-_ON_THE_TEST_SET = {"accuracy", "pll", "ece"}
+@dataclass(frozen=True)
+class _Needed:
+    """What every result of a task holds: figures on every set, those of several draws, those on the test set, and
+    per-point values there."""
+
+    anywhere: set[str]
+    of_several: set[str]
+    on_test: set[str]
+    points: set[str]
+
+
+_OF_TASK = {
+    "classification": _Needed(
+        {"predictive_entropy", "max_probability"}, {"mutual_information"}, {"accuracy", "pll", "ece"}, {"pll"}
+    ),
+    "regression": _Needed(set(), {"variance"}, {"rmse", "mae"}, {"squared_error"}),
+}
 _OF_OOD = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}

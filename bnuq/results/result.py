@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -21,6 +21,7 @@ class Bank(Protocol):
     def write_to(self, group: Any) -> None: ...  # an open HDF5 group
 
 
+@runtime_checkable
 class Samples(Protocol):
     """Raw outputs of one set under one method, spooled to disk while they were drawn."""
 
@@ -35,7 +36,10 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """A set as it was evaluated: after --limit, in its own order. `kind` is "test" or "ood"."""
+    """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood".
+
+    `labels` are those of a classification, `targets` those of a regression, in their own unit.
+    """
 
     name: str
     kind: str
@@ -43,17 +47,23 @@ class EvaluatedSet:
     sha256: str
     n: int
     labels: Int64[np.ndarray, " point"] | None = None
+    targets: Float[np.ndarray, "point output"] | None = None
     group: Int64[np.ndarray, " point"] | None = None
     classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SetResult:
-    """One method on one set: figures, per-point scores, and the log-likelihoods (T, n) where the set is labelled."""
+    """One method on one set: figures, per-point scores, and the log-likelihoods (T, n) where the set is labelled.
+
+    `predicted` is the class, or the mean of a regression in target units, whose standard deviation `sigma` is; without
+    τ that is of the draws alone.
+    """
 
     figures: Figures
     points: Mapping[str, Float[np.ndarray, " point"]]
-    predicted: Int64[np.ndarray, " point"]
+    predicted: Int64[np.ndarray, " point"] | Float[np.ndarray, "point output"]
+    sigma: Float[np.ndarray, "point output"] | None = None
     log_likelihood: Float[np.ndarray, "sample point"] | None = None
     samples: Samples | None = None
 
@@ -61,13 +71,21 @@ class SetResult:
 @dataclass(frozen=True)
 class MethodResult:
     """One method on every set. `convergence` holds figures of the first 1, 2, 4, … draws on the test set, `calibration`
-    the bins of stated confidence, `risk` the error of the most certain points against how many they are."""
+    the bins of stated confidence, or the coverage of central intervals of a regression, `risk` the error of the most
+    certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by ascending sd.
+
+    `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
+    `normalized` where the method's own lie between them, in percent.
+    """
 
     sets: Mapping[str, SetResult]
     ood: Mapping[str, Mapping[str, Figures]]  # set → score → figure
     convergence: Mapping[str, np.ndarray]
     calibration: Mapping[str, np.ndarray]
     risk: Mapping[str, np.ndarray]
+    uncertainty_error: Mapping[str, np.ndarray] = field(default_factory=dict)
+    bounds: Mapping[str, Figures] = field(default_factory=dict)
+    normalized: Figures = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

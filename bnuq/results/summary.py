@@ -51,6 +51,10 @@ def _method(method: MethodResult) -> dict[str, Any]:
             name: {score: _figures(figures) for score, figures in scores.items()} for name, scores in method.ood.items()
         },
     }
+    if method.normalized:
+        found["normalized"] = _figures(method.normalized)
+    if method.bounds:
+        found["bounds"] = {name: _figures(figures) for name, figures in method.bounds.items()}
     if method.convergence:
         found["convergence"] = {
             name: [int(v) if name == "samples" else _number(float(v)) for v in values]

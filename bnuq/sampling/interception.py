@@ -202,9 +202,12 @@ def _precision_settings() -> list[Any]:
 
 
 def forward(model: nn.Module, inputs: Tensor) -> Any:
-    """What `model` gives for `inputs`; SamplingError where its forward fails, with what was raised and where."""
+    """What `model` gives for `inputs`, as a column where it gives one number a point.
+
+    SamplingError where its forward fails, with what was raised and where.
+    """
     try:
-        return model(inputs)
+        output = model(inputs)
     except BnuqError:
         raise
     except Exception as error:
@@ -215,6 +218,9 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
             f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with {type(error).__name__}"
             f"{_place_of(error)}{': ' if said else ''}{said}. Check that the architecture and the data belong together."
         ) from error
+    if isinstance(output, Tensor) and output.ndim == 1 and len(output) == len(inputs):
+        return output[:, None]
+    return output
 
 
 def _place_of(error: Exception) -> str:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from bnuq.data import Points, augmented, load_points, normalized, parse_reference
 from bnuq.errors import DataError, RequestError
 from bnuq.records import Caution
-from bnuq.run import Named, Run
+from bnuq.run import Named, Normalize, Run, Split
 from bnuq.sampling import keyed
 
 
 @dataclass(frozen=True)
 class Material:
-    """The sets of a run, and what was found out while reading them."""
+    """The sets of a run, and what was found out while reading them.
+
+    `validation` is None where there are no points that were held out of training: `why_no_validation` says why.
+    """
 
     train: Points | None
     test: Points
     ood: dict[str, Points]
+    validation: Points | None
+    why_no_validation: str
     notes: tuple[str, ...]
     cautions: tuple[Caution, ...]
 
@@ -57,19 +62,58 @@ def load_material(run: Run) -> Material:
             raise RequestError(f"two OOD sets are called {points.name}; name them apart: --ood NAME={ref.text}.")
         ood[points.name] = points
     for what, points in {"train": train, **ood}.items():
-        if points is not None and points.point_shape != test.point_shape:
-            raise DataError(
-                f"{what} ({points.reference}) has points of shape {points.point_shape}, the test set of "
-                f"{test.point_shape}; expected the same."
-            )
-    everything = [points for points in (train, test, *ood.values()) if points is not None]
-    notes = tuple(f"{points.name}: {note}" for points in everything for note in points.notes)
-    cautions = tuple(_shared_points(train, test)) if train is not None else ()
+        if points is not None:
+            _check_same_shape(what, points, test)
+    validation, why = None, "no points were named that were held out of training"
+    if isinstance(run.validation, Split):
+        train, test, validation, why = _split(run.validation, train, test)
+    elif run.validation is not None:
+        validation, why = load(run.validation, "validation"), ""
+    if validation is not None:
+        if validation.targets is None:
+            raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
+        _check_same_shape("validation", validation, test)
+    everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
+    notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
+    cautions = tuple(_shared_points(train, test, validation))
     if run.limit is not None:
         notes += (f"at most {run.limit} points of each evaluated set, drawn at random with seed {run.seed} (--limit)",)
         test = _limited(test, run.limit, run.seed)
         ood = {name: _limited(points, run.limit, run.seed) for name, points in ood.items()}
-    return Material(train, test, ood, notes, cautions)
+        validation = None if validation is None else _limited(validation, run.limit, run.seed)
+    return Material(train, test, ood, validation, why, notes, cautions)
+
+
+def _check_same_shape(what: str, points: Points, test: Points) -> None:
+    if points.point_shape != test.point_shape:
+        raise DataError(
+            f"{what} ({points.reference}) has points of shape {points.point_shape}, the test set of "
+            f"{test.point_shape}; expected the same."
+        )
+
+
+def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | None, Points, Points | None, str]:
+    """(train, test, validation, why there is no validation): the part that `split` takes, and what it leaves."""
+    whole = train if split.split_of == "train" else test
+    if whole is None:
+        raise RequestError('data.validation is split_of = "train", and there is no reference; add train = "REF".')
+    if split.split_of == "train" and not split.held_out:
+        return (
+            train,
+            test,
+            None,
+            (
+                "the validation points are a part of the reference, which the network was trained on (held_out is not "
+                "true): they would flatter it"
+            ),
+        )
+    count = max(1, round(split.fraction * len(whole)))
+    if count >= len(whole):
+        raise DataError(f"{whole.reference}: {len(whole)} points cannot be split for validation.")
+    rows = keyed.batch_indices(split.seed, 0, population=len(whole), batch_size=count, purpose=keyed.SUBSET)
+    taken = replace(whole.subset(np.sort(rows)), name="validation")
+    rest = whole.subset(np.setdiff1d(np.arange(len(whole)), rows))
+    return (rest, test, taken, "") if split.split_of == "train" else (train, rest, taken, "")
 
 
 def _limited(points: Points, limit: int, seed: int) -> Points:
@@ -79,18 +123,84 @@ def _limited(points: Points, limit: int, seed: int) -> Points:
     return points.subset(np.sort(rows))
 
 
-def _shared_points(train: Points, test: Points) -> Iterator[Caution]:
-    """Whether test points lie in the reference, as far as both are arrays in memory."""
-    if not (isinstance(train.inputs, np.ndarray) and isinstance(test.inputs, np.ndarray)):
+def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Caution]:
+    """Whether test or validation points lie in the reference, as far as both are arrays in memory."""
+    if train is None or not isinstance(train.inputs, np.ndarray):
         return
-    seen = {hash(row.tobytes()) for row in train.inputs}
-    shared = sum(hash(row.tobytes()) in seen for row in test.inputs)
-    if shared:
+    seen = set(_hashes(train))
+    if (count := sum(one in seen for one in _hashes(test))) > 0:
         yield Caution(
             "test-in-reference",
-            f"{shared} of the {len(test)} test points are also in the reference ({train.reference}): their figures are "
+            f"{count} of the {len(test)} test points are also in the reference ({train.reference}): their figures are "
             "those of points that the network was trained on.",
         )
+    if validation is not None and (count := sum(one in seen for one in _hashes(validation))) > 0:
+        yield Caution(
+            "validation-in-reference",
+            f"{count} of the {len(validation)} validation points are also in the reference ({train.reference}): what "
+            "is fitted to them (τ, the constant baseline) is flattered by points that the network was trained on.",
+        )
+
+
+def _hashes(points: Points) -> Iterator[int]:
+    if isinstance(points.inputs, np.ndarray):
+        yield from (hash(row.tobytes()) for row in points.inputs)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the network's targets were divided by and shifted with: target = output · std + mean, per output."""
+
+    mean: Float[np.ndarray, " output"]
+    std: Float[np.ndarray, " output"]
+
+
+def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
+    """The statistics of `normalize_targets`, one number an output; None where targets were not standardised.
+
+    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where that
+    cannot be.
+    """
+    asked = run.normalize_targets
+    if asked is None:
+        return None
+    if asked == "train":
+        if train is None or train.targets is None or train.targets.ndim > 2:
+            raise RequestError(
+                'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
+                "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
+            )
+        asked = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
+    found = {}
+    for key, values in (("mean", asked.mean), ("std", asked.std)):
+        if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
+            raise RequestError(
+                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one an output."
+            )
+        found[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
+    if not np.all(found["std"] > 0):
+        raise RequestError(f"data.normalize_targets.std is {list(asked.std)}; expected positive numbers.")
+    return Scale(**found)
+
+
+def input_normalize(run: Run, train: Points | None) -> Normalize | None:
+    """The statistics that inputs are normalised with; "train" takes those of the reference, feature by feature."""
+    if run.normalize != "train":
+        return run.normalize
+    if train is None:
+        raise RequestError(
+            'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
+            "or write normalize = { mean = [...], std = [...] }."
+        )
+    values = train.raw(slice(None))
+    return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+
+
+def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
+    """Mean and standard deviation (divisor n) of every column; a constant one is divided by 1."""
+    mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+    constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
+    return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
 
 
 @dataclass(frozen=True)
@@ -99,6 +209,7 @@ class Pipeline:
 
     run: Run
     device: torch.device
+    normalize: Normalize | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -118,5 +229,5 @@ class Pipeline:
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
-        inputs = np.require(normalized(wide, self.run.normalize), requirements="W")  # what was read may be read-only
+        inputs = np.require(normalized(wide, self.normalize), requirements="W")  # what was read may be read-only
         return torch.from_numpy(inputs).to(self.device, self.dtype)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from bnuq.errors import RequestError, SamplingError
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
 from bnuq.records import Caution
-from bnuq.results.result import MethodResult, MethodWork, SetResult
+from bnuq.results.result import MethodResult, MethodWork, Samples
 from bnuq.results.spool import Rounds, Spool
 from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling import keyed
@@ -32,7 +33,27 @@ from bnuq.stages.plan import Plan
 
 FIRST_ROUND = 16  # draws that "auto" begins with
 
+VALIDATION = "validation"
 Draw = Callable[[range], BatchStatistics | None]  # ω of the draws of these numbers
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """How a task's passes are scored: `classification.Scorer`, `regression.Scorer`."""
+
+    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Any: ...
+    def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
+    def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
+    def cautions(self, method: str, fitted: Any) -> Iterator[Caution]: ...
+    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Samples]) -> MethodResult: ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one method scored on every set, and what was fitted to validation points, in the task's own records."""
+
+    sets: Mapping[str, Any]
+    fitted: Any
 
 
 @dataclass(frozen=True)
@@ -63,36 +84,44 @@ def passed(
     model: nn.Module,
     pipeline: Pipeline,
     sets: Mapping[str, Points],
+    scorer: Scorer,
     draw: Draw,
     progress: Progress,
     spools: ExitStack,
 ) -> Passed:
-    """Every method on every set; raw samples are spooled where they are asked for, or will be needed again."""
+    """Every method on every set, first on "validation" where there is one, which figures of the others are fitted to.
+
+    Raw samples are spooled where they are asked for, or will be needed again.
+    """
     bank = _bank(run, todo)
-    state = _Passing(run, todo, model, pipeline, sets, progress, spools, bank)
+    state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank)
     omega: BatchStatistics | None = None
     draws = range(0)
-    scores: dict[str, dict[str, scoring.SetScores]] = {}
-    while todo.methods or not scores:
+    scored: dict[str, Scored] = {}
+    while todo.methods or not scored:
         draws = range(draws.stop, _next_stop(run, draws.stop))
         fresh = draw(draws if bank is None else range(bank))
         omega = fresh if omega is None or fresh is None else omega.joined(fresh)
-        scores = state.round(draws, fresh)
+        scored = state.round(draws, fresh)
         if not todo.methods or run.samples != "auto" or draws.stop >= run.max_samples:
             break
-        if all(error <= 1 for one in scores.values() for error in _errors(run, one, draws.stop).values()):
+        if all(error <= 1 for one in scored.values() for error in _errors(run, scorer, one, draws.stop).values()):
             break
-    scores = state.deterministic(omega) | scores
-    weights = {method: _weights(method, draws.stop, bank) for method in scores}
-    cautions = tuple(_not_reached(run, scores, draws.stop)) if run.samples == "auto" else ()
+    scored = state.deterministic(omega) | scored
+    weights = {method: _weights(method, draws.stop, bank) for method in scored}
+    cautions = [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
+    cautions += [caution for method, one in scored.items() for caution in scorer.cautions(method, one.fitted)]
     return Passed(
         samples=draws.stop,
         bank=bank,
         omega=omega,
-        methods={method: _method_result(one, weights[method], state.kept(method)) for method, one in scores.items()},
+        methods={
+            method: scorer.result(one.sets, one.fitted, weights[method], state.kept(method))
+            for method, one in scored.items()
+        },
         work=state.work(),
         notes=tuple(state.notes),
-        cautions=cautions,
+        cautions=tuple(cautions),
     )
 
 
@@ -120,19 +149,18 @@ def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     return scoring.replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
 
 
-def _errors(run: Run, scores: Mapping[str, scoring.SetScores], samples: int) -> dict[str, float]:
+def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline figures, in units of what was asked for."""
-    found = scoring.headline_errors(scores, scoring.replicate_weights(samples))
-    return {
-        name: error / (run.mc_error if name.startswith("MI") else run.mc_error / 10) for name, error in found.items()
-    }
+    found = scorer.headline_errors(scored.sets, scoring.replicate_weights(samples))
+    relative = "MI on", "variance on"
+    return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in found.items()}
 
 
-def _not_reached(run: Run, scores: Mapping[str, Mapping[str, scoring.SetScores]], samples: int) -> Iterator[Caution]:
-    for method, one in scores.items():
+def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Caution]:
+    for method, one in scored.items():
         if method == DETERMINISTIC:
             continue
-        name, error = max(_errors(run, one, samples).items(), key=lambda item: item[1])
+        name, error = max(_errors(run, scorer, one, samples).items(), key=lambda item: item[1])
         if error > 1:
             yield Caution(
                 "mc-error-not-reached",
@@ -160,6 +188,7 @@ class _Passing:
         model: nn.Module,
         pipeline: Pipeline,
         sets: Mapping[str, Points],
+        scorer: Scorer,
         progress: Progress,
         spools: ExitStack,
         bank: int | None,
@@ -173,11 +202,11 @@ class _Passing:
         self._bank = bank
         self._largest: int | None = None  # chunk that memory allowed, where it did not allow the usual one
         self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
-        self._sets, self._progress, self._spools = sets, progress, spools
+        self._sets, self._scorer, self._progress, self._spools = sets, scorer, progress, spools
         self._rounds: dict[tuple[str, str], Rounds] = {}
         self._spent: dict[str, _Spent] = {}
 
-    def round(self, draws: range, omega: BatchStatistics | None) -> dict[str, dict[str, scoring.SetScores]]:
+    def round(self, draws: range, omega: BatchStatistics | None) -> dict[str, Scored]:
         """Further draws of every stochastic method, and the scores of all draws so far."""
         if not self._todo.methods:
             return {}
@@ -200,7 +229,7 @@ class _Passing:
             return Dropout(self._bank, self._run.seed)
         return Dropout(len(draws), self._run.seed, draws.start)
 
-    def deterministic(self, omega: BatchStatistics | None) -> dict[str, dict[str, scoring.SetScores]]:
+    def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The network as it is; where it has no evaluation mode of its own, by the statistics of all draws together."""
         engine: Engine = Evaluation(self._model)
         untracked = {site.name for site in self._todo.sites.live_batchnorms if not site.tracked}
@@ -221,24 +250,32 @@ class _Passing:
         shape = self._sets["test"].point_shape
         return {method: _work(self._spent[method], plain, shape) for method in order}
 
-    def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, dict[str, scoring.SetScores]]:
+    def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, Scored]:
         size, need = self._chunk_size(engines)
         points = sum(len(one) for one in self._sets.values())
         samples = f"{draws.stop} samples" if draws.stop > 1 else "as it is"
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
-        found: dict[str, dict[str, scoring.SetScores]] = {}
+        found: dict[str, Scored] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
                 spent = self._spent.setdefault(method, _Spent(engine))
                 spent.engine = engine
-                found[method] = {name: self._scores(method, engine, name, draws, size, advance) for name in self._sets}
+                found[method] = self._scored(method, engine, draws, size, advance)
                 if draws.start == 0:
                     self._note_precision(method, engine)
         return found
 
+    def _scored(self, method: str, engine: Engine, draws: range, size: int, advance: Advance) -> Scored:
+        def scores(name: str, fitted: Any = None) -> Any:
+            return self._scores(method, engine, name, draws, size, advance, fitted)
+
+        validation = scores(VALIDATION) if VALIDATION in self._sets else None
+        fitted = self._scorer.fitted(validation, _weights(method, draws.stop, self._bank))
+        return Scored({name: scores(name, fitted) for name in self._sets if name != VALIDATION}, fitted)
+
     def _scores(
-        self, method: str, engine: Engine, name: str, draws: range, size: int, advance: Advance
-    ) -> scoring.SetScores:
+        self, method: str, engine: Engine, name: str, draws: range, size: int, advance: Advance, fitted: Any
+    ) -> Any:
         """The scores of one set under all draws so far."""
         points, run = self._sets[name], self._run
         blocks = self._blocks(method, engine, points, size, advance)
@@ -251,12 +288,8 @@ class _Passing:
                 for _ in blocks:
                     pass
                 blocks = (torch.from_numpy(block).to(self._pipeline.device) for _, block in rounds.blocks())
-        reduction = scoring.ClassificationReduction(
-            _weights(method, draws.stop, self._bank),
-            points=len(points),
-            labels=points.targets if name == "test" else None,
-            estimator=run.mutual_information,
-        )
+        weights = _weights(method, draws.stop, self._bank)
+        reduction = self._scorer.reduction(weights, points, fitted=fitted, labelled=name in ("test", VALIDATION))
         first = 0
         for block in blocks:
             if isinstance(engine, FromBank):
@@ -329,7 +362,7 @@ class _Passing:
         for engine in engines.values():
             core = _stochastic(engine)
             work = core.work(size) if core is not None else None
-            needs.append(3 * 8 * engine.samples * size * self._todo.classes + (0 if work is None else work.bytes))
+            needs.append(3 * 8 * engine.samples * size * self._todo.outputs + (0 if work is None else work.bytes))
         return max(needs)
 
     def _note(self, text: str) -> None:
@@ -407,25 +440,3 @@ def _why_passes_agree(method: str, todo: Plan) -> str:
         rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
         why = f"dropout at these rates changes no output: {rates}."
     return f"the passes of {method} do not differ, so they hold no uncertainty: {why}"
-
-
-def _method_result(
-    scores: Mapping[str, scoring.SetScores], draws: DrawWeights, kept: Mapping[str, Rounds]
-) -> MethodResult:
-    test = scores["test"]
-    return MethodResult(
-        sets={
-            name: SetResult(
-                figures=scoring.figures(one, draws),
-                points=one.points,
-                predicted=one.predicted,
-                log_likelihood=one.log_likelihood,
-                samples=kept.get(name),
-            )
-            for name, one in scores.items()
-        },
-        ood={name: scoring.detection_figures(test, one, draws) for name, one in scores.items() if name != "test"},
-        convergence=scoring.convergence(test, draws),
-        calibration=scoring.calibration_curve(test, draws),
-        risk=scoring.risk_curve(test),
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +23,14 @@ DEFAULT_BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run comes to for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
+    """What a run comes to for one network. `outputs` are the classes of a classification, or the outputs of a
+    regression. `methods` leaves out "deterministic", which always runs; `layers` are the
     BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
     size, where it is known."""
 
+    task: Literal["classification", "regression"]
     sites: Sites
-    classes: int
+    outputs: int
     methods: tuple[str, ...]
     layers: tuple[Site, ...]
     batch_size: int | None
@@ -44,7 +48,7 @@ def plan(
     checkpoint records, if any.
     """
     trained_with = run.train_batch_size or trained_with
-    classes = _classes(model, example, test)
+    task, outputs = _task(run, _output(model, example, test), test)
     sites = find_sites(model, example)
     reasons = _why_not(sites, train)
     still = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
@@ -83,22 +87,45 @@ def plan(
                 f"batch_size {batch_size} is the whole reference, so every mini-batch is the same and nothing is "
                 "random. Choose a smaller batch size."
             )
-    return Plan(sites, classes, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
+    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
 
 
-def _classes(model: nn.Module, example: Tensor, test: Points) -> int:
+def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     try:
         output = Evaluation(model).passes(example)[0]
     except SamplingError as error:
         raise DataError(
             f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"
         ) from error
-    if output.ndim != 2 or len(output) != len(example) or output.shape[1] < 2:
+    if output.ndim != 2 or len(output) != len(example):
         raise DataError(
-            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes) with at "
-            "least 2 classes. This version evaluates classification."
+            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), or "
+            "(points, outputs) of a regression."
         )
-    return output.shape[1]
+    return output
+
+
+def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classification", "regression"], int]:
+    """What the network does, by the run file, or else by the shapes of its output and of the test set's targets."""
+    outputs, targets = output.shape[1], test.targets
+    assert targets is not None
+    columns = targets.shape[1] if targets.ndim == 2 else 1
+    task = run.task
+    if task is None:
+        one_hot = targets.ndim == 2 and bool(np.all((targets == 0) | (targets == 1)) and np.all(targets.sum(1) == 1))
+        whole = targets.dtype.kind in "iu" or (one_hot and columns > 1)
+        task = "regression" if outputs == 1 or (columns == outputs and not whole) else "classification"
+    if task == "classification" and outputs < 2:
+        raise DataError(
+            f"the network has {outputs} output; expected one a class, at least 2. For a regression write "
+            'task = "regression" under [model].'
+        )
+    if task == "regression" and (targets.ndim > 2 or columns != outputs):
+        raise DataError(
+            f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
+            f"expected ({len(test)}, {outputs})."
+        )
+    return ("regression" if task == "regression" else "classification"), outputs
 
 
 def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:

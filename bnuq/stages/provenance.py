@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import torch
 
 import bnuq
 from bnuq.data import Points
+from bnuq.files.content import is_file, sha256_of_file
+from bnuq.run import Run
 
 
 def provenance(*, checkpoint: Path, device: torch.device, train: Points | None) -> dict[str, str]:
@@ -33,6 +37,16 @@ def provenance(*, checkpoint: Path, device: torch.device, train: Points | None) 
         "git": _git_revision(checkpoint.parent),
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
+    """SHA-256 of what was asked, before the network settled what was left open: the request, the checkpoint's bytes,
+    and those of the file that makes the architecture. Where the result goes, and leave to run code, are not in it."""
+    record = run.record()
+    source = Path(str(record["model"].get("arch", "")).rpartition(":")[0])
+    code = sha256_of_file(source) if source.suffix.lower() == ".py" and is_file(source) else None
+    asked = {"request": record, "checkpoint": checkpoint_sha256, "code": code}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _git_revision(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""From blocks of raw outputs to figures: the streaming reduction of a classification, and the errors of what it yields.
+"""What the scores of every task have in common: replicates over the draws, the errors of figures, and OOD separation.
 
 A replicate is a weighting of the T draws: all of them, each left out, bootstrap, the first k. Every figure is computed
 for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again. Where
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
-from bnuq.metrics.arrays import as_numpy
-from bnuq.records import Estimator, Figure
+from bnuq.records import Figure
 from bnuq.sampling import keyed
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -28,20 +26,15 @@ MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
 RANKED = 10_000  # points of each set, picked at random, on which rank figures' Monte Carlo error is measured
 RESAMPLED = 20_000  # points up to which OOD figures are resampled 1000 times; beyond, fewer, but at least 200
 
-MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
-
-_BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc"} | {
-    "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"
-}  # fmt: skip
-_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
-_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
-    ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
-)  # all others are shares
-_BLOCK = 2**17  # replicates × points × classes held at once: a few times this stays in a core's cache
-_DEVICE_BLOCK = 2**24  # the same on an accelerator, which is kept busy by much at once
-_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that counts, and makes 0·ln 0 a 0
-_UNDERFLOW = -1000.0  # whose exp is 0
-_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
+_BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc", "coverage50", "coverage95"} | {
+    "aupr_out",
+    "aupr_in",
+    "fpr95",
+    "fpr95_id_positive",
+    "pll_optimum",
+}  # fmt: skip  - ln |e| of a point that is nearly met leaps when a draw is left out
+_SHARE = (0.0, 1.0)
+_OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that say nothing of a single one
 
 
 def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
@@ -56,214 +49,34 @@ class SetScores:
 
     `points` maps a name to a per-point value of all draws together; `replicates` maps the name of a mean to its value
     under every replicate; `ranked` maps an OOD score to its per-point values under the leave-one-out and bootstrap
-    replicates, for the points `ranked_rows`. With a single draw there is no mutual information and no variation ratio.
-    `estimator` is that of every mutual information in it.
+    replicates, for the points `ranked_rows`.
     """
 
     n: int
     points: dict[str, Float[np.ndarray, " point"]]
-    predicted: Int64[np.ndarray, " point"]
     replicates: dict[str, Float[np.ndarray, " replicate"]]
     ranked: dict[str, Float[np.ndarray, "error_replicate kept"]]
     ranked_rows: Int64[np.ndarray, " kept"]
-    log_likelihood: Float[np.ndarray, "sample point"] | None = None
-    bins: CalibrationBins | None = None
-    ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = None
-    estimator: Estimator = "plug-in"
-    group: Int64[np.ndarray, " point"] | None = None
+    log_likelihood: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
+    group: Int64[np.ndarray, " point"] | None = field(default=None, kw_only=True)
 
 
-class ClassificationReduction:
-    """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their SetScores.
-
-    Mutual information is by `estimator` everywhere: per point, in means, and where points are ranked by it.
-    """
-
-    def __init__(
-        self,
-        weights: DrawWeights,
-        *,
-        points: int,
-        labels: Int64[np.ndarray, " point"] | None = None,
-        estimator: Estimator = "plug-in",
-    ) -> None:
-        self._draws = weights
-        self._all = _Weights(weights, torch.from_numpy(weights.weights))
-        self._labels = labels
-        self._estimator: Estimator = estimator
-        self._memory: Tensor | None = None
-        self._ranked_rows = np.arange(points)
-        if points > RANKED:  # at random, since sets come sorted by class
-            rows = keyed.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=keyed.RANKED)
-            self._ranked_rows = np.sort(rows)
-        self._n = 0
-        self._points: dict[str, list[np.ndarray]] = {}
-        self._sums: dict[str, np.ndarray] = {}
-        self._ranked: dict[str, list[np.ndarray]] = {}
-        self._log_likelihood: list[np.ndarray] = []
-        self._wrong: list[np.ndarray] = []
-        self._predicted: list[np.ndarray] = []
-        self._bins: CalibrationBins | None = None
-        self._spread = self._size = 0.0
-        self._rounding = 0.0
-
-    def add(
-        self,
-        logits: Float[np.ndarray | Tensor, "sample chunk class"],
-        draws: Int64[np.ndarray, " sample"] | None = None,
-    ) -> None:
-        """Take the next points, wherever they lie; SamplingError where an output is not finite.
-
-        With a bank `draws` are those that these points use. Computed in float64 on their own device, by the CPU where
-        that has no float64 (mps).
-        """
-        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
-        block = block.cpu() if block.device.type == "mps" else block
-        self._rounding = min(128 * torch.finfo(block.dtype).eps, _HALF_ROUNDING)
-        most = _BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK
-        if draws is None:
-            here = self._all = self._all.to(block.device)
-        else:
-            own, rows = self._draws.among(draws)
-            here = _Weights(own, torch.from_numpy(own.weights).to(block.device), rows)
-        step = max(1, most // (len(here.tensor) * block.shape[-1]))
-        with torch.inference_mode():
-            for points in block.split(step, dim=1):
-                self._add(points, here)
-
-    def _add(self, block: Tensor, here: _Weights) -> None:
-        samples, points, _ = block.shape
-        weights = here.tensor
-        room = self._cleared(block, len(weights))
-        logits = room.logits.copy_(block)
-        self._look_at(logits)
-        y = None
-        if self._labels is not None:
-            y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
-        drawn = _drawn(logits, y, room)
-        values = _of_means(torch.mm(weights, room.p.view(samples, -1), out=room.mean), y, room)
-        predicted = values.pop("predicted")
-        expected = weights @ drawn.entropy
-        values["expected_entropy"] = expected
-        if samples > 1:
-            predictive = values["predictive_entropy"]
-            values["mutual_information"] = self._mutual_information(predictive - expected, predictive, here.draws)
-            values["variation_ratio"] = _variation_ratio(drawn.vote, weights, room)
-        if y is not None:
-            assert drawn.log_likelihood is not None
-            self._log_likelihood.append(as_numpy(drawn.log_likelihood))
-            values["pll"] = metrics.pll_from_log_likelihood(drawn.log_likelihood, weights=weights)
-            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
-            bins = here.of_all(metrics.calibration_bins(stated, hits))
-            self._bins = bins if self._bins is None else self._bins + bins
-        full = here.draws.full.start
-        self._predicted.append(as_numpy(predicted[full]))
-        sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
-        sums = sums if here.rows is None else sums[:, here.rows]
-        alone = as_numpy(torch.stack([value[full] for value in values.values()]))
-        for name, total, one in zip(values, sums, alone, strict=True):
-            self._points.setdefault(name, []).append(one)
-            if name != "least_confidence":
-                self._sums[name] = self._sums.get(name, 0.0) + total
-        self._keep_ranked(values, here)
-        self._n += points
-
-    def _cleared(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Room:
-        samples, points, classes = block.shape
-        need = 2 * (samples + replicates) * points * classes
-        if self._memory is None or self._memory.numel() < need or self._memory.device != block.device:
-            self._memory = torch.empty(need, dtype=torch.float64, device=block.device)
-        sizes = [samples * points * classes] * 2 + [replicates * points * classes] * 2
-        logits, p, mean, spare = self._memory[:need].split(sizes)
-        return _Room(
-            logits.view(samples, points, classes),
-            p.view(samples, points, classes),
-            mean.view(replicates, points * classes),
-            spare,
-        )
-
-    def _look_at(self, logits: Float[Tensor, "sample chunk class"]) -> None:
-        high, low = logits.amax(0), logits.amin(0)
-        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
-        if not math.isfinite(size):
-            bad = int((~logits.isfinite().all(0).all(-1)).nonzero()[0, 0])
-            raise SamplingError(f"the network's output for point {self._n + bad} is not finite (NaN or inf).")
-        self._size = max(self._size, size)
-        self._spread = max(self._spread, float(torch.maximum(high - logits[0], logits[0] - low).max()))
-
-    def _mutual_information(
-        self,
-        plug_in: Float[Tensor, "replicate chunk"],
-        predictive: Float[Tensor, "replicate chunk"],
-        draws: DrawWeights,
-    ) -> Float[Tensor, "replicate chunk"]:
-        """By the estimator that was asked for, under every replicate.
-
-        A replicate's bias is that of as many draws as it holds. The jackknife's own replicates would need every pair of
-        draws left out: here the jackknife moves as the corrected estimate does, with which it agrees to first order in
-        1/T. So does the convergence curve, which is corrected before all draws are in.
-        """
-        if self._estimator == "plug-in":
-            return plug_in
-        corrected = plug_in * torch.from_numpy(_corrections(draws)).to(plug_in.device)[:, None]
-        if self._estimator == "corrected":
-            return corrected
-        full = draws.full.start
-        jackknifed = metrics.jackknifed_mutual_information(plug_in[full], predictive[full], predictive[draws.jackknife])
-        moved = corrected + (jackknifed - corrected[full])
-        moved[draws.prefix] = corrected[draws.prefix]
-        moved[[full, draws.prefix.stop - 1]] = jackknifed
-        return moved
-
-    def _keep_ranked(self, values: Mapping[str, Tensor], here: _Weights) -> None:
-        replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        if replicates.start == replicates.stop:
-            return
-        if here.rows is not None:
-            replicates = torch.from_numpy(here.rows[replicates]).to(here.tensor.device)
-        points = values["max_probability"].shape[1]
-        first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
-        rows: slice | Tensor = slice(None)
-        if last - first < points:
-            rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
-        for name in metrics.SCORES:
-            kept = values[name][replicates].to(torch.float32)[:, rows]
-            self._ranked.setdefault(name, []).append(as_numpy(kept))
-        if "accuracy" in values:
-            self._wrong.append(as_numpy(values["accuracy"][replicates][:, rows] == 0))
-
-    @property
-    def passes_differ(self) -> bool:
-        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
-        return self._spread > self._rounding * self._size
-
-    def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> SetScores:
-        """The scores of all points taken so far."""
-        points = {name: np.concatenate(values) for name, values in self._points.items()}
-        return SetScores(
-            n=self._n,
-            points=points,
-            predicted=np.concatenate(self._predicted),
-            replicates={name: total / self._n for name, total in self._sums.items()},
-            ranked_rows=self._ranked_rows,
-            ranked={name: np.concatenate(values, axis=1) for name, values in self._ranked.items()},
-            log_likelihood=np.concatenate(self._log_likelihood, axis=1) if self._log_likelihood else None,
-            bins=self._bins,
-            ranked_wrong=np.concatenate(self._wrong, axis=1) if self._wrong else None,
-            estimator=self._estimator,
-            group=group,
-        )
+def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
+    """The points of a set that replicates are kept of one by one: all, or RANKED at random, as sets come sorted."""
+    if points <= RANKED:
+        return np.arange(points)
+    return np.sort(keyed.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=keyed.RANKED))
 
 
 @dataclass(frozen=True)
-class _Weights:
+class Weights:
     """The weights over the draws that some points use, on their device, and the row there of every replicate."""
 
     draws: DrawWeights
     tensor: Float[Tensor, "row sample"]
     rows: Int64[np.ndarray, " replicate"] | None = None  # None: its own
 
-    def to(self, device: torch.device) -> _Weights:
+    def to(self, device: torch.device) -> Weights:
         return replace(self, tensor=self.tensor.to(device))
 
     def of_all(self, bins: CalibrationBins) -> CalibrationBins:
@@ -273,172 +86,27 @@ class _Weights:
         return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
 
 
-@dataclass(frozen=True)
-class _Room:
-    """Memory that every block is worked on in: fresh memory for each step would cost more than the steps."""
-
-    logits: Float[Tensor, "sample chunk class"]
-    p: Float[Tensor, "sample chunk class"]
-    mean: Float[Tensor, "replicate chunk_class"]
-    spare: Float[Tensor, " replicate_chunk_class"]
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """What each draw says alone: its entropy, the class that it votes for, and the log-likelihood of the true one."""
-
-    entropy: Float[Tensor, "sample chunk"]
-    vote: Int64[Tensor, "sample chunk"]
-    log_likelihood: Float[Tensor, "sample chunk"] | None
-
-
-def _drawn(logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, room: _Room) -> _Drawn:
-    """The softmax of each draw, left in `room.p`, and what it says; `logits` are written over.
-
-    With e_k = exp(z_k − max z) and δ their sum without the largest, which is 1, the entropy is
-    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm a distribution, and no precision is lost where δ vanishes.
-    """
-    largest, vote = logits.max(-1, keepdim=True)
-    below = logits.sub_(largest)
-    p = torch.exp(below, out=room.p).scatter_(-1, vote, 0.0)
-    rest = p.sum(-1, keepdim=True)
-    log_sum = rest.log1p()
-    log_likelihood = None
-    if y is not None:
-        log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
-    p.scatter_(-1, vote, 1.0).div_(1 + rest)
-    inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
-    return _Drawn(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
-
-
-def _of_means(
-    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, room: _Room
-) -> dict[str, Tensor]:
-    """What the mean prediction tells under every replicate, as the functions of these names in `metrics` would.
-
-    `mean` is written over.
-    """
-    p_mean = mean.view(-1, *room.p.shape[1:])
-    spare = room.spare.view(p_mean.shape)
-    largest, predicted = p_mean.max(-1, keepdim=True)
-    true = None if y is None else p_mean.gather(-1, y.expand(predicted.shape[:2])[..., None])[..., 0]
-    others = p_mean.scatter_(-1, predicted, 0.0)
-    rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
-    inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
-    values = {
-        "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
-        "max_probability": largest,
-        "least_confidence": rest,
-        "predicted": predicted,
-    }
-    if true is not None:
-        hit = predicted == y
-        squares = torch.mul(others, others, out=spare).sum(-1)
-        values["accuracy"] = hit.to(mean.dtype)
-        values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
-    return values
-
-
-def _variation_ratio(
-    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], room: _Room
-) -> Float[Tensor, "replicate chunk"]:
-    """From the votes for each class, or where there are fewer draws, for each draw's choice."""
-    samples, points, classes = room.logits.shape
-    candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
-    width = min(samples, classes)
-    votes = room.logits.view(-1)[: samples * points * width].view(samples, points, width)
-    torch.eq(vote[..., None], candidates, out=votes)
-    shares = room.spare[: len(weights) * points * width].view(-1, points * width)
-    return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
-
-
-def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
-    """k/(k − 1) for a replicate of k draws; 1 for a single one, which has no mutual information to correct."""
-    replicates, samples = draws.weights.shape
-    held = np.full(replicates, samples)
-    held[draws.jackknife] = samples - 1
-    held[draws.prefix] = draws.prefix_sizes
-    return np.where(held > 1, held / np.maximum(held - 1, 1), 1.0)
-
-
-def figures(scores: SetScores, draws: DrawWeights) -> dict[str, Figure]:
-    """The figures of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
-    found = {
-        name: _figure(
-            name,
-            replicates[draws.full][0],
-            se=_se(metrics.standard_error(scores.points[name], group=scores.group), scores),
-            jackknife=replicates[draws.jackknife],
-            bootstrap=replicates[draws.bootstrap],
-            samples=draws.samples,
-            limits=_limits(name, scores.estimator),
-        )
-        for name, replicates in scores.replicates.items()
-    }
-    if scores.bins is not None:
-        found["ece"] = _calibration_figure(scores, draws)
-        found["aurc"] = _selective_figure(scores, draws)
-    order = ("accuracy", "pll", "brier", "ece", *MEANS, "aurc")
-    return {name: found[name] for name in order if name in found}
-
-
-def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
-    """Between what a mean may lie: only a jackknifed mutual information may be below 0."""
-    jackknifed = name == "mutual_information" and estimator == "jackknife"
-    return _ANY if jackknifed else _RANGE.get(name, _SHARE)
-
-
-def headline_errors(scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the figures that tell whether T draws suffice, by their names in words.
-
-    Mean mutual information of every set, relative to it; PLL on the test set, in nats, and AUROC by mutual information
-    of every other set.
-    """
-    test = scores["test"]
+def relative_errors(name: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo error of the mean of `name` on every set, relative to it."""
     found = {}
-    for name, one in scores.items():
-        replicates = one.replicates["mutual_information"]
+    for set_name, one in scores.items():
+        replicates = one.replicates[name]
         value = abs(float(replicates[draws.full][0]))
         error = float(metrics.jackknife_error(replicates[draws.jackknife]))
-        found[f"MI on {name}"] = error / value if value else math.inf
-    found["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    for name, one in scores.items():
-        if name != "test":
-            left_out = slice(draws.jackknife.stop - draws.jackknife.start)
-            pairs = zip(
-                test.ranked["mutual_information"][left_out], one.ranked["mutual_information"][left_out], strict=True
-            )
-            error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
-            found[f"AUROC of {name} by MI"] = float(error)
+        found[f"{shown} on {set_name}"] = error / value if value else math.inf
     return found
 
 
-def convergence(scores: SetScores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, as far as the set is labelled; empty for one draw.
-
-    Where MI is jackknifed, it is the corrected one before all T draws are in.
-    """
-    if draws.samples == 1:
-        return {}
-    names = [name for name in ("pll", "accuracy", "mutual_information") if name in scores.replicates]
-    return {"samples": np.array(draws.prefix_sizes)} | {n: scores.replicates[n][draws.prefix] for n in names}
-
-
-def calibration_curve(scores: SetScores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty)."""
-    assert scores.bins is not None
-    row = draws.full.start
-    count = scores.bins.count[row]
-    with np.errstate(invalid="ignore"):
-        confidence, accuracy = scores.bins.confidence[row] / count, scores.bins.correct[row] / count
-    return {"bin": np.arange(len(count)), "count": count, "confidence": confidence, "accuracy": accuracy}
-
-
-def risk_curve(scores: SetScores) -> dict[str, np.ndarray]:
-    """Error rate of the most certain points (by predictive entropy) against their share, at up to 200 coverages."""
-    coverage, risk = metrics.risk_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
-    rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
-    return {"coverage": coverage[rows], "risk": risk[rows]}
+def detection_errors(score: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo error of the AUROC by `score` of every OOD set."""
+    left_out = slice(draws.jackknife.stop - draws.jackknife.start)
+    found = {}
+    for name, one in scores.items():
+        if name != "test":
+            pairs = zip(scores["test"].ranked[score][left_out], one.ranked[score][left_out], strict=True)
+            error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
+            found[f"AUROC of {name} by {shown}"] = float(error)
+    return found
 
 
 def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
@@ -447,10 +115,9 @@ def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> di
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
     single draw, scores that need several are left out.
     """
-    names = list(metrics.SCORES)
-    if draws.samples == 1:
-        names = [name for name in names if name not in ("mutual_information", "expected_entropy")]
-    return {name: _detection_figures(name, test, ood, draws) for name in names}
+    names = (name for name in metrics.SCORES if name in test.points)
+    told = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
+    return {name: _detection_figures(name, test, ood, draws) for name in told}
 
 
 def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Figure]:
@@ -475,10 +142,10 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
     found = {}
     for name in value:
         on_its_scale = name == "auroc" and not at_the_end
-        found[name] = _figure(
+        found[name] = figure(
             name,
             value[name],
-            se=_se(se[name], test, ood),
+            se=error_over_points(se[name], test, ood),
             jackknife=jackknife[name],
             bootstrap=bootstrap[name],
             samples=draws.samples,
@@ -508,44 +175,7 @@ def _ranked_replicates(
     return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
 
 
-def _calibration_figure(scores: SetScores, draws: DrawWeights) -> Figure:
-    assert scores.bins is not None
-    replicates = metrics.ece_of_bins(scores.bins)
-    resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
-    return _figure(
-        "ece",
-        replicates[draws.full][0],
-        se=_se(float(np.std(resampled, ddof=1)), scores),
-        jackknife=replicates[draws.jackknife],
-        bootstrap=replicates[draws.bootstrap],
-        samples=draws.samples,
-        resampled=resampled,
-    )
-
-
-def _selective_figure(scores: SetScores, draws: DrawWeights) -> Figure:
-    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
-    value = metrics.aurc(uncertainty, loss)
-    resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
-    left_out = draws.jackknife.stop - draws.jackknife.start
-    replicates = np.empty(0)
-    if scores.ranked_wrong is not None:
-        kept = scores.ranked_rows
-        whole = metrics.aurc(uncertainty[kept].astype(np.float32), loss[kept])
-        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
-        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
-    return _figure(
-        "aurc",
-        value,
-        se=_se(float(np.std(resampled, ddof=1)), scores),
-        jackknife=replicates[:left_out],
-        bootstrap=replicates[left_out:],
-        samples=draws.samples,
-        resampled=resampled,
-    )
-
-
-def _figure(
+def figure(
     name: str,
     value: float,
     *,
@@ -580,7 +210,49 @@ def _figure(
     )
 
 
-def _se(error: float, *sets: SetScores) -> float | None:
+def of_replicates(
+    name: str,
+    replicates: Float[np.ndarray, " replicate"],
+    draws: DrawWeights,
+    *,
+    se: float | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> Figure:
+    """The figure whose value under every replicate is known."""
+    return figure(
+        name,
+        float(replicates[draws.full.start]),
+        se=se,
+        jackknife=replicates[draws.jackknife],
+        bootstrap=replicates[draws.bootstrap],
+        samples=draws.samples,
+        limits=limits,
+    )
+
+
+def normalized_figure(
+    name: str,
+    scores: SetScores,
+    bounds: Mapping[str, Float[np.ndarray, " point"]],
+    bound_replicates: Mapping[str, Float[np.ndarray, " replicate"]],
+    draws: DrawWeights,
+) -> Figure:
+    """The score `name` between its bounds "constant" and "optimum", in percent; its error over points to first order.
+
+    Source: Teye, Azizpour & Smith 2018, §4.1: the ratio of means over the test set.
+    """
+    both = "constant", "optimum"
+    replicates = metrics.normalized(scores.replicates[name], *(bound_replicates[bound] for bound in both))
+    replicates = np.asarray(replicates, dtype=np.float64)
+    value, se = float(replicates[draws.full.start]), math.nan
+    if math.isfinite(value):
+        constant, optimum = (bounds[bound] for bound in both)
+        pull = (scores.points[name] - constant) - value / 100 * (optimum - constant)
+        se = metrics.standard_error(100 * pull / float((optimum - constant).mean()), group=scores.group)
+    return of_replicates(f"normalized_{name}", replicates, draws, se=error_over_points(se, scores))
+
+
+def error_over_points(error: float, *sets: SetScores) -> float | None:
     """The error over points, None where it is undefined: fewer than two points or groups, or an infinite value."""
     independent = (one.n if one.group is None else len(np.unique(one.group)) for one in sets)
     return error if min(independent) >= 2 and math.isfinite(error) else None

@@ -25,7 +25,7 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Interception
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.tiles import FromBank, tiles
-from bnuq.stages import scoring
+from bnuq.stages import classification, scoring
 
 T, N, K = 9, 24, 4
 
@@ -41,10 +41,10 @@ def draws_of(points: int, *, seed: int = 0, samples: int = T, bank: int = N) -> 
 
 def reduced(
     logits: np.ndarray, labels: np.ndarray | None, *, samples: int = T, seed: int = 0, estimator: Estimator = "plug-in"
-) -> tuple[scoring.SetScores, metrics.DrawWeights]:
+) -> tuple[classification.Scores, metrics.DrawWeights]:
     """The scores where `logits` (N, n, K) are those of all draws of the bank, of which each tile sees its own T."""
     draws = scoring.replicate_weights(samples, len(logits))
-    reduction = scoring.ClassificationReduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
+    reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for rows, own in draws_of(logits.shape[1], seed=seed, samples=samples, bank=len(logits)):
         reduction.add(logits[own, rows.start : rows.stop], own)
     return reduction.scores(), draws
@@ -54,7 +54,7 @@ def reduced(
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[np.ndarray, np.ndarray, scoring.SetScores, metrics.DrawWeights]:
+def found() -> tuple[np.ndarray, np.ndarray, classification.Scores, metrics.DrawWeights]:
     generator = np.random.default_rng(0)
     logits = 2 * generator.normal(size=(1, 150, K)) + generator.normal(size=(N, 150, K))
     labels = generator.integers(K, size=150)
@@ -111,7 +111,7 @@ def test_rank_figures_and_bins_follow_the_same_replicates(found):
 
 def test_convergence_is_over_the_first_of_each_points_own_draws(found):
     logits, _, scores, draws = found
-    curve = scoring.convergence(scores, draws)
+    curve = classification.convergence(scores, draws)
     assert curve["samples"].tolist() == [1, 2, 4, 8, 9]
     for k, value in zip(curve["samples"], curve["mutual_information"], strict=True):
         of_first = [
@@ -149,14 +149,14 @@ def test_a_single_pass_of_every_point_has_no_error_over_draws():
     logits = generator.normal(size=(N, 130, K))
     scores, draws = reduced(logits, generator.integers(K, size=130), samples=1)
     assert len(draws.weights) == 2 and "mutual_information" not in scores.replicates
-    assert scoring.convergence(scores, draws) == {}
-    assert scoring.figures(scores, draws)["pll"].mc_se is None
+    assert classification.convergence(scores, draws) == {}
+    assert classification.figures(scores, draws)["pll"].mc_se is None
 
 
 def test_with_few_passes_no_error_is_told_however_large_the_bank_is():
     generator = np.random.default_rng(1)
     logits, labels = generator.normal(size=(64, 130, K)), generator.integers(K, size=130)
-    few, enough = (scoring.figures(*reduced(logits, labels, samples=t))["pll"] for t in (7, 8))
+    few, enough = (classification.figures(*reduced(logits, labels, samples=t))["pll"] for t in (7, 8))
     assert few.mc_se is None and enough.mc_se is not None
     assert enough.jackknife is not None and len(enough.jackknife) == 64
 
@@ -183,7 +183,7 @@ def repeated(samples: int, bank: int | None, *, own: float) -> dict[str, tuple[f
         logits = at + np.einsum("td,ndk->tnk", u, slope)
         if bank is None:
             draws = scoring.replicate_weights(samples)
-            reduction = scoring.ClassificationReduction(draws, points=points, labels=labels)
+            reduction = classification.Reduction(draws, points=points, labels=labels)
             reduction.add(logits)
             scores = reduction.scores()
         else:

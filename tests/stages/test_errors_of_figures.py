@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq import metrics
-from bnuq.stages import scoring
+from bnuq.stages import classification, scoring
 
 T, BATCH, N, REPEATS = 32, 32, 1000, 120
 CLASSES, FEATURES = 6, 12
@@ -86,12 +86,12 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
                 dropout=bnuq.Dropout(T, seed=repeat) if "mcdo" in method else None,
                 chunk_size=N,
             )
-            reduction = scoring.ClassificationReduction(draws, points=logits.shape[1], labels=truth)
+            reduction = classification.Reduction(draws, points=logits.shape[1], labels=truth)
             reduction.add(logits.numpy())
             scores.append(reduction.scores())
         test, ood = scores
-        found = {f"test {name}": figure for name, figure in scoring.figures(test, draws).items()}
-        found |= {f"ood {name}": figure for name, figure in scoring.figures(ood, draws).items()}
+        found = {f"test {name}": figure for name, figure in classification.figures(test, draws).items()}
+        found |= {f"ood {name}": figure for name, figure in classification.figures(ood, draws).items()}
         for score, figures in scoring.detection_figures(test, ood, draws).items():
             found |= {f"{score} {name}": figure for name, figure in figures.items()}
         for name, figure in found.items():

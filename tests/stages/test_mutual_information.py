@@ -18,7 +18,7 @@ from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
 from bnuq.results.summary import summary
 from bnuq.run import Options, resolve, resolve_again
-from bnuq.stages import scoring
+from bnuq.stages import classification, scoring
 
 ESTIMATORS = ("plug-in", "corrected", "jackknife")
 N, K = 24, 3
@@ -50,9 +50,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return p / p.sum(-1, keepdims=True)
 
 
-def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> scoring.SetScores:
+def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.Scores:
     draws = scoring.replicate_weights(len(logits))
-    reduction = scoring.ClassificationReduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
+    reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
     return reduction.scores()
@@ -82,7 +82,9 @@ def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator,
     generator = np.random.default_rng(2)
     values, errors = [], []
     for _ in range(300):
-        figure = scoring.figures(reduced(posterior.logits(generator.normal(size=(samples, 2))), estimator), draws)
+        figure = classification.figures(
+            reduced(posterior.logits(generator.normal(size=(samples, 2))), estimator), draws
+        )
         values.append(figure["mutual_information"].value)
         errors.append(figure["mutual_information"].mc_se)
     assert 0.7 <= np.mean(errors) / np.std(values, ddof=1) <= 1.3
@@ -117,7 +119,7 @@ def test_points_means_replicates_and_ranks_are_by_the_estimator(estimator, chunk
     p, draws, scores = softmax(logits), scoring.replicate_weights(samples), reduced(logits, estimator, chunk=chunk)
     direct = metrics.mutual_information(p, estimator=estimator)
     np.testing.assert_allclose(scores.points["mutual_information"], direct, rtol=1e-10, atol=1e-13)
-    figure = scoring.figures(scores, draws)["mutual_information"]
+    figure = classification.figures(scores, draws)["mutual_information"]
     assert figure.value == pytest.approx(direct.mean(), rel=1e-12)
     factor = 1 if estimator == "plug-in" else (samples - 1) / (samples - 2)
     left_out = np.array([factor * metrics.mutual_information(np.delete(p, t, axis=0)).mean() for t in range(samples)])
@@ -135,9 +137,9 @@ def test_points_means_replicates_and_ranks_are_by_the_estimator(estimator, chunk
 def test_convergence_ends_at_the_figure_and_begins_at_zero(estimator):
     logits = np.random.default_rng(8).normal(size=(9, N, K))
     draws, scores = scoring.replicate_weights(9), reduced(logits, estimator, labels=np.zeros(N, dtype=np.int64))
-    curve = scoring.convergence(scores, draws)
+    curve = classification.convergence(scores, draws)
     assert curve["mutual_information"][0] == pytest.approx(0, abs=1e-15)
-    assert curve["mutual_information"][-1] == scoring.figures(scores, draws)["mutual_information"].value
+    assert curve["mutual_information"][-1] == classification.figures(scores, draws)["mutual_information"].value
     first = metrics.mutual_information(
         softmax(logits[:4]), estimator="plug-in" if estimator == "plug-in" else "corrected"
     )
@@ -151,7 +153,7 @@ def test_few_draws_give_numbers_and_no_warning(estimator, samples):
     scores, draws = reduced(logits, estimator), scoring.replicate_weights(samples)
     assert ("mutual_information" in scores.points) is (samples > 1)
     assert all(np.isfinite(values).all() for values in (*scores.points.values(), *scores.replicates.values()))
-    assert all(np.isfinite(figure.value) for figure in scoring.figures(scores, draws).values())
+    assert all(np.isfinite(figure.value) for figure in classification.figures(scores, draws).values())
 
 
 def test_only_the_interval_of_a_jackknifed_mean_may_reach_below_zero():
@@ -159,7 +161,7 @@ def test_only_the_interval_of_a_jackknifed_mean_may_reach_below_zero():
     for estimator in ESTIMATORS:
         scores = reduced(logits, estimator)
         noisy = replace(scores, points=scores.points | {"mutual_information": np.linspace(-1, 1, N)})
-        low = scoring.figures(noisy, scoring.replicate_weights(16))["mutual_information"].low
+        low = classification.figures(noisy, scoring.replicate_weights(16))["mutual_information"].low
         assert (low < 0) is (estimator == "jackknife")
 
 
@@ -188,10 +190,10 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
     scores = reduced(half, "plug-in")
     expected = metrics.mutual_information(softmax(half.double().numpy()))
     np.testing.assert_allclose(scores.points["mutual_information"], expected, rtol=1e-9, atol=1e-12)
-    reduction = scoring.ClassificationReduction(scoring.replicate_weights(8), points=N)
+    reduction = classification.Reduction(scoring.replicate_weights(8), points=N)
     reduction.add(half)
     assert reduction.passes_differ
-    same = scoring.ClassificationReduction(scoring.replicate_weights(8), points=N)
+    same = classification.Reduction(scoring.replicate_weights(8), points=N)
     same.add(half[:1].expand(8, -1, -1))
     assert not same.passes_differ
 

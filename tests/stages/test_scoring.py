@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, roc_curve
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
-from bnuq.stages import scoring
+from bnuq.stages import classification, scoring
 
 T, N, K = 9, 40, 4
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
@@ -26,10 +26,8 @@ def logits_of(n: int = N, *, samples: int = T, seed: int = 0, scale: float = 2.0
 LABELS = np.random.default_rng(5).integers(K, size=N)
 
 
-def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> scoring.SetScores:
-    reduction = scoring.ClassificationReduction(
-        scoring.replicate_weights(len(logits)), points=logits.shape[1], labels=labels
-    )
+def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.Scores:
+    reduction = classification.Reduction(scoring.replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
     return reduction.scores(group=group)
@@ -113,7 +111,7 @@ def recomputed(draws) -> list[dict[str, float]]:
     return found
 
 
-FIGURES = ("accuracy", "pll", "brier", "ece", *scoring.MEANS, "aurc")
+FIGURES = ("accuracy", "pll", "brier", "ece", *classification.MEANS, "aurc")
 SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy")
 
 
@@ -142,9 +140,9 @@ def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(c
 
 
 def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
-    whole = scoring.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))
-    monkeypatch.setattr(scoring, "_BLOCK", 3000)
-    cut = scoring.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))
+    whole = classification.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))
+    monkeypatch.setattr(classification, "_BLOCK", 3000)
+    cut = classification.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))
     for name, figure in whole.items():
         assert cut[name].value == pytest.approx(figure.value, rel=1e-12)
         assert cut[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
@@ -153,7 +151,7 @@ def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
 @pytest.mark.parametrize("chunk", [7, 40])
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_and_every_replicate_is_that_of_naive_loops(name, chunk, draws, recomputed):
-    figure = scoring.figures(reduced(logits_of(), LABELS, chunk=chunk), draws)[name]
+    figure = classification.figures(reduced(logits_of(), LABELS, chunk=chunk), draws)[name]
     expected = np.array([one[name] for one in recomputed])
     tolerance = {"rtol": 1e-9, "atol": 1e-11}
     np.testing.assert_allclose(figure.value, expected[draws.full][0], **tolerance)
@@ -166,8 +164,8 @@ def test_every_figure_and_every_replicate_is_that_of_naive_loops(name, chunk, dr
 
 
 def test_the_figures_come_in_the_order_of_the_table():
-    assert tuple(scoring.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))) == FIGURES
-    assert tuple(scoring.figures(reduced(logits_of()), scoring.replicate_weights(T))) == scoring.MEANS
+    assert tuple(classification.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))) == FIGURES
+    assert tuple(classification.figures(reduced(logits_of()), scoring.replicate_weights(T))) == classification.MEANS
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -213,7 +211,7 @@ def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_va
     assert figure.value == pytest.approx(value, abs=1e-12)
     np.testing.assert_allclose(figure.jackknife, moved[draws.jackknife], atol=1e-9)
     np.testing.assert_allclose(figure.bootstrap, moved[draws.bootstrap], atol=1e-9)
-    aurc = scoring.figures(test, draws)["aurc"]
+    aurc = classification.figures(test, draws)["aurc"]
     assert aurc.value == pytest.approx(aurc_by_hand(by_hand(inside, rows[0], LABELS)), rel=1e-9)
     kept = [
         aurc_by_hand({k: np.array(v)[test.ranked_rows] for k, v in by_hand(inside, w, LABELS).items()}) for w in rows
@@ -223,7 +221,7 @@ def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_va
 
 def test_errors_over_points_are_those_of_a_mean():
     scores = reduced(logits_of(), LABELS)
-    for name, figure in scoring.figures(scores, scoring.replicate_weights(T)).items():
+    for name, figure in classification.figures(scores, scoring.replicate_weights(T)).items():
         if name not in ("ece", "aurc"):
             assert figure.se == pytest.approx(scores.points[name].std(ddof=1) / math.sqrt(N), rel=1e-9)
         assert figure.low <= figure.value <= figure.high
@@ -234,9 +232,9 @@ def test_errors_over_points_go_by_group_where_points_are_grouped():
     scores, draws = reduced(logits_of(), LABELS, group=group), scoring.replicate_weights(T)
     x = scores.points["pll"]
     totals = np.array([(x[group == g] - x.mean()).sum() for g in range(10)])
-    assert scoring.figures(scores, draws)["pll"].se == pytest.approx(math.sqrt(10 / 9 * (totals**2).sum()) / N)
-    alone = scoring.figures(reduced(logits_of(), LABELS), draws)
-    assert scoring.figures(scores, draws)["ece"].se != alone["ece"].se
+    assert classification.figures(scores, draws)["pll"].se == pytest.approx(math.sqrt(10 / 9 * (totals**2).sum()) / N)
+    alone = classification.figures(reduced(logits_of(), LABELS), draws)
+    assert classification.figures(scores, draws)["ece"].se != alone["ece"].se
     ood = reduced(logits_of(30, seed=1))
     grouped = scoring.detection_figures(scores, ood, draws)["mutual_information"]["auroc"].se
     value = metrics.delong_variance(
@@ -248,22 +246,24 @@ def test_errors_over_points_go_by_group_where_points_are_grouped():
 def test_copies_of_every_point_in_one_group_leave_the_error_of_a_mean_as_it_was():
     twice = np.repeat(logits_of(), 2, axis=1)
     draws = scoring.replicate_weights(T)
-    one = scoring.figures(reduced(logits_of(), LABELS), draws)["pll"].se
-    grouped = scoring.figures(reduced(twice, np.repeat(LABELS, 2), group=np.repeat(np.arange(N), 2)), draws)["pll"].se
+    one = classification.figures(reduced(logits_of(), LABELS), draws)["pll"].se
+    grouped = classification.figures(reduced(twice, np.repeat(LABELS, 2), group=np.repeat(np.arange(N), 2)), draws)[
+        "pll"
+    ].se
     assert grouped == pytest.approx(one)
 
 
 def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores():
     draws = scoring.replicate_weights(1)
     test, ood = reduced(logits_of(samples=1), LABELS), reduced(logits_of(30, samples=1, seed=1))
-    found = scoring.figures(test, draws)
+    found = classification.figures(test, draws)
     assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
     assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
     detection = scoring.detection_figures(test, ood, draws)
     assert set(detection) == {"predictive_entropy", "least_confidence"}
     assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())
-    assert scoring.convergence(test, draws) == {}
-    assert scoring.calibration_curve(test, draws)["count"].sum() == N
+    assert classification.convergence(test, draws) == {}
+    assert classification.calibration_curve(test, draws)["count"].sum() == N
 
 
 @pytest.mark.parametrize(("samples", "given"), [(2, False), (7, False), (8, True)])
@@ -272,13 +272,13 @@ def test_below_eight_draws_no_monte_carlo_error_is_given_but_replicates_are_kept
     test = reduced(logits_of(samples=samples), LABELS)
     ood = reduced(logits_of(30, samples=samples, seed=1))
     detection = scoring.detection_figures(test, ood, draws)
-    for figure in (*scoring.figures(test, draws).values(), *(f for d in detection.values() for f in d.values())):
+    for figure in (*classification.figures(test, draws).values(), *(f for d in detection.values() for f in d.values())):
         assert (figure.mc_se is not None) is given
         assert len(figure.jackknife) == samples and len(figure.bootstrap) == scoring.RESAMPLES
 
 
 def test_convergence_is_that_of_the_first_draws():
-    found = scoring.convergence(reduced(logits_of(), LABELS, chunk=7), scoring.replicate_weights(T))
+    found = classification.convergence(reduced(logits_of(), LABELS, chunk=7), scoring.replicate_weights(T))
     assert found["samples"].tolist() == [1, 2, 4, 8, 9]
     for k, pll, accuracy, mi in zip(
         *(found[n] for n in ("samples", "pll", "accuracy", "mutual_information")), strict=True
@@ -294,15 +294,15 @@ def test_replicates_are_the_same_weights_for_every_run_of_as_many_draws():
 
 def test_the_reliability_diagram_adds_up_to_the_ece():
     scores, draws = reduced(logits_of(), LABELS, chunk=7), scoring.replicate_weights(T)
-    curve = scoring.calibration_curve(scores, draws)
+    curve = classification.calibration_curve(scores, draws)
     full = curve["count"] > 0
     gap = curve["count"][full] * abs(curve["accuracy"][full] - curve["confidence"][full])
-    assert gap.sum() / N == pytest.approx(scoring.figures(scores, draws)["ece"].value)
+    assert gap.sum() / N == pytest.approx(classification.figures(scores, draws)["ece"].value)
     assert np.isnan(curve["accuracy"][~full]).all()
 
 
 def test_the_risk_curve_ends_at_the_error_rate():
-    curve = scoring.risk_curve(reduced(logits_of(), LABELS))
+    curve = classification.risk_curve(reduced(logits_of(), LABELS))
     assert curve["coverage"][-1] == 1
     assert curve["risk"][-1] == pytest.approx(1 - reduced(logits_of(), LABELS).points["accuracy"].mean())
 
@@ -316,7 +316,7 @@ def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unkn
         points=scores.points | {"pll": pll},
         replicates=scores.replicates | {"pll": np.full_like(scores.replicates["pll"], -np.inf)},
     )
-    found = scoring.figures(below, draws)
+    found = classification.figures(below, draws)
     assert found["pll"].value == -math.inf and (found["pll"].se, found["pll"].mc_se, found["pll"].low) == (
         None,
         None,
@@ -328,7 +328,7 @@ def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unkn
 def test_a_probability_that_underflows_is_no_impossible_one():
     logits = np.zeros((8, 2, K))
     logits[:, :, 0] = 5000.0
-    figure = scoring.figures(reduced(logits, np.array([1, 0])), scoring.replicate_weights(8))["pll"]
+    figure = classification.figures(reduced(logits, np.array([1, 0])), scoring.replicate_weights(8))["pll"]
     assert figure.value == pytest.approx(-2500)
 
 
@@ -353,22 +353,22 @@ def test_an_output_that_is_not_finite_is_named_by_its_point(bad):
 def test_passes_differ_only_beyond_rounding(noise, dtype, differ):
     logits = np.repeat(logits_of(samples=1), T, axis=0)
     logits = logits + noise * np.random.default_rng(0).normal(size=logits.shape)
-    reduction = scoring.ClassificationReduction(scoring.replicate_weights(T), points=N)
+    reduction = classification.Reduction(scoring.replicate_weights(T), points=N)
     reduction.add(logits.astype(dtype))
     assert reduction.passes_differ is differ
 
 
 def test_float32_logits_give_the_figures_of_float64_ones():
     draws = scoring.replicate_weights(T)
-    one = scoring.figures(reduced(logits_of().astype(np.float32), LABELS), draws)
-    two = scoring.figures(reduced(logits_of(), LABELS), draws)
+    one = classification.figures(reduced(logits_of().astype(np.float32), LABELS), draws)
+    two = classification.figures(reduced(logits_of(), LABELS), draws)
     assert all(one[name].value == pytest.approx(two[name].value, rel=1e-5) for name in two)
 
 
 def test_one_point_and_one_outlier_are_enough():
     draws = scoring.replicate_weights(T)
     test, ood = reduced(logits_of(1), LABELS[:1]), reduced(logits_of(1, seed=1))
-    assert scoring.figures(test, draws)["accuracy"].value in (0, 1)
+    assert classification.figures(test, draws)["accuracy"].value in (0, 1)
     assert scoring.detection_figures(test, ood, draws)["mutual_information"]["auroc"].value in (0, 1)
 
 
@@ -398,7 +398,7 @@ def test_fewer_than_two_points_or_groups_have_no_error(group):
     points = N if group is not None else 1
     test = reduced(logits_of()[:, :points], LABELS[:points], group=group)
     ood, draws = reduced(logits_of(30, seed=1)), scoring.replicate_weights(T)
-    found = [*scoring.figures(test, draws).values()]
+    found = [*classification.figures(test, draws).values()]
     found += [f for d in scoring.detection_figures(test, ood, draws).values() for f in d.values()]
     assert {(f.se, f.low, f.high) for f in found} == {(None, None, None)}
 

@@ -1,0 +1,333 @@
+"""A regression from checkpoint to result file: what is found out, what is fitted, and what bad input is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bnuq
+from bnuq import metrics
+from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
+from bnuq.results import file as result_file
+from bnuq.results.summary import summary
+from tests import small_regression as small
+
+NAMES = ("train", "test", "validation")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small.write(tmp_path)
+    return tmp_path
+
+
+def text(*, without: str = "", instead: dict[str, str] | None = None) -> str:
+    """The run file without the lines that begin with a word, or with others in their place."""
+    lines = [line for line in small.RUN.splitlines() if not (without and line.startswith(without))]
+    for start, line in (instead or {}).items():
+        lines = [line if old.startswith(start) else old for old in lines]
+    return "\n".join(lines) + "\n"
+
+
+def arrays(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(folder / f"{name}.npz") as data:
+        return data["x"], data["y"]
+
+
+def rewritten(folder: Path, name: str, change) -> None:
+    x, y = change(*arrays(folder, name))
+    np.savez(folder / f"{name}.npz", x=x, y=y)
+
+
+def test_the_figures_are_those_of_the_library_by_hand(folder: Path) -> None:
+    result = small.evaluated(folder, methods=("mcbn",), samples=12)
+    (x, y), (x_test, y_test), (x_val, y_val) = (arrays(folder, name) for name in NAMES)
+    mean, std, low, height = x.mean(0), x.std(0), y.mean(0), y.std(0)
+
+    def inputs(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(((values - mean) / std).astype(np.float32))
+
+    model = bnuq.load(str(folder / "model.pt"), arch=f"{folder}/net.py:net")
+    omega = bnuq.draw(model, inputs(x), samples=12, batch_size=16, seed=0)
+    f, g = (bnuq.predict(model, inputs(v), omega).double().numpy() * height + low for v in (x_test, x_val))
+    (centre, spread), (centre_val, spread_val) = (metrics.predictive_moments(v) for v in (f, g))
+    tau = metrics.optimal_tau(y_val - centre_val, spread_val).tau
+    sigma = metrics.constant_sigma(y_val - centre_val)
+    found = result.methods["mcbn"]
+    figures = found.sets["test"].figures
+    assert figures["tau"].value == pytest.approx(tau, rel=1e-3)
+    assert figures["rmse"].value == pytest.approx(metrics.rmse(centre, y_test), rel=1e-5)
+    crps = metrics.crps_gaussian(centre, np.sqrt(spread + 1 / tau), y_test).mean()
+    assert figures["crps"].value == pytest.approx(crps, rel=1e-4)
+    assert figures["pll"].value == pytest.approx(metrics.pll_regression(f, y_test, tau=tau).mean(), rel=1e-4)
+    constant = metrics.crps_gaussian(centre, sigma, y_test).mean()
+    share = metrics.normalized(crps, constant, metrics.crps_optimum(centre, y_test).mean())
+    assert found.normalized["crps"].value == pytest.approx(share, abs=0.1)
+    plain = result.methods["deterministic"].sets["test"].figures["rmse"].value
+    with torch.inference_mode():
+        alone = model(inputs(x_test)).double().numpy() * height + low
+    assert plain == pytest.approx(metrics.rmse(alone, y_test), rel=1e-5)
+
+
+def test_the_task_is_found_out_from_the_targets(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(without="task"))
+    assert small.evaluated(folder).model["task"] == "regression"
+
+
+def test_whole_numbers_are_targets_of_a_network_of_one_output(folder: Path) -> None:
+    for name in NAMES:
+        rewritten(folder, name, lambda x, y: (x, np.round(y[:, 0]).astype(np.int64)))
+    (folder / "run.toml").write_text(text(without="task"))
+    result = small.evaluated(folder)
+    assert result.model["task"] == "regression"
+    assert result.methods["mcbn"].sets["test"].predicted.shape == (small.TEST, 1)
+
+
+def test_a_network_that_gives_a_number_and_no_column_is_one_of_one_output(folder: Path) -> None:
+    before = small.evaluated(folder).methods["mcbn"].sets["test"].figures["crps"].value
+    net = small.NET + "\n\nclass Flat(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    net += "        self.net = net()\n\n    def forward(self, x):\n        return self.net(x).squeeze(-1)\n"
+    (folder / "net.py").write_text(net)
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    torch.save({f"net.{key}": value for key, value in weights.items()}, folder / "model.pt")
+    (folder / "run.toml").write_text(text(instead={"arch": 'arch = "net.py:Flat"'}))
+    result = small.evaluated(folder)
+    assert result.methods["mcbn"].sets["test"].figures["crps"].value == pytest.approx(before, rel=1e-5)
+
+
+def test_several_outputs_are_scored_together(tmp_path: Path) -> None:
+    small.write(tmp_path, outputs=3)
+    (tmp_path / "run.toml").write_text(text(instead={"arch": 'arch = "net.py:net"\narch_args = { outputs = 3 }'}))
+    result = small.evaluated(tmp_path)
+    found = result.methods["mcbn+mcdo"].sets["test"]
+    assert result.model["outputs"] == 3 and found.sigma.shape == (small.TEST, 3)
+    y = arrays(tmp_path, "test")[1]
+    assert found.figures["rmse"].value == pytest.approx(metrics.rmse(found.predicted, y), rel=1e-6)
+    assert found.figures["crps"].value == pytest.approx(
+        metrics.crps_gaussian(found.predicted, found.sigma, y).mean(), rel=1e-6
+    )
+
+
+def test_statistics_that_are_written_out_are_those_of_the_reference(folder: Path) -> None:
+    before = small.evaluated(folder)
+    x, y = arrays(folder, "train")
+    written = {
+        "normalize =": f"normalize = {{ mean = {x.mean(0).tolist()}, std = {x.std(0).tolist()} }}",
+        "normalize_targets": f"normalize_targets = {{ mean = {y.mean(0).tolist()}, std = {y.std(0).tolist()} }}",
+    }
+    (folder / "run.toml").write_text(text(instead=written))
+    after = small.evaluated(folder)
+    for name, figure in before.methods["mcbn"].sets["test"].figures.items():
+        assert after.methods["mcbn"].sets["test"].figures[name].value == pytest.approx(figure.value, rel=1e-3)
+
+
+def test_the_result_is_read_as_it_was_written(folder: Path) -> None:
+    result = small.evaluated(folder, ood=("far=far.npz",))
+    again = result_file.read(result.path)
+    assert summary(again) == summary(result)
+    for method, found in result.methods.items():
+        other = again.methods[method]
+        np.testing.assert_array_equal(other.sets["test"].sigma, found.sets["test"].sigma)
+        for curve in ("uncertainty_error", "calibration", "convergence", "risk"):
+            assert set(getattr(other, curve)) == set(getattr(found, curve))
+        assert other.bounds["constant"]["sigma"].value == found.bounds["constant"]["sigma"].value
+    np.testing.assert_array_equal(again.sets["test"].targets, result.sets["test"].targets)
+
+
+def test_the_result_opens_in_xarray_and_arviz(folder: Path) -> None:
+    import arviz
+    import xarray
+
+    result = small.evaluated(folder, save_samples=True)
+    tree = xarray.open_datatree(result.path, engine="h5netcdf")
+    assert tree["methods/mcbn/test/sigma"].attrs["units"] == "target unit"
+    assert tree["methods/mcbn/uncertainty_error/error"].dims == ("rank",)
+    data = arviz.from_netcdf(str(result.path))
+    assert data.log_likelihood["mcbn_test"].shape == (1, 16, small.TEST)
+    assert data.observed_data["test"].shape == (small.TEST, 1)
+
+
+@pytest.mark.parametrize("samples", ["auto", 8])
+def test_draws_that_are_kept_and_joined_give_the_same(folder: Path, samples) -> None:
+    result = small.evaluated(folder, samples=samples, max_samples=32, methods=("mcbn",), save_samples=True)
+    again = small.evaluated(folder, samples=result.sampling["samples"], methods=("mcbn",), chunk_size=7)
+    for name, figure in result.methods["mcbn"].sets["test"].figures.items():
+        other = again.methods["mcbn"].sets["test"].figures[name]
+        assert other.value == pytest.approx(figure.value, rel=1e-4) and other.mc_se == pytest.approx(
+            figure.mc_se, rel=1e-2
+        )
+
+
+def test_a_bank_gives_every_tile_its_own_draws(folder: Path) -> None:
+    result = small.evaluated(folder, bank=64, methods=("mcbn", "mcdo"))
+    whole = small.evaluated(folder, methods=("mcbn", "mcdo"))
+    one, other = (r.methods["mcbn"].sets["test"].figures for r in (result, whole))
+    assert one["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
+    assert len(one["crps"].jackknife) == 64
+
+
+# ── validation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_why(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(without="validation"))
+    result = small.evaluated(folder)
+    found = result.methods["mcbn"]
+    assert set(found.sets["test"].figures) == {"rmse", "mae", "spearman", "variance"}
+    assert found.bounds == {} and found.normalized == {}
+    (note,) = (note for note in result.notes if "held out of training" in note)
+    assert note.startswith("τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are absent")
+
+
+def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(without="validation") + "\n[scoring]\ntau = 0.04\n")
+    result = small.evaluated(folder)
+    found = result.methods["mcbn"]
+    assert found.sets["test"].figures["tau"].value == 0.04 and "crps" in found.sets["test"].figures
+    assert set(found.bounds) == {"optimum"}
+    option = small.evaluated(folder, tau=0.05)
+    assert option.methods["mcbn"].sets["test"].figures["tau"].value == 0.05
+    assert option.run["scoring"] == {"tau": 0.05}
+
+
+@pytest.mark.parametrize(("held_out", "absent"), [("true", False), ("false", True)])
+def test_a_part_of_the_reference_validates_only_if_it_was_held_out(folder: Path, held_out: str, absent: bool) -> None:
+    split = f'validation = {{ split_of = "train", fraction = 0.25, seed = 3, held_out = {held_out} }}'
+    (folder / "run.toml").write_text(text(instead={"validation": split}))
+    result = small.evaluated(folder)
+    assert ("crps" not in result.methods["mcbn"].sets["test"].figures) == absent
+    if absent:
+        assert any("they would flatter it" in note for note in result.notes)
+    else:
+        assert result.sets["validation"].n == 24
+        codes = {caution.code for caution in result.cautions}
+        assert "validation-in-reference" not in codes
+
+
+def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:
+    split = 'validation = { split_of = "test", fraction = 0.5 }'
+    (folder / "run.toml").write_text(text(instead={"validation": split}))
+    result = small.evaluated(folder)
+    assert (result.sets["validation"].n, result.sets["test"].n) == (30, 30)
+
+
+def test_validation_points_of_the_reference_are_a_warning(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(instead={"validation": 'validation = "train.npz"'}))
+    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "validation-in-reference")
+    assert caution.text.startswith("96 of the 96 validation points")
+
+
+def test_points_held_out_bound_a_classification_too(tmp_path: Path) -> None:
+    from tests import small_run
+
+    small_run.write(tmp_path, text=small_run.RUN.replace("ood =", 'validation = "validation.npz"\nood ='))
+    with np.load(tmp_path / "test.npz") as data:
+        x, y = data["x"], data["y"]
+    np.savez(tmp_path / "validation.npz", x=x[:30], y=y[:30])
+    np.savez(tmp_path / "test.npz", x=x[30:], y=y[30:])
+    result = small_run.evaluated(tmp_path)
+    for found in result.methods.values():
+        accuracy = found.sets["test"].figures["accuracy"].value
+        confidence = found.bounds["constant"]["confidence"].value
+        low = metrics.constant_pll(accuracy, confidence, small_run.CLASSES)
+        high = metrics.optimum_pll(accuracy, small_run.CLASSES)
+        assert found.bounds["constant"]["pll"].value == pytest.approx(low)
+        assert found.bounds["optimum"]["pll"].value == pytest.approx(high)
+        pll = found.sets["test"].figures["pll"].value
+        assert found.normalized["pll"].value == pytest.approx(100 * (pll - low) / (high - low))
+    assert summary(result_file.read(result.path)) == summary(result)
+
+
+# ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(folder: Path, kind: type[BnuqError], said: str, **options) -> None:
+    with pytest.raises(kind, match=said):
+        small.evaluated(folder, **options)
+    assert not (folder / "model.bnuq.h5").exists()
+
+
+def test_targets_that_are_not_finite_are_refused(folder: Path) -> None:
+    rewritten(folder, "test", lambda x, y: (x, np.where(np.arange(len(y))[:, None] == 4, np.nan, y)))
+    refused(folder, DataError, r"test.npz: y holds NaN or infinity, first in row 4")
+
+
+def test_targets_of_another_width_are_refused(folder: Path) -> None:
+    rewritten(folder, "test", lambda x, y: (x, np.repeat(y, 2, axis=1)))
+    refused(folder, DataError, r"1 outputs and the targets of test.npz have shape \(60, 2\)")
+    small.write(folder)
+    rewritten(folder, "validation", lambda x, y: (x, np.repeat(y, 2, axis=1)))
+    refused(folder, DataError, r"targets of 'validation' have shape \(40, 2\); expected \(40, 1\)")
+
+
+def test_validation_points_without_targets_are_refused(folder: Path) -> None:
+    np.savez(folder / "validation.npz", x=arrays(folder, "validation")[0])
+    refused(folder, DataError, "validation set validation.npz has no targets")
+
+
+def test_statistics_of_the_reference_need_one(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(without="train ="))
+    refused(folder, RequestError, 'data.normalize is "train", which takes mean and std of the reference')
+    np.savez(folder / "train.npz", x=arrays(folder, "train")[0])
+    (folder / "run.toml").write_text(small.RUN)
+    refused(folder, RequestError, 'data.normalize_targets is "train".*no reference with targets')
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("{ mean = [1.0], std = [0.0] }", r"normalize_targets.std is \[0.0\]; expected positive numbers"),
+        ("{ mean = [1.0, 2.0], std = [1.0] }", "normalize_targets.mean is .*; expected 1 finite number"),
+    ],
+)
+def test_statistics_that_do_not_fit_are_refused(folder: Path, wrong: str, said: str) -> None:
+    (folder / "run.toml").write_text(text(instead={"normalize_targets": f"normalize_targets = {wrong}"}))
+    refused(folder, RequestError, said)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("tau = 0", "scoring.tau is 0; expected a number above 0"),
+        ('pll = "mean"', 'scoring.pll is "mean"; expected one of mixture, moment, moment_full'),
+        ("tau_range = [5.0, 1.0]", r"scoring.tau_range is \[5.0, 1.0\]; expected the lower end first"),
+    ],
+)
+def test_wrong_keys_of_scoring_are_told(folder: Path, section: str, said: str) -> None:
+    (folder / "run.toml").write_text(f"{small.RUN}\n[scoring]\n{section}\n")
+    refused(folder, RequestError, said)
+
+
+def test_constant_inputs_and_repeated_rows_are_evaluated(folder: Path) -> None:
+    for name in NAMES:
+        rewritten(folder, name, lambda x, y: (np.r_[x, x] * [1, 1, 0] + [0, 0, 7], np.r_[y, y]))
+    result = small.evaluated(folder)
+    assert result.sets["test"].n == 2 * small.TEST
+    assert all(np.isfinite(figure.value) for figure in result.methods["mcbn"].sets["test"].figures.values())
+
+
+def test_a_constant_target_is_divided_by_one_and_evaluated(folder: Path) -> None:
+    for name in NAMES:
+        rewritten(folder, name, lambda x, y: (x, np.full_like(y, 5.0)))
+    found = small.evaluated(folder).methods["mcbn"].sets["test"]
+    assert found.figures["rmse"].value == pytest.approx(np.sqrt(np.mean((found.predicted - 5) ** 2)))
+
+
+def test_two_points_have_figures_and_no_error_is_claimed_for_one(folder: Path) -> None:
+    rewritten(folder, "validation", lambda x, y: (x[:2], y[:2]))
+    rewritten(folder, "test", lambda x, y: (x[:2], y[:2]))
+    result = small.evaluated(folder)
+    assert np.isfinite(result.methods["mcbn"].sets["test"].figures["crps"].value)
+    rewritten(folder, "test", lambda x, y: (x[:1], y[:1]))
+    one = small.evaluated(folder)
+    assert one.methods["mcbn"].sets["test"].figures["crps"].se is None
+    assert "too-few-points" in {caution.code for caution in one.cautions}
+
+
+def test_passes_that_agree_are_an_error(folder: Path) -> None:
+    rewritten(folder, "train", lambda x, y: (np.repeat(x[:1], len(x), 0), y))
+    (folder / "run.toml").write_text(text(without="normalize ="))
+    refused(folder, SamplingError, "the passes of mcbn do not differ", methods=("mcbn",))

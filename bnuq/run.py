@@ -107,7 +107,7 @@ class SamplingSection(Section, frozen=True):
 
 
 class ScoringSection(Section, frozen=True):
-    """[scoring]: how a regression is scored. `tau`, where given, is not fitted; `tau_range` is where it is looked for."""
+    """[scoring]: how a regression is scored. A `tau` that is given is not fitted; else it is sought in `tau_range`."""
 
     pll: Likelihood = "mixture"
     crps: Crps = "gaussian"
@@ -152,6 +152,9 @@ class Record(RunFile, frozen=True):
     """A run as a result file holds it."""
 
     options: KeptOptions = KeptOptions()
+
+
+DEFAULT_SCORING = ScoringSection()
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ class Run:
     layers: str | tuple[str, ...] = "all"
     seed: int = 0
     mutual_information: Estimator = "plug-in"
-    scoring: ScoringSection = ScoringSection()
+    scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
     precision: Precision = "float32"
     chunk_size: int | None = None

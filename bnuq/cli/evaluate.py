@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -13,7 +15,20 @@ from bnuq.errors import RequestError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.records import Estimator
-from bnuq.run import Options, Precision, Run, Samples, resolve, resolve_again
+from bnuq.run import (
+    Criterion,
+    Crps,
+    Likelihood,
+    Options,
+    Precision,
+    Run,
+    Runs,
+    Samples,
+    resolve,
+    resolve_again,
+    resolve_all,
+    resolve_all_again,
+)
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
 
@@ -74,6 +89,39 @@ def command(
             metavar="NAME",
         ),
     ] = None,
+    pll: Annotated[
+        str | None,
+        typer.Option(
+            help="Regression: PLL of the mixture of draws, or of a Gaussian with its moments: mixture, moment or "
+            "moment_full (with the covariance of the outputs).",
+            show_default="mixture",
+            metavar="NAME",
+        ),
+    ] = None,
+    crps: Annotated[
+        str | None,
+        typer.Option(
+            help="Regression: CRPS of the Gaussian with the draws' moments, of their mixture, or of the bare draws: "
+            "gaussian, mixture, ensemble or fair (ensemble without its bias).",
+            show_default="gaussian",
+            metavar="NAME",
+        ),
+    ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="Regression: what τ and the constant baseline are the best by, on validation points: crps or pll.",
+            show_default="crps",
+            metavar="NAME",
+        ),
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Regression: the precision τ of the observations, 1 / (noise sd)², where it is known.",
+            show_default="fitted to the validation points",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
     precision: Annotated[
         str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
@@ -113,9 +161,13 @@ def command(
         batch_size=batch_size,
         layers=_listed(layers),
         seed=seed,
-        mutual_information=_estimator(mutual_information),
+        mutual_information=_chosen("mutual-information", mutual_information, Estimator),
+        pll=_chosen("pll", pll, Likelihood),
+        crps=_chosen("crps", crps, Crps),
+        fit=_chosen("fit", fit, Criterion),
+        tau=_positive("tau", tau),
         device=device,
-        precision=_precision(precision),
+        precision=_chosen("precision", precision, Precision),
         chunk_size=chunk_size,
         limit=limit,
         out=out,
@@ -124,26 +176,46 @@ def command(
         trust_pickle=trust_pickle,
         trust_code=trust_code,
     )
-    run = _run(model, again, options)
-
     from bnuq.cli.progress import bars
-    from bnuq.evaluate import evaluate
     from bnuq.progress import silent
 
-    result = evaluate(run, progress=silent if quiet else bars)
-    refused = strict and bool(result.cautions)
-    if as_json:
+    progress = silent if quiet else bars
+    if (runs := _runs(model, again, options)) is not None:
+        from bnuq.report.several import print_several
+        from bnuq.results import several
+        from bnuq.several import evaluate_several
+
+        result = evaluate_several(runs, progress=progress)
+        told, shown = partial(several.summary, result), partial(print_several, result)
+    else:
+        run = _run(model, again, options)
+        from bnuq.evaluate import evaluate
+        from bnuq.report.terminal import print_report
         from bnuq.results.summary import summary
 
+        result = evaluate(run, progress=progress)
+        told, shown = partial(summary, result), partial(print_report, result)
+    refused = strict and bool(result.cautions)
+    if as_json:
         if not refused:
-            typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
+            typer.echo(json.dumps(told(), allow_nan=False, indent=2))
     elif not quiet:
-        from bnuq.report.terminal import print_report
-
-        print_report(result, sys.stdout)
+        shown(sys.stdout)
     if refused:
         codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
         raise RequestError(f"--strict: there were warnings ({codes}); {result.path} was written and tells them.")
+
+
+def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:
+    """The runs of a run file with [runs], or of the aggregate of such; None where one run is asked for."""
+    if again is None:
+        return resolve_all(model, options, folder=Path.cwd())
+    from bnuq.results import several
+
+    if model is not None or not several.is_several(again):
+        return None
+    kept = [(run.split, run.seed, dict(run.record)) for run in several.read(again).runs]
+    return resolve_all_again(kept, again.resolve(), options, folder=Path.cwd())
 
 
 def _run(model: str | None, again: Path | None, options: Options) -> Run:
@@ -181,13 +253,15 @@ def _samples(text: str | None) -> Samples | None:
         raise RequestError(f'--samples is {text}; expected a whole number of at least 1, or "auto".') from None
 
 
-def _estimator(text: str | None) -> Estimator | None:
-    if text is None or text in ("plug-in", "corrected", "jackknife"):
+def _chosen(option: str, text: str | None, known: Any) -> Any:
+    """`text`, which must be one of the names of the Literal `known`."""
+    names = get_args(known)
+    if text is None or text in names:
         return text
-    raise RequestError(f"--mutual-information is {text}; expected plug-in, corrected or jackknife.")
+    raise RequestError(f"--{option} is {text}; expected {', '.join(names[:-1])} or {names[-1]}.")
 
 
-def _precision(text: str | None) -> Precision | None:
-    if text is None or text in ("float32", "tf32", "bfloat16", "float64"):
-        return text
-    raise RequestError(f"--precision is {text}; expected float32, tf32, bfloat16 or float64.")
+def _positive(option: str, value: float | None) -> float | None:
+    if value is None or 0 < value < math.inf:
+        return value
+    raise RequestError(f"--{option} is {value:g}; expected a number above 0.")

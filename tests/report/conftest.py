@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import small_regression
 import small_run
 
 from bnuq.results.result import Result
@@ -39,3 +41,53 @@ def deterministic(tmp_path_factory: pytest.TempPathFactory) -> Result:
     text = small_run.RUN.replace("[data]", "arch_args = { norm = false, rate = 0.0 }\n[data]")
     small_run.write(place, text=text.replace('ood = ["other.npz"]\n', ""), norm=False, rate=0.0)
     return small_run.evaluated(place)
+
+
+@pytest.fixture(scope="session")
+def validated(folder: Path) -> Result:
+    """A classification with validation points, and so with bounds."""
+    test = np.load(folder / "test.npz")
+    np.savez(folder / "held_out.npz", x=test["x"] + 0.1, y=test["y"])
+    return small_run.evaluated(folder, out=Path("validated.h5"), validation="held_out.npz", methods=("mcbn", "mcdo"))
+
+
+@pytest.fixture(scope="session")
+def regression_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("regression")
+    small_regression.write(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def regression(regression_folder: Path) -> Result:
+    """A regression with all methods, validation points and an OOD set."""
+    return small_regression.evaluated(regression_folder, out=Path("regression.h5"))
+
+
+@pytest.fixture(scope="session")
+def given_tau(regression_folder: Path) -> Result:
+    """τ is given and there are no validation points: scores, but no constant baseline."""
+    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
+    (regression_folder / "run.toml").write_text(text)
+    result = small_regression.evaluated(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
+    (regression_folder / "run.toml").write_text(small_regression.RUN)
+    return result
+
+
+@pytest.fixture(scope="session")
+def without_tau(regression_folder: Path) -> Result:
+    """Neither validation points nor τ."""
+    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
+    (regression_folder / "run.toml").write_text(text)
+    result = small_regression.evaluated(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
+    (regression_folder / "run.toml").write_text(small_regression.RUN)
+    return result
+
+
+@pytest.fixture(scope="session")
+def two_outputs(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A regression of two outputs."""
+    place = tmp_path_factory.mktemp("two_outputs")
+    text = small_regression.RUN.replace("task =", "arch_args = { outputs = 2 }\ntask =")
+    small_regression.write(place, text=text, outputs=2)
+    return small_regression.evaluated(place, methods=("mcdo",))

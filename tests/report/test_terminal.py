@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bnuq.records import Caution, Figure
+from bnuq.report.parts import sparkline
 from bnuq.report.plain import printable
-from bnuq.report.terminal import print_report, sparkline
+from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
 from bnuq.results.result import ReferenceCheck, Result
 
@@ -36,7 +37,8 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-RESULTS = ["four_methods", "two_sets", "deterministic"]
+CLASSIFICATIONS = ["four_methods", "two_sets", "deterministic", "validated"]
+RESULTS = [*CLASSIFICATIONS, "regression", "given_tau", "without_tau", "two_outputs"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -50,7 +52,7 @@ def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, widt
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", CLASSIFICATIONS)
 def test_every_figure_is_shown_whole_at_every_width(request, name, width):
     result = request.getfixturevalue(name)
     report = drawn(result, width=width)
@@ -114,15 +116,17 @@ def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colour(four_methods, mo
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_an_encoding_without_our_signs_gets_ascii(four_methods, encoding):
-    report = drawn(four_methods, encoding=encoding)
+@pytest.mark.parametrize("name", ["four_methods", "validated", "regression", "without_tau"])
+def test_an_encoding_without_our_signs_gets_ascii(request, name, encoding):
+    report = drawn(request.getfixturevalue(name), encoding=encoding)
     assert report.isascii()
     assert "+/-" in report and "?" not in report
 
 
-def test_the_file_gives_the_same_report(four_methods, two_sets, deterministic):
-    for result in (four_methods, two_sets, deterministic):
-        assert drawn(result_file.read(result.path)) == drawn(result)
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_file_gives_the_same_report(request, name):
+    result = request.getfixturevalue(name)
+    assert drawn(result_file.read(result.path)) == drawn(result)
 
 
 def test_a_path_is_whole_on_a_line_of_its_own_where_it_does_not_fit(four_methods):
@@ -236,6 +240,17 @@ def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic
     assert "Only the network as it is was evaluated" in report
     assert "mcbn was left out: the network has no BatchNorm layer" in report
     assert "AUROC" not in report and "passes" not in report
+
+
+def test_a_classification_shows_its_bounds_only_where_there_are_validation_points(validated, four_methods):
+    report, bounds = drawn(validated), validated.methods["mcbn"].bounds
+    constant, optimum = (bounds[bound]["pll"].value for bound in ("constant", "optimum"))
+    own, share = validated.methods["mcbn"].sets["test"].figures["pll"].value, validated.methods["mcbn"].normalized
+    cells = [f"{constant:.4f}", f"{own:.4f}", f"{optimum:.4f}", f"{share['pll'].value:.1f} %"]
+    row = r" +".join(re.escape(cell.replace("-", "−")) for cell in cells)
+    assert re.search(rf"^ mcbn +{row}", report, flags=re.MULTILINE)
+    assert "Normalised: 0 % is the constant, 100 % the optimum" in one_line(report)
+    assert "constant" not in drawn(replace(four_methods, notes=()))
 
 
 def test_long_names_of_sets_are_never_cut(two_sets):

@@ -1,0 +1,116 @@
+"""What is told of a classification: in words, in tables, and what the words in them mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int64
+
+from bnuq.metrics import METRICS, standard_error
+from bnuq.report import ood
+from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
+from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
+from bnuq.results.result import MethodResult, Result
+from bnuq.run import DETERMINISTIC
+
+CONVERGING = ("pll",)
+_ORDER = (
+    "accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy", "expected_entropy",
+    "variation_ratio", "max_probability", "aurc",
+)  # fmt: skip
+
+
+def in_words(result: Result) -> Iterator[str]:
+    """What the test set says: of the network as it is, and of every method beside it."""
+    plain = result.methods[DETERMINISTIC]
+    accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
+    yield f"The network as it is: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
+    for name, method in result.methods.items():
+        if name != DETERMINISTIC:
+            yield _likelihood_in_words(name, method, plain, group=result.sets["test"].group)
+
+
+def _likelihood_in_words(
+    name: str, method: MethodResult, plain: MethodResult, *, group: Int64[np.ndarray, " point"] | None
+) -> str:
+    test, alone = method.sets["test"], plain.sets["test"]
+    ours, theirs = test.figures["pll"], alone.figures["pll"]
+    change = ours.value - theirs.value
+    paired = standard_error(test.points["pll"] - alone.points["pll"], group=group)
+    figures = f"PLL {number(theirs.value)} → {number(ours.value)} nats"
+    ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
+    if ours.se is None or ours.mc_se is None or not math.isfinite(change):
+        return f"{name}: {figures}; {ece}; too few points or passes to say whether that is a difference."
+    error = math.hypot(paired, ours.mc_se)
+    verdict = "explains the labels better than the network as it is" if change > 0 else "explains the labels worse"
+    if abs(change) < 2 * error:
+        verdict = "explains the labels about as well as the network as it is"
+    return f"{name} {verdict}: {figures} ({signed(change)} ± {error:.4f}); {ece}."
+
+
+def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """The figures of the test set, and where its likelihood lies between its bounds."""
+    known = {name for method in result.methods.values() for name in method.sets["test"].figures}
+    rows = tuple(
+        (
+            f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
+            tuple(with_error(found.sets["test"].figures.get(name)) for found in result.methods.values()),
+        )
+        for name in _ORDER
+        if name in known
+    )
+    yield Table(tuple(result.methods), rows, stacks=True)
+    bounded = {name: method for name, method in result.methods.items() if method.bounds}
+    if bounded:
+        yield from (GAP, title("PLL between a constant confidence and the best one a point"))
+        yield Table(
+            ("constant", "method", "optimum", "normalised"),
+            tuple(_bounded(name, method) for name, method in bounded.items()),
+            stacks=True,
+        )
+
+
+def _bounded(name: str, method: MethodResult) -> Row:
+    constant, optimum = (method.bounds[bound]["pll"] for bound in ("constant", "optimum"))
+    own = method.sets["test"].figures["pll"]
+    return name, (
+        *(Cell(number(figure.value)) for figure in (constant, own, optimum)),
+        share_with_error(method.normalized.get("pll")),
+    )
+
+
+def ood_tables(result: Result, name: str) -> Iterator[Part]:
+    """What an OOD set has beside its scores."""
+    rows = tuple(
+        (method, tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
+        for method, found in result.methods.items()
+        if "mutual_information" in found.sets[name].figures
+    )
+    if rows:
+        yield from (GAP, Table(("mean MI here", "on the test set"), rows, stacks=True))
+
+
+_ESTIMATORS = {
+    "corrected": ("MI is corrected for finitely many passes, by T/(T−1).",),
+    "jackknife": ("MI is corrected for finitely many passes, by the jackknife; that of a point may be below 0.",),
+}
+
+
+def legend(result: Result) -> Iterator[str]:
+    yield (
+        "PLL: log probability given to the true label, in nats, as are MI and entropies. ECE: gap between stated "
+        "confidence and accuracy. AURC: mean error rate when the points of largest predictive entropy are left to "
+        "somebody else."
+    )
+    if any(method.bounds for method in result.methods.values()):
+        yield (
+            "Constant: the same classes, all stated with the confidence that fits the validation points best. Optimum: "
+            "the same classes, certain where right and a guess where wrong. Normalised: 0 % is the constant, 100 % the "
+            "optimum; below 0 is worse than a constant."
+        )
+    if len(result.methods) > 1:
+        yield "Mutual information (MI): how far the passes disagree, which is what the network does not know."
+        yield from _ESTIMATORS.get(str(result.sampling.get("mutual_information")), ())
+    yield from ood.legend(result)

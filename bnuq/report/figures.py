@@ -1,0 +1,259 @@
+"""Which pictures a result has, drawn from what its file holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.metrics import METRICS, SCORES
+from bnuq.report import drawing, ood
+from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
+from bnuq.report.numbers import NAMES, number
+from bnuq.results.result import MethodResult, Result
+from bnuq.run import DETERMINISTIC
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
+_DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
+_BINS = (12, 40)  # fewest and most of a histogram
+_CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
+_UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
+
+Drawn = Callable[[Path], None]
+
+
+def draw_figures(result: Result, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
+    """Draw every picture that `result` has into `folder`, which is made where it is missing; their paths, in order.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
+    drawing.check()
+    drawing.make_folder(folder)
+    paths = []
+    for parts, draw in _pictures(result):
+        path = folder / file_name(*parts, kind=kind)
+        draw(path)
+        paths.append(path)
+    return tuple(paths)
+
+
+def _pictures(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
+    regression = result.model.get("task") == "regression"
+    if regression:
+        for name, method in result.methods.items():
+            curve = method.uncertainty_error
+            if len(curve.get("sigma", ())) > 1 and np.ptp(curve["sigma"]) > 0:
+                yield ("uncertainty_error", name), partial(_uncertainty_error, result, name)
+        calibrated = {name: method for name, method in result.methods.items() if "level" in method.calibration}
+        if calibrated:
+            yield ("interval_calibration",), partial(_interval_calibration, result, calibrated)
+    else:
+        yield ("reliability",), partial(_reliability, result)
+    ranked = {name: method for name, method in result.methods.items() if len(method.risk.get("risk", ())) > 1}
+    if ranked:
+        yield ("risk_coverage",), partial(_risk_coverage, result, ranked)
+    metrics = [
+        metric
+        for metric in _CONVERGING["regression" if regression else "classification"]
+        if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
+    ]
+    if metrics:
+        yield ("convergence",), partial(_convergence, result, metrics)
+    for name in ood.names(result):
+        yield ("ood", name), partial(_told_apart, result, name)
+
+
+def _about(result: Result, *, sampled: bool = True) -> str:
+    model, test = Path(str(result.model["path"])).name, result.sets["test"]
+    passes = f", {result.sampling['samples']} passes" if sampled and len(result.methods) > 1 else ""
+    return f"{model}, test set, {test.n} points{passes}"
+
+
+def _lines(result: Result) -> dict[str, Line]:
+    return drawing.lines_of(list(result.methods))
+
+
+def _label(metric: str, title: str | None = None) -> str:
+    unit = METRICS[metric].unit
+    return (title or NAMES[metric][0]) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
+
+
+# ── regression ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _uncertainty_error(result: Result, name: str, path: Path) -> None:
+    """Teye, Azizpour & Smith 2018, Fig. 2: points by predicted σ, what it lets expect, and how large the errors are."""
+    method = result.methods[name]
+    curve = method.uncertainty_error
+    rank, sigma = 1 + curve["rank"], curve["sigma"]
+    single = result.model.get("outputs") == 1
+    fitted = "tau" in method.sets["test"].figures
+    half, most = (f"{share} % of errors expected" if single and fitted else f"{factor} σ" for share, factor in
+                  ((50, "0.67"), (95, "1.96")))  # fmt: skip
+    about = _about(result) + ("" if fitted else "; σ of the draws alone, without observation noise")
+    with picture(path, title=f"Uncertainty and error, {name}", about=about, size=(PANEL[0], 4.4)) as [axes]:
+        axes.grid(visible=False)
+        axes.fill_between(rank, 0, _MOST * sigma, color=_LIGHT, linewidth=0, label=most)
+        axes.fill_between(rank, 0, _HALF * sigma, color=_DARK, linewidth=0, label=half)
+        size = 14 if len(rank) <= 300 else 5
+        axes.scatter(rank, curve["error"], s=size, color=GREY, alpha=0.7, linewidths=0, label="|error| of a point")
+        axes.plot(rank, curve["running_error"], color="#D55E00", label="running mean of |error|")
+        constant = method.bounds.get("constant", {}).get("sigma")
+        if constant is not None:
+            axes.axhline(constant.value, color=INK, linestyle="--", linewidth=1.2, label="constant σ")
+        axes.set_xlim(rank[0] - 0.5, rank[-1] + 0.5)
+        axes.set_ylim(0, 1.05 * float(max(curve["error"].max(), min(_MOST * sigma.max(), 2 * curve["error"].max()))))
+        axes.set_xlabel("test point, in the order of its predicted σ")
+        axes.set_ylabel("|error| (target unit)" if single else "|error|, rms of the outputs (target unit)")
+        _legend_below(axes, columns=3)
+
+
+def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult], path: Path) -> None:
+    lines = _lines(result)
+    test = result.sets["test"]
+    points = test.n if test.group is None else len(np.unique(test.group))
+    with picture(path, title="Calibration of intervals", about=_about(result), size=(5.2, 4.8)) as [axes]:
+        level = np.linspace(0, 1, 101)
+        chance = _MOST * np.sqrt(level * (1 - level) / points)
+        axes.fill_between(
+            level, level - chance, level + chance, color=PALE, linewidth=0, label=f"95 % by chance, {points} points"
+        )
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        for name, method in calibrated.items():
+            curve = method.calibration
+            axes.plot(curve["level"], curve["coverage"], **lines[name].plotted, label=name)
+        _unit_square(axes)
+        axes.set_xlabel("central interval, stated probability")
+        axes.set_ylabel("share of the targets inside")
+        axes.legend(loc="upper left")
+
+
+# ── classification ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reliability(result: Result, path: Path) -> None:
+    lines = _lines(result)
+    enough = int(np.clip(result.sets["test"].n / 100, 2, 10))  # points of a bin whose accuracy says something
+    about = f"{_about(result)}; hollow: bins of fewer than {enough}"
+    with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        for name, method in result.methods.items():
+            curve = method.calibration
+            ece = method.sets["test"].figures["ece"].value
+            many, few = curve["count"] >= enough, (curve["count"] > 0) & (curve["count"] < enough)
+            x, y = curve["confidence"], curve["accuracy"]
+            axes.plot(x[many], y[many], **lines[name].plotted, label=f"{name}, ECE {100 * ece:.1f} %")
+            if few.any():
+                hollow = {**lines[name].plotted, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
+                axes.plot(x[few], y[few], **hollow, alpha=0.6)
+            edges = np.linspace(0, 1, len(curve["count"]) + 1)
+            share = curve["count"] / max(1, curve["count"].sum())
+            below.stairs(100 * share, edges, color=lines[name].colour, linestyle=lines[name].dashes, linewidth=1.4)
+        _unit_square(axes)
+        axes.set_ylabel("accuracy")
+        axes.legend(loc="lower right")
+        below.set_xlim(0, 1)
+        below.set_xlabel("stated confidence")
+        below.set_ylabel("points (%)")
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
+    lines = _lines(result)
+    regression = result.model.get("task") == "regression"
+    order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
+    with picture(path, title="Error of the most certain points", about=_about(result)) as [axes]:
+        for name, method in ranked.items():
+            line = lines[name]
+            curve = method.risk
+            axes.plot(curve["coverage"], curve["risk"], color=line.colour, linestyle=line.dashes, label=name)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(f"share of the test points kept, least {order} first")
+        axes.set_ylabel(risk)
+        axes.legend(loc="best")
+
+
+def _convergence(result: Result, metrics: list[str], path: Path) -> None:
+    """What more passes would change: figures of the first 1, 2, 4, … draws, and of the network as it is."""
+    lines = _lines(result)
+    with picture(
+        path, title="Figures of the first passes", about=_about(result, sampled=False), columns=len(metrics),
+        size=(4.2, 3.6),
+    ) as panels:  # fmt: skip
+        for metric, axes in zip(metrics, panels, strict=True):
+            for name, method in result.methods.items():
+                values = method.convergence.get(metric)
+                plain = method.sets["test"].figures.get(metric)
+                if values is not None and np.isfinite(values).all():
+                    axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
+                elif name == DETERMINISTIC and plain is not None and math.isfinite(plain.value):
+                    axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+            axes.set_xlabel("passes")
+            axes.set_ylabel(_label(metric))
+        panels[0].legend(loc="best")
+
+
+def _told_apart(result: Result, name: str, path: Path) -> None:
+    """The score of largest AUROC, on the test set and on the OOD set."""
+    auroc, method, score = max(
+        (
+            (figures["auroc"].value, method, score)
+            for method, one in result.methods.items()
+            for score, figures in one.ood[name].items()
+        ),
+        key=lambda row: row[0],
+    )
+    values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
+    about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
+    about += f"test and {len(values[name])} other points"
+    of = "the network as it is" if method == DETERMINISTIC else method
+    words = SCORES[score].title.partition(" (")[0]
+    with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
+        edges, logarithmic = _edges(np.concatenate(list(values.values())))
+        looks = {"test": ("#0072B2", "test set"), name: ("#D55E00", short(name))}
+        for one, (colour, label) in looks.items():
+            share = np.histogram(np.clip(values[one], edges[0], edges[-1]), edges)[0] / len(values[one])
+            axes.stairs(100 * share, edges, fill=True, color=colour, alpha=0.35)
+            axes.stairs(100 * share, edges, color=colour, linewidth=1.4, label=label)
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(_label(score, words) if score in METRICS else words)
+        axes.set_ylabel("points of the set (%)")
+        axes.legend(loc="best")
+
+
+def _edges(values: Float[np.ndarray, " point"]) -> tuple[Float[np.ndarray, " edge"], bool]:
+    """Edges of bins, and whether they are spaced by factors: where most points would share the first bin otherwise."""
+    low, high = float(values.min()), float(values.max())
+    if not high > low:
+        return np.array([low - 0.5, low + 0.5]), False
+    bins = int(np.clip(2 * math.sqrt(len(values)), *_BINS))
+    positive = values[values > 0]
+    least = float(np.quantile(positive, 0.005)) if len(positive) > 0.98 * len(values) else math.inf
+    if high > 100 * least and float(np.median(values)) < low + (high - low) / 20:
+        return np.geomspace(least, high, bins + 1), True
+    return np.linspace(low, high, bins + 1), False
+
+
+def _unit_square(axes: Axes) -> None:
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.02, 1.02)
+
+
+def _legend_below(axes: Axes, *, columns: int) -> None:
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns, columnspacing=1.4)

@@ -1,0 +1,100 @@
+"""How a report writes numbers, with their errors, and names them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from bnuq.records import Direction, Figure
+from bnuq.report.parts import Cell
+
+NAMES = {  # as shown, and where there is little room
+    "accuracy": ("accuracy", "accuracy"),
+    "pll": ("PLL", "PLL"),
+    "brier": ("Brier score", "Brier score"),
+    "ece": ("ECE", "ECE"),
+    "mutual_information": ("mutual information", "mutual info."),
+    "predictive_entropy": ("predictive entropy", "pred. entropy"),
+    "expected_entropy": ("expected entropy", "exp. entropy"),
+    "variation_ratio": ("variation ratio", "var. ratio"),
+    "max_probability": ("max. probability", "max. prob."),
+    "aurc": ("AURC", "AURC"),
+    "least_confidence": ("least confidence", "least conf."),
+    "rmse": ("RMSE", "RMSE"),
+    "mae": ("MAE", "MAE"),
+    "crps": ("CRPS", "CRPS"),
+    "coverage50": ("coverage of 50 %", "cover. 50 %"),
+    "coverage95": ("coverage of 95 %", "cover. 95 %"),
+    "spearman": ("rank corr. ρ(σ, |e|)", "ρ(σ, |e|)"),
+    "variance": ("variance of draws", "var. of draws"),
+    "tau": ("precision τ", "precision τ"),
+}
+ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """With so many decimals; by a power of ten where they would not show it."""
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return str(value).replace("-", "−").replace("nan", "–")
+    small = 0 < abs(value) < 10.0**-digits / 2
+    text = f"{value:.1e}" if small else f"{value:.{digits}f}" if abs(value) < 1e9 else f"{value:.4e}"
+    return text.replace("-", "−")
+
+
+def decimals(values: Iterable[float | None]) -> int:
+    """How many decimals show five digits of the largest of the values, whatever unit they have; from 0 to 9."""
+    sizes = [abs(value) for value in values if value is not None and math.isfinite(value) and value != 0]
+    return min(9, max(0, 4 - math.floor(math.log10(max(sizes))))) if sizes else 4
+
+
+def signed(value: float, digits: int = 4) -> str:
+    return ("+" if value >= 0 else "") + number(value, digits)
+
+
+def share(value: float) -> str:
+    """Percents, as the number before the sign."""
+    return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else number(value)
+
+
+def share_with_error(figure: Figure | None) -> Cell:
+    """Percents in a table; a dash where there are none."""
+    if figure is None or math.isnan(figure.value):
+        return Cell("–")
+    error = total(figure)
+    return Cell(f"{share(figure.value)} %", "" if error is None else f"±{share(error)}")
+
+
+def percent(figure: Figure) -> str:
+    error = total(figure)
+    return f"{100 * figure.value:.2f} %" + (f" ± {100 * error:.2f}" if error is not None else "")
+
+
+def total(figure: Figure) -> float | None:
+    """Over points and draws together; None where that over points is unknown: the other alone would mislead."""
+    return None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
+
+
+def with_error(figure: Figure | None, digits: int = 4) -> Cell:
+    """A figure in a table; a dash where there is none."""
+    if figure is None:
+        return Cell("–")
+    error = total(figure)
+    if error is None or not math.isfinite(figure.value):
+        return Cell(number(figure.value, digits))
+    return Cell(number(figure.value, digits), f"±{number(error, digits)}")
+
+
+def named(metric: str, *, roomy: bool) -> str:
+    return NAMES[metric][0 if roomy else 1]
+
+
+def count(amount: int, what: str) -> str:
+    return f"{amount or 'no'} {what}{'' if amount == 1 else 's'}"
+
+
+def of_reference(reference: str) -> str:
+    """The file or the known name in a reference, without its folder and the name that was given to it."""
+    return Path(reference.rpartition("=")[2]).name

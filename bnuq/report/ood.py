@@ -1,0 +1,84 @@
+"""How well OOD sets are told apart from the test set, in words and in a table; the same for every task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bnuq.metrics import SCORES
+from bnuq.records import Figure
+from bnuq.report.numbers import named, number
+from bnuq.report.parts import Cell, Row, Table
+from bnuq.results.result import Result
+from bnuq.run import DETERMINISTIC
+
+_COLUMNS = {
+    "aupr_out": "AUPR-out",
+    "aupr_in": "AUPR-in",
+    "fpr95": "FPR95",
+    "fpr95_id_positive": "FPR95*",
+}
+
+
+def names(result: Result) -> list[str]:
+    """The OOD sets that some method has a score for."""
+    sets = (name for name, one in result.sets.items() if one.kind == "ood")
+    return [name for name in sets if any(method.ood.get(name) for method in result.methods.values())]
+
+
+def in_words(result: Result, name: str) -> str:
+    """What the best of all scores says of one set, beside the best of the network as it is."""
+    ranked = [
+        (method, score, figures["auroc"])
+        for method, one in result.methods.items()
+        for score, figures in one.ood[name].items()
+    ]
+    method, score, best = max(ranked, key=lambda row: row[2].value)
+    of = "the network as it is" if method == DETERMINISTIC else method
+    interval = "" if best.low is None else f" ({number(best.low, 2)}–{number(best.high, 2)})"
+    text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} by the {_words(score)} of {of}"
+    if len(ranked) > 1:
+        text += f", the best of {len(ranked)} scores"
+    plain = [row for row in ranked if row[0] == DETERMINISTIC]
+    if method == DETERMINISTIC or not plain:
+        return f"{text}."
+    _, score, best = max(plain, key=lambda row: row[2].value)
+    return f"{text}; {number(best.value, 3)} by the {_words(score)} of the network as it is."
+
+
+def _told_apart(auroc: Figure) -> str:
+    if auroc.low is None or auroc.high is None:
+        return "cannot be judged from so few points"
+    if auroc.high < 0.5:
+        return "is taken for more familiar than the test set"
+    if auroc.low <= 0.5:
+        return "is not told apart from the test set"
+    if auroc.value >= 0.9:
+        return "is told apart well from the test set"
+    return "is partly told apart from the test set" if auroc.value >= 0.7 else "is hardly told apart from the test set"
+
+
+def _words(score: str) -> str:
+    return SCORES[score].title.partition(" (")[0].lower()
+
+
+def table(result: Result, name: str, *, roomy: bool) -> Table:
+    """Every score of every method that has one."""
+    rows: list[Row] = []
+    for method, one in result.methods.items():
+        if one.ood[name]:
+            rows.append((method, ()))
+        for score, figures in one.ood[name].items():
+            auroc = figures["auroc"]
+            interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""
+            others = (Cell(number(figures[key].value)) for key in _COLUMNS)
+            rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
+    return Table(("AUROC", "95 % interval", *_COLUMNS.values()), tuple(rows))
+
+
+def legend(result: Result) -> Iterator[str]:
+    if names(result):
+        yield (
+            "AUROC: chance that a point of the OOD set looks more uncertain than one of the test set; 0.5 is a guess. "
+            "FPR95: share of test points taken for OOD when 95 % of OOD points are found; FPR95*: the other way round. "
+            "AUPR-out: precision over recall for OOD points, AUPR-in: for test points."
+        )

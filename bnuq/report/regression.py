@@ -1,0 +1,354 @@
+"""What is told of a regression: in words, in tables, in small drawings, and what the words in them mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.records import Figure
+from bnuq.report import ood
+from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
+from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
+from bnuq.results.result import MethodResult, Result
+from bnuq.run import DETERMINISTIC
+
+CONVERGING = ("crps", "pll")
+_ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
+_IN_TARGET_UNITS = ("rmse", "mae", "crps", "variance", "tau")
+_LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
+_GROUPS = 10  # of points by σ
+_MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
+
+
+# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def in_words(result: Result) -> Iterator[str]:
+    """What the test set says: of the network as it is, and of every method beside it."""
+    plain = result.methods[DETERMINISTIC]
+    rmse, mae = (_plain(plain.sets["test"].figures[name]) for name in ("rmse", "mae"))
+    yield f"The network as it is: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
+    sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
+    if "crps" not in plain.sets["test"].figures:
+        yield (
+            "Nothing tells the noise of the observations, τ: no validation points were named. So there is no PLL, CRPS "
+            f"or coverage{', and σ is that of the draws alone' if sampled else ''}."
+        )
+    for name, method in sampled.items():
+        yield from _scores_in_words(name, method, result)
+        yield _ranking_in_words(name, method, result)
+
+
+def _plain(figure: Figure) -> str:
+    digits, error = max(0, decimals([figure.value]) - 1), total(figure)
+    return number(figure.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
+
+
+def _constant_in_words(plain: MethodResult) -> str:
+    figures = plain.sets["test"].figures
+    if "tau" not in figures:
+        return ""
+    sd = _noise(figures["tau"].value)
+    return f"; with a constant σ of {number(sd, max(0, decimals([sd]) - 2))} {_coverage_in_words(figures, None)}"
+
+
+def _coverage_in_words(figures: Mapping[str, Figure], points: int | None) -> str:
+    """How much the 50 and 95 % intervals hold, and where `points` are told, what is wrong with that."""
+    held = {level: figures[f"coverage{level}"] for level in (50, 95)}
+    text = "its 50 and 95 % intervals hold " + " and ".join(f"{100 * f.value:.0f}" for f in held.values())
+    text += " % of the targets"
+    if points is None:
+        return text
+    wrong = []
+    for level, figure in held.items():
+        away = figure.value - level / 100
+        by_chance = math.sqrt(level / 100 * (1 - level / 100) / points)
+        if abs(away) > 2 * max(total(figure) or math.inf, by_chance):
+            wrong.append(f"too {'wide' if away > 0 else 'narrow'} at {level} %")
+    return text + (f" ({', '.join(wrong)})" if wrong else "")
+
+
+def _noise(tau: float) -> float:
+    return tau**-0.5 if tau > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A score against a baseline, as a gain: more is better. `error` is None where it cannot be told."""
+
+    metric: str
+    before: float
+    after: float
+    error: float | None
+    share: Figure | None
+
+    @property
+    def verdict(self) -> str:
+        gain = (self.after - self.before) * (-1 if METRICS[self.metric].direction == "lower" else 1)
+        assert self.error is not None
+        if abs(gain) < 2 * self.error or gain == 0:
+            return "about as well as"
+        return "better than" if gain > 0 else "worse than"
+
+    @property
+    def told(self) -> str:
+        """From what to what, by how much, and how far between constant and optimum that is."""
+        digits = 4 if self.metric == "pll" else max(0, decimals([self.before, self.after]) - 1)
+        unit = " nats" if self.metric == "pll" else ""
+        text = f"{named(self.metric, roomy=True)} {number(self.before, digits)} → {number(self.after, digits)}{unit}"
+        brackets = []
+        if self.error is not None:
+            brackets.append(f"{signed(self.after - self.before, digits)} ± {number(self.error, digits)}")
+        if self.share is not None and math.isfinite(self.share.value):
+            brackets.append(f"normalised {share(self.share.value)} %")
+        return text + (f" ({'; '.join(brackets)})" if brackets else "")
+
+
+def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterator[str]:
+    against = "a constant uncertainty around the same means"
+    if "constant" not in method.bounds:
+        against = "the network as it is with the same τ"
+    changes = [change for metric in ("crps", "pll") if (change := _change(metric, method, result))]
+    if not changes:
+        return
+    told = ", ".join(change.told for change in changes)
+    if any(change.error is None for change in changes):
+        yield f"{name} and {against}: {told}; too few points or passes to say whether that is a difference."
+        return
+    verdicts = [change.verdict for change in changes]
+    if len(set(verdicts)) == 1:
+        yield f"{name} explains the targets {verdicts[0]} {against}: {told}."
+    else:
+        yield f"{name} explains the targets {verdicts[0]} {against} by CRPS, {verdicts[1]} it by PLL: {told}."
+
+
+def _change(metric: str, method: MethodResult, result: Result) -> _Change | None:
+    """The score against that of the constant baseline, or where there is none, of the network as it is.
+
+    Its error is that of the paired difference, over points and over draws, which both sides share.
+    """
+    test, plain = method.sets["test"], result.methods[DETERMINISTIC].sets["test"]
+    if metric not in test.points:
+        return None
+    ours = test.figures[metric]
+    if "constant" in method.bounds:
+        theirs, baseline = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
+    else:
+        theirs, baseline = plain.figures[metric], plain.points.get(metric)
+    error = None
+    if baseline is not None and ours.se is not None and ours.mc_se is not None and math.isfinite(theirs.value):
+        paired = standard_error(test.points[metric] - baseline, group=result.sets["test"].group)
+        error = math.hypot(paired, _over_draws(ours, theirs))
+    told = error if error is not None and math.isfinite(error) else None
+    return _Change(metric, theirs.value, ours.value, told, method.normalized.get(metric))
+
+
+def _over_draws(ours: Figure, theirs: Figure) -> float:
+    if ours.jackknife is None:
+        return ours.mc_se or 0.0
+    return float(jackknife_error(ours.jackknife - (0.0 if theirs.jackknife is None else theirs.jackknife)))
+
+
+def _ranking_in_words(name: str, method: MethodResult, result: Result) -> str:
+    figures = method.sets["test"].figures
+    text = f"{name}: {_ranked(figures.get('spearman'))}"
+    if "coverage50" not in figures:
+        return f"{text}."
+    one = result.sets["test"]
+    points = one.n if one.group is None else len(np.unique(one.group))
+    return f"{text}; {_coverage_in_words(figures, points)}."
+
+
+def _ranked(figure: Figure | None) -> str:
+    if figure is None or math.isnan(figure.value):
+        return "σ is the same at every point"
+    value = f"rank correlation {number(figure.value, 2)}"
+    if figure.low is None or figure.high is None:
+        return f"σ and |error|: {value}, from too few points to judge"
+    value += f", {number(figure.low, 2)} to {number(figure.high, 2)}"
+    if figure.high < 0:
+        return f"σ is larger where the errors are smaller ({value})"
+    if figure.low <= 0:
+        return f"σ does not tell large errors from small ones ({value})"
+    how = "follows" if figure.value >= 0.5 else "partly follows" if figure.value >= 0.2 else "hardly follows"
+    return f"σ {how} the size of the errors ({value})"
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """The figures of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
+    yield Table(tuple(result.methods), tuple(_figure_rows(result, roomy=roomy)), stacks=True)
+    yield from _bounds(result)
+    yield from _intervals(result)
+    yield from _errors_by_sigma(result)
+
+
+def _figure_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
+    figures = {name: method.sets["test"].figures for name, method in result.methods.items()}
+    for name in _ORDER:
+        if any(name in of for of in figures.values()):
+            row = [of.get(name) for of in figures.values()]
+            digits = _digits(row) if name in _IN_TARGET_UNITS else 4
+            yield (
+                f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
+                tuple(with_error(figure, digits) for figure in row),
+            )
+    if any("tau" in of for of in figures.values()):
+        noise = [Figure(_noise(of["tau"].value)) if "tau" in of else None for of in figures.values()]
+        yield "  noise sd, 1/√τ", tuple(with_error(figure, _digits(noise)) for figure in noise)
+    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    if any(constant):
+        yield "  constant σ", tuple(with_error(figure, _digits(constant)) for figure in constant)
+
+
+def _digits(figures: list[Figure | None]) -> int:
+    return decimals(figure.value for figure in figures if figure is not None)
+
+
+def _bounds(result: Result) -> Iterator[Part]:
+    rows: list[Row] = []
+    bounded = {name: method for name, method in result.methods.items() if "constant" in method.bounds}
+    for metric in ("crps", "pll"):
+        told = {name: row for name, method in bounded.items() if (row := _bounded(metric, method))}
+        if told:
+            rows += [(named(metric, roomy=True), ()), *((f"  {name}", row) for name, row in told.items())]
+    if not rows:
+        return
+    yield from (GAP, title("Between a constant uncertainty and the best one a point"))
+    yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
+    if flags := tuple(flag for name, method in bounded.items() for flag in _flags(name, method)):
+        yield Items(flags)
+
+
+def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
+    own = method.sets["test"].figures.get(metric)
+    constant, optimum = (method.bounds[bound].get(metric) for bound in ("constant", "optimum"))
+    if own is None or constant is None or optimum is None:
+        return None
+    figures = (constant, own, optimum)
+    digits = 4 if metric == "pll" else decimals(figure.value for figure in figures)
+    return *(Cell(number(figure.value, digits)) for figure in figures), share_with_error(method.normalized.get(metric))
+
+
+def _flags(name: str, method: MethodResult) -> Iterator[str]:
+    """What a normalised score cannot say."""
+    if name == DETERMINISTIC:
+        return
+    exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
+    if exact:
+        text = f"{name}: PLL's optimum is infinite, {exact} {'point is' if exact == 1 else 'points are'} met exactly"
+        others = method.normalized.get("pll_without_exact")
+        yield text + (f"; normalised, that of the others is {share(others.value)} %." if others else ".")
+    over = [
+        metric
+        for metric, names in {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}.items()
+        if any(n in method.normalized and method.normalized[n].value > 100 for n in names)
+    ]
+    if over:
+        yield (
+            f"{name}: {' and '.join(over)} above 100 %: a mixture of draws can exceed the bound, which is of Gaussians."
+        )
+
+
+def _intervals(result: Result) -> Iterator[Part]:
+    found = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
+    rows = tuple(
+        (name, tuple(Cell(number(float(np.interp(level, curve["level"], curve["coverage"])))) for level in _LEVELS))
+        for name, curve in found.items()
+    )
+    if rows:
+        yield from (GAP, title("Share of the targets inside the central intervals"))
+        yield Table(tuple(f"of {100 * level:.0f} %" for level in _LEVELS), rows)
+
+
+def _errors_by_sigma(result: Result) -> Iterator[Part]:
+    """Small drawings of |error| over groups of points by σ, beside what σ lets expect."""
+    grouped = {
+        name: groups for name, method in result.methods.items() if (groups := _by_sigma(method, result)) is not None
+    }
+    if not grouped:
+        return
+    fitted = any("tau" in method.sets["test"].figures for method in result.methods.values())
+    number_of = len(next(iter(grouped.values()))[0])
+    high = max(float(values.max()) for groups in grouped.values() for values in groups)
+    digits = max(0, decimals([high]) - 2)
+    rows: list[Row] = []
+    for name, groups in grouped.items():
+        rows.append((name, ()))
+        for label, values in zip(("  mean |error|", "  0.8 σ"), groups, strict=True):
+            ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
+            rows.append((label, (Cell(sparkline(values, low=0.0, high=high), style="cyan"), Cell(ends))))
+    yield from (GAP, title(f"|error| in {number_of} groups of test points, from the least σ to the largest"))
+    yield Table(("", ""), tuple(rows))
+    of_what = "is the mean |error| of a Gaussian of this σ" if fitted else "of the draws alone: no τ"
+    yield Paragraph(f" Bars from 0 to {number(high, digits)}; 0.8 σ {of_what}.", "dim")
+
+
+def _by_sigma(
+    method: MethodResult, result: Result
+) -> tuple[Float[np.ndarray, " group"], Float[np.ndarray, " group"]] | None:
+    """Mean |error|, and √(2/π) times mean σ, of as many points each by ascending σ; None where σ has no order."""
+    test, targets = method.sets["test"], result.sets["test"].targets
+    curve = method.uncertainty_error.get("sigma", np.empty(0))
+    if test.sigma is None or targets is None or len(targets) < 2 * _GROUPS or not np.ptp(curve) > 0:
+        return None
+    order = np.argsort(np.sqrt((test.sigma**2).mean(-1)), kind="stable")
+    away, expected = np.abs(targets - test.predicted).mean(-1), _MEAN_OVER_SD * test.sigma.mean(-1)
+    groups = np.array_split(order, _GROUPS)
+    return np.array([away[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
+
+
+def ood_tables(result: Result, name: str) -> Iterator[Part]:  # noqa: ARG001 - as for a classification
+    """What an OOD set has beside its scores: nothing."""
+    return iter(())
+
+
+# ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LIKELIHOODS = {
+    "mixture": "the mixture of draws, each with the noise τ",
+    "moment": "the Gaussian with mean and variance of the draws and the noise τ",
+    "moment_full": "the Gaussian with mean and covariance of the draws and the noise τ",
+}
+_CRPS = {
+    "gaussian": "the Gaussian with mean and variance of the draws and the noise τ",
+    "mixture": "the mixture of draws, each with the noise τ",
+    "ensemble": "the draws alone, without noise",
+    "fair": "the draws alone, without noise, corrected for their number",
+}
+
+
+def legend(result: Result) -> Iterator[str]:
+    """Only of what is there."""
+    scoring = result.run.get("scoring") or {}
+    figures = {name for method in result.methods.values() for name in method.sets["test"].figures}
+    yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."
+    if "crps" in figures:
+        yield (
+            "CRPS: how far the stated distribution lies from the target, in its unit; |error| for one without spread. "
+            f"Here of {_CRPS[scoring.get('crps', 'gaussian')]}. PLL: log density given to the target, in nats, of "
+            f"{_LIKELIHOODS[scoring.get('pll', 'mixture')]}."
+        )
+    if "tau" in figures:
+        given = scoring.get("tau") is not None
+        source = "as given" if given else f"the best by {scoring.get('fit', 'crps').upper()} on the validation points"
+        yield (
+            f"τ: precision of the observations, {source}. σ² is the variance of the draws plus 1/τ. Half of the "
+            "targets should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
+        )
+    if any("constant" in method.bounds for method in result.methods.values()):
+        yield (
+            "Constant: one σ for all points, fitted to the validation points, around the method's own means. Optimum: "
+            "around these means the best σ for each point, which takes its target to know. Normalised: 0 % is the "
+            "constant, 100 % the optimum; below 0 is worse than a constant."
+        )
+    if len(result.methods) > 1:
+        yield "ρ(σ, |e|): whether errors are larger where σ is, by Spearman's rank correlation; 1 same order, 0 none."
+    yield from ood.legend(result)

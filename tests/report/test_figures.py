@@ -1,0 +1,260 @@
+"""The pictures of a result: those that it has, of what its file holds, the same bytes every time."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from PIL import Image
+
+from bnuq.errors import RequestError, ResultError
+from bnuq.report import drawing, figures
+from bnuq.report.figures import draw_figures
+from bnuq.results import file as result_file
+from bnuq.results.result import Result
+
+
+def names(paths: tuple[Path, ...]) -> list[str]:
+    return [path.stem for path in paths]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
+    """The axes of every picture that is drawn, by its file's stem."""
+    kept: dict[str, list[Axes]] = {}
+
+    @contextlib.contextmanager
+    def keeping(path, **asked):
+        with drawing.picture(path, **asked) as axes:
+            yield axes
+        kept[path.stem] = axes
+
+    monkeypatch.setattr(figures, "picture", keeping)
+    return kept
+
+
+def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
+    [found] = [one for one in axes.get_lines() if one.get_label() == label]
+    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+
+
+# ── which ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "regression",
+            [
+                *("uncertainty_error_mcbn", "uncertainty_error_mcdo", "uncertainty_error_mcbn+mcdo"),
+                *("interval_calibration", "risk_coverage", "convergence", "ood_far"),
+            ],
+        ),
+        (
+            "without_tau",
+            ["uncertainty_error_mcbn", "uncertainty_error_mcdo", "risk_coverage", "convergence", "ood_far"],
+        ),
+        ("four_methods", ["reliability", "risk_coverage", "convergence", "ood_other"]),
+        ("deterministic", ["reliability", "risk_coverage"]),
+    ],
+)
+def test_a_result_has_the_pictures_that_its_figures_allow(request, tmp_path, name, expected):
+    result = result_file.read(request.getfixturevalue(name).path)
+    assert names(draw_figures(result, tmp_path)) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
+
+
+def test_a_result_gives_the_same_bytes_every_time_without_a_date(regression, two_outputs, tmp_path):
+    for result in (regression, two_outputs):
+        first = [path.read_bytes() for path in draw_figures(result, tmp_path / "a")]
+        again = [path.read_bytes() for path in draw_figures(result, tmp_path / "b")]
+        assert first == again
+        assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in first)
+
+
+def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
+    for path in draw_figures(four_methods, tmp_path, "png"):
+        with Image.open(path) as picture:
+            assert picture.format == "PNG" and picture.width > 700
+            pixels = np.asarray(picture.convert("L"))
+        assert (pixels == 255).mean() > 0.5 and (pixels < 128).sum() > 1000  # on white, and not empty
+
+
+# ── of what ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(regression, tmp_path, drawn):
+    draw_figures(regression, tmp_path)
+    [axes] = drawn["uncertainty_error_mcdo"]
+    method = regression.methods["mcdo"]
+    curve = method.uncertainty_error
+    bands = {band.get_label(): band.get_paths()[0].vertices for band in axes.collections[:2]}
+    for label, factor in (("95 % of errors expected", 1.959964), ("50 % of errors expected", 0.674490)):
+        top = bands[label][:, 1].max()
+        assert top == pytest.approx(factor * curve["sigma"].max(), rel=1e-5)
+    dots = np.asarray(axes.collections[2].get_offsets())
+    np.testing.assert_allclose(dots[:, 1], curve["error"])
+    np.testing.assert_allclose(dots[:, 0], np.arange(1, 61))
+    np.testing.assert_allclose(line(axes, "running mean of |error|")[1], curve["running_error"])
+    np.testing.assert_allclose(line(axes, "constant σ")[1], method.bounds["constant"]["sigma"].value)
+    assert axes.get_xlabel() == "test point, in the order of its predicted σ"
+    assert axes.get_ylabel() == "|error| (target unit)"
+    title, about = (text.get_text() for text in axes.figure.texts)
+    assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 passes"
+
+
+def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several_outputs(
+    without_tau, two_outputs, tmp_path, drawn
+):
+    for result in (without_tau, two_outputs):
+        draw_figures(result, tmp_path)
+        [axes] = drawn["uncertainty_error_mcdo"]
+        labels = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert {"0.67 σ", "1.96 σ"} <= set(labels) and not any("expected" in label for label in labels)
+
+
+def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn):
+    draw_figures(regression, tmp_path / "a")
+    for name, method in regression.methods.items():
+        x, y = line(drawn["interval_calibration"][0], name)
+        np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
+    crps, pll, rmse = drawn["convergence"]
+    for metric, axes in (("crps", crps), ("pll", pll), ("rmse", rmse)):
+        found = regression.methods["mcbn"].convergence
+        np.testing.assert_allclose(line(axes, "mcbn"), (found["samples"], found[metric]))
+    assert crps.get_ylabel() == "CRPS (target unit)" and pll.get_ylabel() == "PLL (nats)"
+    draw_figures(four_methods, tmp_path / "b")
+    for name, method in four_methods.methods.items():
+        np.testing.assert_allclose(
+            line(drawn["risk_coverage"][0], name), (method.risk["coverage"], method.risk["risk"])
+        )
+
+
+def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points(four_methods, tmp_path, drawn):
+    method = four_methods.methods["mcbn"]
+    count = np.zeros(15)
+    count[[4, 7, 11]] = 1, 20, 39
+    calibration = {"bin": np.arange(15), "count": count, "confidence": np.linspace(0.03, 0.97, 15)}
+    calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
+    changed = replace(method, calibration=calibration)
+    result = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed})
+    draw_figures(result, tmp_path)
+    upper, lower = drawn["reliability"]
+    ece = method.sets["test"].figures["ece"].value
+    joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")
+    np.testing.assert_allclose(joined, calibration["confidence"][[7, 11]])
+    hollow = [one for one in upper.get_lines() if one.get_markerfacecolor() == "none"]
+    assert any(list(one.get_xdata()) == [calibration["confidence"][4]] for one in hollow)
+    assert lower.get_ylabel() == "points (%)"
+
+
+def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
+    best = max(
+        (figures["auroc"].value, method, score)
+        for method, found in four_methods.methods.items()
+        for score, figures in found.ood["other"].items()
+    )
+    draw_figures(four_methods, tmp_path)
+    [axes] = drawn["ood_other"]
+    title, about = (text.get_text() for text in axes.figure.texts)
+    assert title.startswith("other against the test set: ")
+    assert best[1] in title or "the network as it is" in title
+    assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other points" in about
+
+
+@pytest.mark.parametrize("spread", ["flat", "constant", "heavy"])
+def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
+    random = np.random.default_rng(0)
+    values = {"flat": random.random, "constant": np.ones, "heavy": lambda n: np.exp(5 * random.normal(size=n))}[spread]
+    methods = {}
+    for name, method in four_methods.methods.items():
+        sets = {
+            s: replace(one, points={score: values(len(points)) for score, points in one.points.items()})
+            for s, one in method.sets.items()
+        }
+        methods[name] = replace(method, sets=sets)
+    draw_figures(replace(four_methods, methods=methods), tmp_path)
+    [axes] = drawn["ood_other"]
+    shares = [patch.get_data().values.sum() for patch in axes.patches if patch.get_label() in ("test set", "other")]
+    assert shares == pytest.approx([100, 100])
+    assert (axes.get_xscale() == "log") == (spread == "heavy")
+
+
+# ── what may go wrong ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def renamed(result: Result, name: str) -> Result:
+    """The result, with its OOD set under another name."""
+    sets = {name if s == "other" else s: one for s, one in result.sets.items()}
+    methods = {
+        key: replace(
+            method,
+            sets={name if s == "other" else s: one for s, one in method.sets.items()},
+            ood={name: method.ood["other"]},
+        )
+        for key, method in result.methods.items()
+    }
+    return replace(result, sets=sets, methods=methods)
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, "..", "con/../.."])
+def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path, name):
+    folder = tmp_path / "deep" / "er"
+    for path in draw_figures(renamed(four_methods, name), folder):
+        assert path.parent == folder and path.is_file()
+        assert re.fullmatch(r"[\w+-]{1,80}\.svg", path.name)
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_path):
+    plain = [path.read_bytes() for path in draw_figures(deterministic, tmp_path / "a")]
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": "other"}):
+        before = dict(mpl.rcParams)
+        assert [path.read_bytes() for path in draw_figures(deterministic, tmp_path / "b")] == plain
+        assert dict(mpl.rcParams) == before
+
+
+def test_without_matplotlib_nothing_is_drawn_and_the_way_out_is_told(four_methods, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[figures\]"'):
+        draw_figures(four_methods, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(four_methods, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RequestError, match=r"figures cannot be put there: it is a file\. Name a folder"):
+        draw_figures(four_methods, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_old_picture_stays_where_the_new_one_cannot_be_written(deterministic, tmp_path):
+    [first, *_] = draw_figures(deterministic, tmp_path)
+    old = first.read_bytes()
+    with pytest.raises(ZeroDivisionError), drawing.picture(first, title="half") as [axes]:
+        axes.plot([0, 1])
+        raise ZeroDivisionError
+    assert first.read_bytes() == old
+    with (
+        pytest.raises(ResultError, match="its folder does not exist"),
+        drawing.picture(tmp_path / "gone" / "x.svg", title="x"),
+    ):
+        pass
+
+
+def test_lines_are_told_apart_by_colour_dashes_and_marker():
+    lines = list(drawing.lines_of(["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]).values())
+    for part in ("colour", "dashes", "marker"):
+        assert len({getattr(one, part) for one in lines}) == 4
+    for one in lines:
+        red, green, blue = (int(one.colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        assert 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.3  # at least 3:1 against white

@@ -1,0 +1,339 @@
+"""The report of a regression: every figure shown, and words that hold for what was found."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bnuq.records import Figure
+from bnuq.report.numbers import decimals, number
+from bnuq.report.terminal import print_report
+from bnuq.results.result import MethodResult, Result
+
+
+def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_report(result, stream, width=width)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def numbers_in(report: str) -> np.ndarray:
+    return np.array([float(text.replace("−", "-")) for text in re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", report)])
+
+
+def changed(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method replaced."""
+    return replace(result, methods=dict(result.methods) | {method: replace(result.methods[method], **changes)})
+
+
+def with_test(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method on the test set replaced."""
+    one = result.methods[method]
+    return changed(result, method, sets=dict(one.sets) | {"test": replace(one.sets["test"], **changes)})
+
+
+def with_figures(result: Result, method: str, **figures: Figure) -> Result:
+    return with_test(result, method, figures=dict(result.methods[method].sets["test"].figures) | figures)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("name", ["regression", "given_tau", "without_tau", "two_outputs"])
+def test_every_figure_bound_and_normalised_score_is_shown(request, name, width):
+    result: Result = request.getfixturevalue(name)
+    shown = numbers_in(drawn(result, width=width))
+    for metric in {m for method in result.methods.values() for m in method.sets["test"].figures}:
+        row = [
+            m.sets["test"].figures[metric].value for m in result.methods.values() if metric in m.sets["test"].figures
+        ]
+        finite = [value for value in row if math.isfinite(value)]
+        for value in finite:
+            assert np.abs(shown - value).min() <= max(5e-5, 5e-5 * max(map(abs, finite))), metric
+    for method in result.methods.values():
+        for bound in method.bounds.values() if "constant" in method.bounds else ():
+            for figure in bound.values():
+                assert np.abs(shown - figure.value).min() <= 5e-4 * abs(figure.value)
+        for figure in method.normalized.values():
+            assert np.abs(shown - figure.value).min() <= 0.051
+        for scores in method.ood.values():
+            for figures in scores.values():
+                assert all(f"{figure.value:.4f}" in drawn(result, width=width) for figure in figures.values())
+
+
+@given(st.floats(min_value=1e-4, max_value=1e8))
+def test_a_row_shows_five_digits_of_its_largest_whatever_the_unit(value):
+    shown = float(number(value, decimals([value, value / 3, 0.0, None, math.inf])).replace("−", "-"))
+    assert abs(shown - value) <= 5.001e-5 * value
+
+
+def test_a_row_of_nothing_but_zeros_has_the_usual_decimals():
+    assert decimals([0.0, math.nan]) == 4
+
+
+def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
+    report = drawn(regression)
+    of_ood = report[report.index("far, 40 points, against") :]
+    assert re.search(r"^ mcbn$\n^   variance of draws", of_ood, flags=re.MULTILINE)
+    assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
+    assert "by the variance over the samples of" in one_line(report)
+
+
+def test_noise_is_told_beside_its_precision(regression):
+    tau = regression.methods["mcdo"].sets["test"].figures["tau"].value
+    row = re.search(r"^ +noise sd, 1/√τ .*$", drawn(regression), flags=re.MULTILINE)
+    assert row and np.abs(numbers_in(row[0]) - tau**-0.5).min() < 1e-3
+
+
+# ── against the constant baseline ────────────────────────────────────────────────────────────────────────────────────
+
+
+def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: float = 0.0) -> Result:
+    """The result, with mcdo's scores better than the constant's by so much, ± `noise` a point, ± `mc_error`."""
+    method = result.methods["mcdo"]
+    test, bounds = method.sets["test"], method.bounds
+    points, figures = dict(test.points), dict(test.figures)
+    for metric, gain in gains.items():
+        sign = -1 if metric == "crps" else 1
+        each = np.resize([-noise, noise], len(points[metric]))
+        points[metric] = points[f"{metric}_constant"] + sign * (gain + each)
+        constant = bounds["constant"][metric]
+        draws = np.asarray(constant.jackknife)
+        moved = np.resize([-1.0, 1.0], len(draws)) * mc_error / math.sqrt(len(draws) - 1)
+        figures[metric] = replace(
+            figures[metric], value=constant.value + sign * gain, jackknife=draws + sign * (gain + moved)
+        )
+    return with_test(result, "mcdo", points=points, figures=figures)
+
+
+@pytest.mark.parametrize(
+    ("crps", "pll", "words"),
+    [
+        (0.5, 0.5, "mcdo explains the targets better than a constant uncertainty around the same means: CRPS"),
+        (-0.5, -0.5, "mcdo explains the targets worse than a constant uncertainty around the same means: CRPS"),
+        (0.01, -0.01, "mcdo explains the targets about as well as a constant uncertainty around the same means: CRPS"),
+        (0.5, -0.5, "better than a constant uncertainty around the same means by CRPS, worse than it by PLL: CRPS"),
+        (0.5, 0.01, "same means by CRPS, about as well as it by PLL: CRPS"),
+    ],
+)
+def test_a_method_is_called_better_only_beyond_twice_the_paired_error(regression, crps, pll, words):
+    result = against(regression, {"crps": crps, "pll": pll}, noise=0.5)  # ± 0.065 over 60 points
+    assert words in one_line(drawn(result))
+
+
+def test_less_crps_is_better(regression):
+    report = one_line(drawn(against(regression, {"crps": 1.0, "pll": 0.5}, noise=0.1)))
+    found = re.search(r"mcdo explains [^:]*: CRPS ([\d.]+) → ([\d.]+) \((−[\d.]+)", report)
+    assert found and float(found[1]) - float(found[2]) == pytest.approx(1.0, abs=0.002)
+
+
+def test_the_error_of_a_difference_is_paired_over_points_and_over_draws(regression):
+    def error(result: Result) -> float:
+        return float(re.search(r"mcdo explains [^;]*? ± ([\d.]+);", one_line(drawn(result)))[1])
+
+    points = error(against(regression, {"crps": 0.5, "pll": 0.5}, noise=0.3))
+    assert points == pytest.approx(0.3 / math.sqrt(59), abs=0.001)
+    both = error(against(regression, {"crps": 0.5, "pll": 0.5}, noise=0.3, mc_error=0.2))
+    assert both == pytest.approx(math.hypot(points, 0.2), abs=0.002)
+    alike = replace(regression.sets["test"], group=np.arange(60) // 4 * 2 + np.arange(60) % 2)  # pairs that err alike
+    grouped = replace(regression, sets=dict(regression.sets) | {"test": alike})
+    result = against(grouped, {"crps": 0.5, "pll": 0.5}, noise=0.3)
+    assert error(result) == pytest.approx(0.3 / math.sqrt(29), abs=0.001)
+
+
+def test_too_few_passes_get_no_verdict(regression):
+    test = regression.methods["mcdo"].sets["test"]
+    few = {name: replace(test.figures[name], mc_se=None) for name in ("crps", "pll")}
+    report = one_line(drawn(with_figures(regression, "mcdo", **few)))
+    assert "mcdo and a constant uncertainty around the same means: CRPS" in report
+    assert "too few points or passes to say whether that is a difference" in report
+
+
+def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given_tau):
+    report = one_line(drawn(given_tau))
+    assert re.search(r"mcdo explains the targets \w+ .*? the network as it is with the same τ", report)
+    assert "τ: precision of the observations, as given." in report
+    assert "Between a constant uncertainty" not in report and "Normalised: 0 %" not in report
+
+
+def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
+    report = one_line(drawn(without_tau))
+    assert "Nothing tells the noise of the observations, τ: no validation points were named." in report
+    assert "there is no PLL, CRPS or coverage, and σ is that of the draws alone" in report
+    assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are absent" in report
+    assert "0.8 σ of the draws alone: no τ" in report
+    assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
+
+
+# ── what normalised scores cannot say ────────────────────────────────────────────────────────────────────────────────
+
+
+def normalised(result: Result, exact: int, **values: float) -> Result:
+    method = result.methods["mcdo"]
+    optimum = np.array(method.sets["test"].points["pll_optimum"])
+    optimum[:exact] = np.inf
+    result = with_test(result, "mcdo", points=dict(method.sets["test"].points) | {"pll_optimum": optimum})
+    return changed(result, "mcdo", normalized={name: Figure(value) for name, value in values.items()})
+
+
+def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
+    report = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
+    assert "mcdo: PLL's optimum is infinite, 3 points are met exactly" in report
+    assert "normalised, that of the others is −12.3 %." in report
+    alone = one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
+    assert "1 point is met exactly." in alone
+
+
+def test_a_score_above_its_bound_is_explained(regression):
+    report = one_line(drawn(normalised(regression, 0, crps=5.0, pll=100.4)))
+    assert "mcdo: PLL above 100 %: a mixture of draws can exceed the bound, which is of Gaussians." in report
+    assert "above 100 %" not in one_line(drawn(normalised(regression, 0, crps=5.0, pll=99.0)))
+
+
+def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
+    report = drawn(normalised(regression, 1, crps=5.0, pll=math.nan), width=100)
+    assert "nan" not in report
+    of_pll = report[report.index("\n PLL\n") :]
+    assert re.search(r"^   mcdo .* –$", of_pll, flags=re.MULTILINE)
+
+
+# ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        (
+            Figure(0.7, low=0.5, high=0.9),
+            "mcdo: σ follows the size of the errors (rank correlation 0.70, 0.50 to 0.90)",
+        ),
+        (Figure(0.3, low=0.1, high=0.5), "mcdo: σ partly follows the size of the errors"),
+        (Figure(0.1, low=0.05, high=0.15), "mcdo: σ hardly follows the size of the errors"),
+        (Figure(0.1, low=-0.1, high=0.3), "mcdo: σ does not tell large errors from small ones"),
+        (Figure(-0.5, low=-0.7, high=-0.3), "mcdo: σ is larger where the errors are smaller"),
+        (Figure(0.5), "mcdo: σ and |error|: rank correlation 0.50, from too few points to judge"),
+        (Figure(math.nan), "mcdo: σ is the same at every point"),
+    ],
+)
+def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(regression, figure, words):
+    assert words in one_line(drawn(with_figures(regression, "mcdo", spearman=figure)))
+
+
+@pytest.mark.parametrize(
+    ("at50", "at95", "words"),
+    [
+        (0.50, 0.95, "hold 50 and 95 % of the targets."),
+        (0.80, 0.97, "hold 80 and 97 % of the targets (too wide at 50 %)."),
+        (0.20, 0.70, "hold 20 and 70 % of the targets (too narrow at 50 %, too narrow at 95 %)."),
+        (0.55, 1.00, "hold 55 and 100 % of the targets."),
+    ],
+)
+def test_intervals_are_called_wrong_only_beyond_what_chance_explains(regression, at50, at95, words):
+    coverage = {
+        f"coverage{level}": Figure(value, se=math.sqrt(value * (1 - value) / 60), mc_se=0.0)
+        for level, value in ((50, at50), (95, at95))
+    }
+    report = one_line(drawn(with_figures(regression, "mcdo", **coverage)))
+    assert re.search(rf"mcdo: σ [^;]*; its 50 and 95 % intervals {re.escape(words)}", report)
+
+
+def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
+    """The result, with these errors and σ of mcdo's points, and no other method that could be drawn."""
+    targets = result.sets["test"].targets
+    assert targets is not None
+    order = np.argsort(sigma, kind="stable")
+    curve = {
+        "rank": np.arange(len(order)),
+        "sigma": sigma[order],
+        "error": errors[order],
+        "running_error": errors[order],
+    }
+    methods = {name: method for name, method in result.methods.items() if name in ("deterministic", "mcdo")}
+    result = replace(result, methods=methods)
+    result = changed(result, "mcdo", uncertainty_error=curve)
+    return with_test(result, "mcdo", predicted=targets - errors[:, None], sigma=sigma[:, None])
+
+
+def bars(report: str, label: str) -> tuple[str, float, float]:
+    found = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", report, flags=re.MULTILINE)
+    assert found
+    return found[1], float(found[2]), float(found[3])
+
+
+def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(1.0, 11.0), 6))
+    expected = math.sqrt(2 / math.pi) * groups
+    report = drawn(ranked(regression, expected, groups))
+    errors, first, last = bars(report, "mean |error|")
+    assert (errors, first, last) == bars(report, "0.8 σ")
+    assert len(errors) == 10 and errors[0] == "▁" and errors[-1] == "█"
+    assert (first, last) == (pytest.approx(0.798, abs=0.005), pytest.approx(7.98, abs=0.05))
+    assert "Bars from 0 to 7.98" in report
+
+
+def test_bars_begin_at_zero_so_that_equal_errors_look_equal(regression):
+    errors = np.resize([-9.9, 10.1], 60)
+    report = drawn(ranked(regression, errors, np.linspace(1, 2, 60)))
+    assert bars(report, "mean |error|")[0] == "█" * 10
+
+
+def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regression):
+    flat = ranked(regression, np.ones(60), np.ones(60))
+    assert "groups of test points" not in drawn(flat)
+    assert "groups of test points" in drawn(ranked(regression, np.ones(60), np.linspace(1, 2, 60)))
+
+
+def test_the_calibration_of_intervals_is_that_of_the_file(regression):
+    report = drawn(regression)
+    table = report[report.index("Share of the targets inside the central intervals") :]
+    curve = regression.methods["mcbn"].calibration
+    row = re.search(r"^ mcbn .*$", table, flags=re.MULTILINE)
+    levels = [int(np.flatnonzero(np.isclose(curve["level"], level))[0]) for level in (0.5, 0.8, 0.95)]
+    assert row and numbers_in(row[0]) == pytest.approx(curve["coverage"][levels], abs=5e-5)
+
+
+def test_convergence_is_drawn_of_crps_and_pll(regression):
+    report = drawn(regression)
+    for metric in ("CRPS", "PLL"):
+        part = report[report.index(f"{metric} of the first 1, 2, 4, … 16 passes") :]
+        values = regression.methods["mcdo"].convergence[metric.lower()]
+        row = re.search(r"^ mcdo +([▁-█]{5}) .*$", part, flags=re.MULTILINE)
+        assert row and numbers_in(row[0]) == pytest.approx([values[0], values[-1]], abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "words"),
+    [
+        ({}, "Here of the Gaussian with mean and variance of the draws and the noise τ. PLL: log density given to the"),
+        ({"crps": "fair"}, "Here of the draws alone, without noise, corrected for their number."),
+        ({"pll": "moment"}, "PLL: log density given to the target, in nats, of the Gaussian with mean and variance"),
+        ({"fit": "pll"}, "τ: precision of the observations, the best by PLL on the validation points."),
+    ],
+)
+def test_the_legend_says_which_scores_these_are(regression, scoring, words):
+    report = one_line(drawn(replace(regression, run=dict(regression.run) | {"scoring": scoring})))
+    assert words in report
+
+
+def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs):
+    assert "1 output" in one_line(drawn(regression)) and "2 outputs" in one_line(drawn(two_outputs))
+
+
+def test_methods_are_not_needed_beside_the_network_as_it_is(regression):
+    alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
+    report = one_line(drawn(replace(regression, methods=alone)))
+    assert "with a constant σ of" in report and "AUROC" not in report and "ρ(σ, |e|): whether" not in report

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint figures bench clean
+.PHONY: demo test test-slow lint figures reproduce bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,12 @@ lint: .venv/installed
 
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
+
+# The published experiments, in full: an hour and a half on two free cores. Interrupted, it goes on where it stopped.
+reproduce: .venv/installed
+	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/uci.md
+	$(BIN)/bnuq reproduce toy --figures docs --out docs/toy.h5
+	$(BIN)/python docs/make_figures.py uci
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.
 .venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt

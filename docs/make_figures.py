@@ -1,6 +1,7 @@
 """`make figures`: runs the shipped run files in full, and writes docs/figures.md and the figures of README.md.
 
-With `speed` as its argument, it writes README.md's table of costs alone, from what `make bench` measured.
+With `speed` as its argument, it writes README.md's table of costs alone, from what `make bench` measured; with `uci`,
+the table of the UCI experiment, from what `make reproduce` ran.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -27,6 +28,7 @@ import bnuq
 from bnuq.evaluate import evaluate
 from bnuq.records import Figure
 from bnuq.report.terminal import print_report
+from bnuq.results.reproduction import read
 from bnuq.results.result import Result
 from bnuq.run import Options, resolve
 
@@ -75,12 +77,13 @@ def jobs(pack: Path) -> Iterable[Job]:
 
 def main() -> None:
     """Run every job, and write what it gave."""
-    if sys.argv[1:] == ["speed"]:
-        readme, table = ROOT / "README.md", speed()
+    if len(sys.argv) > 1:
+        name, readme = sys.argv[1], ROOT / "README.md"
+        table = {"speed": speed, "uci": uci}[name]()
         if table is None:
-            print("README.md keeps its table of costs: there is no whole run of the benchmarks on a CPU.")
+            print(f"README.md keeps its table {name}: there is no whole run that it could be taken from.")
         else:
-            readme.write_text(between(readme.read_text(encoding="utf-8"), "speed", table), encoding="utf-8")
+            readme.write_text(between(readme.read_text(encoding="utf-8"), name, table), encoding="utf-8")
         return
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
@@ -180,6 +183,38 @@ def speed() -> str | None:
         lines.append(f"| {row['title']}, {method}, T = {row['samples']} | " + " | ".join(cells) + " |")
     about = found["machine"]
     lines += ["", f"{about['cpu']}, {about['threads']} thread, torch {about['torch']}, {about['date']}."]
+    return "\n".join(lines) + "\n"
+
+
+def uci() -> str | None:
+    """The table of the UCI experiment in short, from docs/uci.h5; None where there is none."""
+    file = ROOT / "docs" / "uci.h5"
+    if not file.is_file():
+        return None
+    result = read(file)
+    lines = [
+        "| | CRPS, ours | published | | PLL, ours | published | |",
+        "| --- | ---: | ---: | --- | ---: | ---: | --- |",
+    ]
+    for name, one in result.sets.items():
+        for method in one.methods:
+            cells = [f"{name.capitalize()} {method.upper()}"]
+            for metric in ("crps", "pll"):
+                found = one.cell(method, metric)
+                published = found.published
+                cells += [
+                    f"{found.value:.2f} ± {found.se:.2f} {found.stars_naive}",
+                    "–" if published is None else f"{published.value:.2f} {published.stars}",
+                    found.verdict,
+                ]
+            lines.append("| " + " | ".join(cells).replace("-", "−").replace("*", r"\*") + " |")
+    seconds, about = result.seconds, result.provenance
+    lines += [
+        "",
+        f"{result.protocol['splits']} splits × {result.protocol['seeds']} seeds, T = {result.protocol['samples']}; "
+        f"{seconds['cpu'] / 60:.0f} minutes of CPU time, {result.workers} processes of one thread, torch "
+        f"{about['torch']}, {about['time'][:10]}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

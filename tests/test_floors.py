@@ -20,6 +20,7 @@ FLOORS = [
     {"sampling", "models", "data", "results"},
     {"stages"},
     {"evaluate"},
+    {"several", "reproduce"},
     {"report"},
     {"cli"},
 ]
@@ -80,7 +81,16 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["evaluate", "--help"], ["report", "--help"], ["data"], ["metrics"], ["methods"]]
+    "arguments",
+    [
+        ["--help"],
+        ["evaluate", "--help"],
+        ["report", "--help"],
+        ["reproduce", "uci", "--help"],
+        ["data"],
+        ["metrics"],
+        ["methods"],
+    ],
 )
 def test_help_and_lists_do_not_import_torch(arguments: list[str]) -> None:
     modules = loaded_by(f"from bnuq.cli import main; main({arguments!r})")

@@ -30,7 +30,8 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder as the README describes it: model.pt with its model.toml, data and architecture."""
+    """A user's folder as the README describes it: run files, which their first lines name, checkpoints, data and
+    architectures."""
     names = {
         "model.pt": "fashion_cnn.pt",
         "net.py": "net.py",
@@ -40,7 +41,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for name, source in names.items():
         shutil.copy(QUICKSTART / source, tmp_path / name)
-    (tmp_path / "model.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    for file in (ROOT / "sample_configs" / "regression").iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    for block in blocks("toml"):
+        (tmp_path / block.split()[1]).write_text(block, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
@@ -62,6 +66,8 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
             continue
         assert name == "bnuq"
+        if arguments[0] == "reproduce":  # below
+            continue
         less = ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])]
         less = less if arguments[0] == "evaluate" else []
         assert run([*arguments, *less]) == 0, command
@@ -72,8 +78,20 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
         ran += 1
     assert ran >= 11
     assert {path.name for path in own_folder.glob("*.h5")} == {
-        "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5",
+        "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5", "diabetes_mlp.bnuq.h5", "moment.h5",
     }  # fmt: skip
+
+
+def test_the_published_experiments_of_the_readme_run(
+    own_folder: Path, data_pack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiments = [shlex.split(line)[1:] for line in commands() if line.startswith("bnuq reproduce")]
+    assert [arguments[1] for arguments in experiments] == ["uci", "toy"]
+    for arguments in experiments:
+        less = ["--data-root", str(data_pack)] if arguments[1] == "uci" else ["--samples", "50"]
+        assert run([*arguments, *less]) == 0
+        assert "Teye, Azizpour" in capsys.readouterr().out
+    assert (own_folder / "pictures" / "toy.svg").is_file()
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

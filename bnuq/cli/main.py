@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bnuq
-from bnuq.cli import data, evaluate, methods, metrics, report
+from bnuq.cli import data, evaluate, methods, metrics, report, reproduce
 from bnuq.errors import BnuqError, is_out_of_memory
 from bnuq.report.plain import printable
 
@@ -63,6 +63,16 @@ for _name, _module in {
 }.items():
     app.command(_name)(_past_typer(_module.command))
 
+_published = typer.Typer(
+    help=reproduce.HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in reproduce.COMMANDS.items():
+    _published.command(_name)(_past_typer(_command))
+app.add_typer(_published, name="reproduce")
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 refused with a message, 3 a fault in bnuq, 130/143 interrupted."""
@@ -96,9 +106,9 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, BnuqError):
         return _say(str(error), REFUSED)
     if isinstance(error, KeyboardInterrupt):
-        return _say("interrupted; an unfinished result is not kept.", INTERRUPTED)
+        return _say(f"interrupted; {_what_is_kept(error)}", INTERRUPTED)
     if isinstance(error, _Terminated):
-        return _say("terminated; an unfinished result is not kept.", TERMINATED)
+        return _say(f"terminated; {_what_is_kept(error)}", TERMINATED)
     if isinstance(error, BrokenPipeError):
         _give_up_stdout()
         return DONE
@@ -115,6 +125,11 @@ def _code_of(error: BaseException) -> int:
         "Please report it, with the output of the same command and --debug.",
         FAULT,
     )
+
+
+def _what_is_kept(error: BaseException) -> str:
+    """What the command that was stopped noted down on its way out."""
+    return " ".join(getattr(error, "__notes__", ())) or "an unfinished result is not kept."
 
 
 def _say(message: str, code: int) -> int:

@@ -407,15 +407,21 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Figure:
 def _resampled_correlation(
     sigma: Float[np.ndarray, " point"], away: Float[np.ndarray, " point"], group: Int64[np.ndarray, " point"] | None
 ) -> float:
-    """The bootstrap's standard error over points (over groups, where there are any); of at most RANKED of them."""
+    """The bootstrap's standard error over points (over groups, where there are any).
+
+    Resampled are the points that are kept; the error of all is smaller by the root of how many more there are.
+    """
     generator = np.random.default_rng(0)
+    kept = scoring.ranked_rows(len(sigma))
+    share = math.sqrt(len(kept) / len(sigma))
+    sigma, away, group = sigma[kept], away[kept], None if group is None else group[kept]
     names = np.arange(len(sigma)) if group is None else np.unique(group, return_inverse=True)[1]
     members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
     found = []
     for _ in range(_BOOTSTRAPPED):
         rows = np.concatenate([members[k] for k in generator.integers(len(members), size=len(members))])
         found.append(metrics.spearman(sigma[rows], away[rows]))
-    return float(np.std(found, ddof=1)) if np.isfinite(found).all() else math.nan
+    return share * float(np.std(found, ddof=1)) if np.isfinite(found).all() else math.nan
 
 
 def _sigma(scores: Scores) -> Float[np.ndarray, " point"]:

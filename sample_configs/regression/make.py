@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from net import small_mlp
+from mlp import small_mlp
 from torch import nn
 
 BATCH, EPOCHS, SEED = 32, 40, 1

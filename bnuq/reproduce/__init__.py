@@ -1,0 +1,1 @@
+"""Published experiments, run end to end and printed beside what was published."""

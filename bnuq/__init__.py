@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import predict
     from bnuq.sampling.statistics import draw, statistics_of
+    from bnuq.stages.material import held_out_rows
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ _HOMES = {
     "predict": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
     "evaluate": "bnuq.evaluate",
+    "held_out_rows": "bnuq.stages.material",
     "Result": "bnuq.results.result",
     "BnuqError": "bnuq.errors",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "__version__",
     "draw",
     "evaluate",
+    "held_out_rows",
     "load",
     "metrics",
     "predict",

@@ -19,7 +19,7 @@ from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
-from bnuq.run import Run
+from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
 from bnuq.stages import classification, memory, regression, scoring
@@ -29,6 +29,8 @@ from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Passed, Scorer, check_p
 from bnuq.stages.plan import Plan, device_named, plan
 from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
+
+FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
 def evaluate(run: Run, *, progress: Progress = silent) -> Result:
@@ -101,6 +103,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 "device": str(pipeline.device),
                 "precision": run.precision,
                 "reference_points": None if material.train is None else len(material.train),
+                "test_points": material.test_points,
             },
             sets={name: _described(name, points, todo.task) for name, points in sets.items()},
             methods=found.methods,
@@ -162,8 +165,15 @@ def check_request(run: Run) -> None:
         if isinstance(value, int) and not least <= value <= 2**62:
             raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
     _check_bank(run)
-    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1]:
-        raise RequestError(f"scoring.tau_range is {list(ends)}; expected the lower end first, the upper second.")
+    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
+        raise RequestError(
+            f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
+        )
+    if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
+        raise RequestError(
+            '--bank and fit = "pll" do not go together: with a bank, points have draws of their own, and only CRPS is '
+            "fitted to. Leave one of them out."
+        )
     if run.scoring.tau is not None and not 0 < run.scoring.tau < float("inf"):
         raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
     if not 0 < run.mc_error < 1:
@@ -237,12 +247,50 @@ def _cautions(
     if few:
         text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be told."
         yield Caution("too-few-points", text)
+    if todo.task == "regression":
+        yield from _scale_cautions(material, found)
+    fitted_to = material.validation
+    if fitted_to is not None and len(fitted_to) < FEW:
+        yield Caution(
+            "few-validation-points",
+            f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an error "
+            "of its own that no figure here counts.",
+        )
     yield from found.cautions
     if len(found.methods) == 1 and run.methods is None:
         yield Caution("nothing-stochastic", "Only the network as it is was evaluated; the notes say what was left out.")
     elif found.samples < scoring.MIN_SAMPLES:
         text = f"With {found.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
         yield Caution("few-samples", text)
+
+
+def _scale_cautions(material: Material, found: Passed) -> Iterator[Caution]:
+    """Whether the targets of the sets, and the network's errors, are of one size."""
+    spread = {name: np.std(targets) for name, targets in _targets(material)}
+    error = found.methods[DETERMINISTIC].sets["test"].figures["mae"].value
+    if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
+        yield Caution(
+            "worse-than-the-mean",
+            f"The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, "
+            f"{spread['test']:.3g}: predicting their mean would do better. Are normalize and normalize_targets those "
+            "of its training?",
+        )
+    for name, one in spread.items():
+        if one == 0 and len(material.test) >= FEW:
+            yield Caution("constant-targets", f"All targets of {name} are the same.")
+        elif spread["test"] > 0 and not 0.1 < one / spread["test"] < 10:
+            yield Caution(
+                "targets-of-another-scale",
+                f"The targets of {name} have a standard deviation of {one:.3g}, those of the test set of "
+                f"{spread['test']:.3g}: are they in the same unit?",
+            )
+
+
+def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
+    sets = {"test": material.test, "validation": material.validation, "the reference": material.train}
+    for name, points in sets.items():
+        if points is not None and points.targets is not None:
+            yield name, np.asarray(points.targets, dtype=np.float64)
 
 
 def _output_cautions(outputs: Tensor) -> Iterator[Caution]:

@@ -212,7 +212,7 @@ def uci() -> str | None:
     lines += [
         "",
         f"{result.protocol['splits']} splits × {result.protocol['seeds']} seeds, T = {result.protocol['samples']}; "
-        f"{seconds['cpu'] / 60:.0f} minutes of CPU time, {result.workers} processes of one thread, torch "
+        f"{seconds['cpu'] / 60:.0f} minutes of CPU time, two cores, torch "
         f"{about['torch']}, {about['time'][:10]}.",
     ]
     return "\n".join(lines) + "\n"

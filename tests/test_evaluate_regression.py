@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import small_regression as small
 import torch
 
 import bnuq
@@ -13,7 +15,6 @@ from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.results import file as result_file
 from bnuq.results.summary import summary
-from tests import small_regression as small
 
 NAMES = ("train", "test", "validation")
 
@@ -169,6 +170,44 @@ def test_a_bank_gives_every_tile_its_own_draws(folder: Path) -> None:
     assert len(one["crps"].jackknife) == 64
 
 
+def test_raw_samples_are_kept_in_the_unit_of_the_targets(folder: Path) -> None:
+    result = small.evaluated(folder, save_samples=True, methods=("mcbn",), samples=12)
+    with h5py.File(result.path) as file:
+        kept = file["posterior_predictive/mcbn_test"]
+        assert kept.shape == (1, 12, small.TEST, 1) and kept.attrs["units"] == "target unit"
+        assert kept.dims[3].keys() == ["output"]
+        np.testing.assert_allclose(kept[0].mean(0), result.methods["mcbn"].sets["test"].predicted, rtol=1e-4)
+
+
+def test_a_score_of_the_draws_alone_needs_no_noise_and_is_not_put_between_bounds_that_hold_it(folder: Path) -> None:
+    whole = small.evaluated(folder, crps="fair", methods=("mcbn",))
+    found = whole.methods["mcbn"]
+    assert "crps" not in found.normalized and "pll" in found.normalized
+    plain = whole.methods["deterministic"].sets["test"].figures
+    assert plain["crps"].value == pytest.approx(plain["mae"].value)
+    (folder / "run.toml").write_text(text(without="validation"))
+    alone = small.evaluated(folder, crps="fair", methods=("mcbn",)).methods["mcbn"].sets["test"].figures
+    assert alone["crps"].value == pytest.approx(found.sets["test"].figures["crps"].value)
+    assert "pll" not in alone and "tau" not in alone
+
+
+def test_targets_and_errors_that_are_not_of_one_size_are_a_warning(folder: Path) -> None:
+    assert not {caution.code for caution in small.evaluated(folder).cautions}
+    (folder / "run.toml").write_text(
+        text(instead={"normalize_targets": "normalize_targets = { mean = [0], std = [9e3] }"})
+    )
+    assert "worse-than-the-mean" in {caution.code for caution in small.evaluated(folder).cautions}
+    (folder / "run.toml").write_text(small.RUN)
+    rewritten(folder, "validation", lambda x, y: (x, 1000 * y))
+    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "targets-of-another-scale")
+    assert caution.text.startswith("The targets of validation have a standard deviation of")
+
+
+def test_few_validation_points_are_a_warning(folder: Path) -> None:
+    rewritten(folder, "validation", lambda x, y: (x[:5], y[:5]))
+    assert "few-validation-points" in {caution.code for caution in small.evaluated(folder).cautions}
+
+
 # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -207,6 +246,24 @@ def test_a_part_of_the_reference_validates_only_if_it_was_held_out(folder: Path,
         assert "validation-in-reference" not in codes
 
 
+def test_whole_groups_are_held_out(folder: Path) -> None:
+    x, y = arrays(folder, "train")
+    group = np.repeat(np.arange(24), 4)
+    np.savez(folder / "train.npz", x=x, y=y, group=group)
+    split = 'validation = { split_of = "train", fraction = 0.25, seed = 3, held_out = true }'
+    (folder / "run.toml").write_text(text(instead={"validation": split}))
+    result = small.evaluated(folder)
+    rows = bnuq.held_out_rows(96, fraction=0.25, seed=3, group=group)
+    assert result.sets["validation"].n == len(rows) == 24
+    assert not set(group[rows]) & set(np.delete(group, rows))
+
+
+def test_validation_points_of_the_test_set_are_a_warning(folder: Path) -> None:
+    (folder / "run.toml").write_text(text(instead={"validation": 'validation = "test.npz"'}))
+    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "validation-in-test")
+    assert caution.text.startswith("60 of the 60 validation points")
+
+
 def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:
     split = 'validation = { split_of = "test", fraction = 0.5 }'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
@@ -221,7 +278,7 @@ def test_validation_points_of_the_reference_are_a_warning(folder: Path) -> None:
 
 
 def test_points_held_out_bound_a_classification_too(tmp_path: Path) -> None:
-    from tests import small_run
+    import small_run
 
     small_run.write(tmp_path, text=small_run.RUN.replace("ood =", 'validation = "validation.npz"\nood ='))
     with np.load(tmp_path / "test.npz") as data:
@@ -248,6 +305,21 @@ def refused(folder: Path, kind: type[BnuqError], said: str, **options) -> None:
     with pytest.raises(kind, match=said):
         small.evaluated(folder, **options)
     assert not (folder / "model.bnuq.h5").exists()
+
+
+def test_one_output_and_targets_of_0_and_1_may_be_a_classifier_and_are_asked_about(folder: Path) -> None:
+    for name in NAMES:
+        rewritten(folder, name, lambda x, y: (x, (y[:, 0] > y.mean()).astype(np.int64)))
+    (folder / "run.toml").write_text(text(without="task"))
+    refused(folder, DataError, "one output and the targets of test.npz are all 0 or 1")
+    (folder / "run.toml").write_text(small.RUN)
+    assert small.evaluated(folder).model["task"] == "regression"
+
+
+def test_a_bank_does_not_go_with_a_mixture_that_is_fitted_to(folder: Path) -> None:
+    refused(folder, RequestError, "--bank and fit", bank=64, fit="pll")
+    found = small.evaluated(folder, bank=64, fit="pll", pll="moment", methods=("mcbn",)).methods["mcbn"]
+    assert np.isfinite(found.sets["test"].figures["pll"].mc_se)
 
 
 def test_targets_that_are_not_finite_are_refused(folder: Path) -> None:
@@ -293,7 +365,8 @@ def test_statistics_that_do_not_fit_are_refused(folder: Path, wrong: str, said: 
     [
         ("tau = 0", "scoring.tau is 0; expected a number above 0"),
         ('pll = "mean"', 'scoring.pll is "mean"; expected one of mixture, moment, moment_full'),
-        ("tau_range = [5.0, 1.0]", r"scoring.tau_range is \[5.0, 1.0\]; expected the lower end first"),
+        ("tau_range = [5.0, 1.0]", r"scoring.tau_range is \[5.0, 1.0\]; expected two finite numbers, the lower first"),
+        ("tau_range = [5.0, inf]", r"scoring.tau_range is \[5.0, inf\]; expected two finite numbers"),
     ],
 )
 def test_wrong_keys_of_scoring_are_told(folder: Path, section: str, said: str) -> None:

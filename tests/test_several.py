@@ -23,6 +23,7 @@ from bnuq.files.content import sha256_of_file
 from bnuq.report.several import print_several
 from bnuq.results import file as result_file
 from bnuq.results import several as several_file
+from bnuq.results.reading import kind_of_result
 from bnuq.run import Options, Runs, Split, resolve, resolve_all
 from bnuq.several import evaluate_several
 
@@ -276,6 +277,7 @@ def test_the_share_of_test_points_follows_the_split_and_train_size(one_split):
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / TRAINED
     asked(one_split, "split = [0]\nseed = [0]", text=QUICK.replace("[data]", "[data]\ntrain_size = 300"))
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / 300
+    assert evaluate_several(runs_of(one_split, limit=10)).test_share == TESTED / 300  # --limit changes no overlap
     held = QUICK.replace("ood =", 'validation = { split_of = "train", fraction = 0.25, held_out = true }\nood =')
     asked(one_split, "split = [0]\nseed = [0]", text=held)
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / (0.75 * TRAINED)
@@ -442,7 +444,7 @@ def drawn(several) -> str:
 
 def test_the_file_gives_back_what_was_written(finished):
     _, several = finished
-    assert several.path is not None and several_file.is_several(several.path)
+    assert several.path is not None and kind_of_result(several.path) == "several"
     again = several_file.read(several.path)
     assert again.runs == several.runs or [vars(run) for run in again.runs] == [
         vars(run) | {"record": json.loads(json.dumps(run.record))} for run in several.runs
@@ -521,7 +523,7 @@ def test_the_report_fits_its_width_and_an_ascii_stream(finished, width):
         (lambda file: file.pop("figures"), "incomplete or damaged"),
         (lambda file: file.attrs.pop("warnings"), "incomplete or damaged"),
         (lambda file: file.attrs.update(format=several_file.FORMAT + 1), "reads up to format"),
-        (lambda file: file.attrs.update(kind="other"), "is not a result of several runs"),
+        (lambda file: file.attrs.update(kind="other"), r"is not a result file of bnuq evaluate for a \[runs\] list"),
     ],
 )
 def test_a_damaged_or_newer_file_is_refused(finished, tmp_path, damage, message):
@@ -535,8 +537,8 @@ def test_a_damaged_or_newer_file_is_refused(finished, tmp_path, damage, message)
 
 def test_a_single_result_and_several_are_told_apart(finished):
     _, several = finished
-    assert not several_file.is_several(several.runs[0].path)
-    with pytest.raises(ResultError, match="is not a result of several runs"):
+    assert kind_of_result(several.runs[0].path) == "evaluate"
+    with pytest.raises(ResultError, match=r"is not a result file of bnuq evaluate for a \[runs\] list"):
         several_file.read(several.runs[0].path)
     with pytest.raises(ResultError, match="is not a result file"):
         result_file.read(several.path)

@@ -210,11 +210,12 @@ def _runs(model: str | None, again: Path | None, options: Options) -> Runs | Non
     """The runs of a run file with [runs], or of the aggregate of such; None where one run is asked for."""
     if again is None:
         return resolve_all(model, options, folder=Path.cwd())
-    from bnuq.results import several
+    from bnuq.results.reading import kind_of_result
+    from bnuq.results.several import read
 
-    if model is not None or not several.is_several(again):
+    if model is not None or kind_of_result(again) != "several":
         return None
-    kept = [(run.split, run.seed, dict(run.record)) for run in several.read(again).runs]
+    kept = [(run.split, run.seed, dict(run.record)) for run in read(again).runs]
     return resolve_all_again(kept, again.resolve(), options, folder=Path.cwd())
 
 

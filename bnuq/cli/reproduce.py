@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -42,6 +43,14 @@ def uci(
             show_default="with quick for energy alone, with paper for all",
         ),
     ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Mini-batch sizes to choose among, with commas, for every set: 32 alone holds it there.",
+            show_default="the protocol's",
+            metavar="LIST",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     workers: Annotated[
         int | None, typer.Option(help="Processes of one thread each, on a CPU.", show_default="a core each")
@@ -72,6 +81,10 @@ def uci(
         raise RequestError(f"--workers is {workers}; expected a whole number of at least 1.")
     if markdown is not None and not markdown.absolute().parent.is_dir():
         raise RequestError(f"--markdown {markdown}: its folder does not exist. Make the folder first.")
+    if not out.absolute().parent.is_dir():
+        raise RequestError(f"--out {out}: its folder does not exist. Make the folder first.")
+    if markdown is not None and (markdown.resolve() == out.resolve() or not _may_be_replaced(markdown)):
+        raise RequestError(f"--markdown {markdown} is another file than a report of this command; name another.")
     replaces = is_file(out)
 
     from bnuq.cli.progress import bars
@@ -85,6 +98,7 @@ def uci(
         sets=names,
         out=out,
         paper_batches=paper_batches,
+        batch_sizes=_sizes(batch_sizes),
         device=device,
         seed=seed,
         data_root=data_root and expanded(data_root),
@@ -105,6 +119,24 @@ def uci(
         typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
     elif not quiet:
         print_reproduction(result, sys.stdout)
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) >= 2 for word in words):
+        raise RequestError(f"--batch-sizes is {text}; expected whole numbers of at least 2, such as 32,128.")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _may_be_replaced(markdown: Path) -> bool:
+    """Whether there is nothing at this path, or a report in Markdown."""
+    if not markdown.exists():
+        return True
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return markdown.read_text(encoding="utf-8").startswith("# Teye, Azizpour and Smith 2018")
+    return False
 
 
 def toy(

@@ -70,6 +70,8 @@ def load_points(
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:
     """(name, reference) of `NAME=REF`, (None, text) of a plain one; an existing path with a = in it is a path."""
+    if not text.strip():
+        raise RequestError("an empty reference names no set; expected a file, a folder or a known name.")
     name, equals, reference = text.partition("=")
     if not equals or "/" in name or "\\" in name or exists((base or Path()) / expanded(text)):
         return None, text

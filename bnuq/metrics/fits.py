@@ -166,6 +166,7 @@ def optimal_tau(
     variance: Float[Array, "point *output"],
     *,
     weights: Float[Array, "point"] | None = None,
+    metric: Literal["crps", "pll"] = "crps",
     tau_range: tuple[float, float] | None = None,
 ) -> TauFit:
     """The τ for which N(f̄, v + 1/τ) has the least mean CRPS, in 1/(target unit)²; neither way is better.
@@ -173,7 +174,8 @@ def optimal_tau(
     `variance` is v, over samples, in (target unit)²; its samples are the same for every τ. The mean is not convex in τ:
     a grid of 40 a decade in s = τ^(−1/2) comes first, over [1e-4, 1e2] times the root mean square error, with s = 0
     beside it, or over `tau_range` = (low, high) and nothing else; then the root of its slope around the best. Errors
-    that are all 0 have τ = ∞. The score is the CRPS in target units, less is better. A range that is not positive,
+    that are all 0 have τ = ∞. The score is the CRPS in target units, less is better; with `metric` "pll" the mean PLL
+    of that Gaussian in nats, more is better (`optimal_tau_pll` has that of the mixture). A range that is not positive,
     finite and ordered, or no points, is a ValueError.
 
     Source: Teye, Azizpour & Smith 2018, §4 (the optimal τ); they search numerically with new samples for every τ.
@@ -185,23 +187,38 @@ def optimal_tau(
         step, found = max(1, _CELLS // error.size), []
         for start in range(0, noises.size, step):
             variances = spread + noises[start : start + step, None] ** 2
-            found.append(crps_of_error(error, np.sqrt(variances)) @ weight)
+            found.append(_losses(error, variances, metric) @ weight)
         return np.concatenate(found)
+
+    def told(loss: float) -> float:
+        outputs = math.prod(np.shape(errors)[1:])
+        return scale * loss if metric == "crps" else -outputs * (loss + math.log(scale) + math.log(2 * math.pi) / 2)
 
     without = float(score(np.zeros(1))[0])
     if not math.isfinite(scale):
         return TauFit(math.nan, math.nan, "")
     if not error.any() and tau_range is None:
-        return TauFit(math.inf, scale * without, "infinite")
-    slope = _slope(error, spread, weight)
+        return TauFit(math.inf, told(without), "infinite")
+    slope = _slope(error, spread, weight, metric)
     fit = _best_noise(score, slope, _log_noises(scale, tau_range, a_decade=40))
     if tau_range is None:
         if fit.at_end == "high":  # on towards s = 0, which is the end that counts
             log_s = _root(slope, start=fit.log_s, low=fit.log_s - 100, high=fit.log_s)
             fit = _Noise(log_s, float(score(np.exp([log_s]))[0]), "")
         if without <= fit.score:
-            return TauFit(math.inf, scale * without, "infinite")
-    return _in_target_units(fit, scale, tau_range, score=scale * fit.score)
+            return TauFit(math.inf, told(without), "infinite")
+    return _in_target_units(fit, scale, tau_range, score=told(fit.score))
+
+
+def _losses(
+    error: Float[np.ndarray, "entry"], variances: Float[np.ndarray, "noise entry"], metric: Literal["crps", "pll"]
+) -> Float[np.ndarray, "noise entry"]:
+    """CRPS of N(0, variance) at each error, or −PLL but for a constant."""
+    if metric == "crps":
+        return crps_of_error(error, np.sqrt(variances))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        losses = (np.log(variances) + error**2 / variances) / 2
+    return np.where(variances > 0, losses, np.where(error == 0, -math.inf, math.inf))
 
 
 def _check(tau_range: tuple[float, float] | None) -> None:
@@ -224,13 +241,18 @@ def _in_units_of_error(
 
 
 def _slope(
-    error: Float[np.ndarray, "entry"], spread: Float[np.ndarray, "entry"], weight: Float[np.ndarray, "entry"]
+    error: Float[np.ndarray, "entry"],
+    spread: Float[np.ndarray, "entry"],
+    weight: Float[np.ndarray, "entry"],
+    metric: Literal["crps", "pll"],
 ) -> Callable[[float], float]:
-    """Of the mean CRPS over ln s, but for a factor that is positive."""
+    """Of the mean CRPS or −PLL over ln s, but for a factor that is positive."""
 
     def slope(log_s: float) -> float:
         s = math.exp(log_s)
         variance = spread + s * s
+        if metric == "pll":
+            return float(weight @ ((1 - error**2 / variance) * (s * s / variance)))
         with np.errstate(over="ignore"):
             density = np.exp(-(error**2) / (2 * variance))
         return float(weight @ ((math.sqrt(2) * density - 1) * (s / np.sqrt(variance))))
@@ -363,9 +385,10 @@ def refined_tau(
     tau: float,
     *,
     weights: Float[Array, "point"] | None = None,
+    metric: Literal["crps", "pll"] = "crps",
     tau_range: tuple[float, float] | None = None,
 ) -> Float[np.ndarray, "replicate"]:
-    """The τ of each replicate that is best by CRPS near a given one, in 1/(target unit)²; neither way is better.
+    """The τ of each replicate that is best by `metric` near a given one, in 1/(target unit)²; neither way is better.
 
     The least mean CRPS nearest downhill from `tau`, within a factor of 4 in s = τ^(−1/2) either way and within
     `tau_range`; that end where there is none. An infinite τ stays infinite.
@@ -386,7 +409,7 @@ def refined_tau(
             found.append(math.nan)
             continue
         unit = math.log(scale)
-        slope = _slope(error, spread, weight)
+        slope = _slope(error, spread, weight, metric)
         log_s = _root(slope, start=start - unit, low=ends[0] - unit, high=ends[1] - unit)
         found.append(_tau(log_s + unit))
     return np.array(found, dtype=np.float64)

@@ -81,18 +81,29 @@ def pll_regression(
 def _pll_full(
     f: Float[np.ndarray, "sample point output"], y: Float[np.ndarray, "point output"], tau: float
 ) -> Float[np.ndarray, "point"]:
-    samples, _, outputs = f.shape
     mean, _ = predictive_moments(f)
     apart = np.moveaxis(f - mean, 1, 0)
-    covariance = np.matmul(np.swapaxes(apart, 1, 2), apart) / samples
+    return pll_of_covariance(y - mean, np.matmul(np.swapaxes(apart, 1, 2), apart) / len(f), tau=tau)
+
+
+def pll_of_covariance(
+    error: Float[np.ndarray, "point output"], covariance: Float[np.ndarray, "point output output"], *, tau: float
+) -> Float[np.ndarray, "point"]:
+    """Log-density ln N(error; 0, covariance + I/τ) in nats (of a density in target units); more is better.
+
+    Where a direction is without variance it is −∞, or +∞ where also the error there is 0.
+
+    Source: Teye, Azizpour & Smith 2018, §3.4 (the moments) and §4.1 (PLL).
+    """
+    outputs = error.shape[1]
     values, directions = np.linalg.eigh(covariance)
     # What rounding left of a direction without variance is none: samples fewer than outputs have such directions.
     negligible = outputs * np.finfo(np.float64).eps
     values = np.where(values > negligible * values[:, -1:], values, 0)
-    error = np.matmul((y - mean)[:, None, :], directions)[:, 0]
-    longest = np.abs(y - mean).max(axis=-1, keepdims=True)
-    error = np.where(np.abs(error) > negligible * longest, error, 0)
-    return pll_gaussian(np.zeros_like(error), np.sqrt(values + 1 / tau), error)
+    longest = np.abs(error).max(axis=-1, keepdims=True)
+    turned = np.matmul(error[:, None, :], directions)[:, 0]
+    turned = np.where(np.abs(turned) > negligible * longest, turned, 0)
+    return pll_gaussian(np.zeros_like(turned), np.sqrt(values + 1 / tau), turned)
 
 
 def pll_gaussian(

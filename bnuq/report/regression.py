@@ -34,10 +34,10 @@ def in_words(result: Result) -> Iterator[str]:
     rmse, mae = (_plain(plain.sets["test"].figures[name]) for name in ("rmse", "mae"))
     yield f"The network as it is: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
     sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
-    if "crps" not in plain.sets["test"].figures:
+    if "tau" not in plain.sets["test"].figures:
         yield (
-            "Nothing tells the noise of the observations, τ: no validation points were named. So there is no PLL, CRPS "
-            f"or coverage{', and σ is that of the draws alone' if sampled else ''}."
+            "Nothing tells the noise of the observations, τ: no validation points were named. So there is no PLL or "
+            f"coverage, nor a CRPS that holds the noise{', and σ is that of the draws alone' if sampled else ''}."
         )
     for name, method in sampled.items():
         yield from _scores_in_words(name, method, result)
@@ -54,7 +54,7 @@ def _constant_in_words(plain: MethodResult) -> str:
     if "tau" not in figures:
         return ""
     sd = _noise(figures["tau"].value)
-    return f"; with a constant σ of {number(sd, max(0, decimals([sd]) - 2))} {_coverage_in_words(figures, None)}"
+    return f"; with a noise of sd {number(sd, max(0, decimals([sd]) - 2))} {_coverage_in_words(figures, None)}"
 
 
 def _coverage_in_words(figures: Mapping[str, Figure], points: int | None) -> str:
@@ -133,7 +133,8 @@ def _change(metric: str, method: MethodResult, result: Result) -> _Change | None
     Its error is that of the paired difference, over points and over draws, which both sides share.
     """
     test, plain = method.sets["test"], result.methods[DETERMINISTIC].sets["test"]
-    if metric not in test.points:
+    of_draws_alone = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
+    if metric not in test.points or of_draws_alone:
         return None
     ours = test.figures[metric]
     if "constant" in method.bounds:
@@ -335,6 +336,12 @@ def legend(result: Result) -> Iterator[str]:
             "CRPS: how far the stated distribution lies from the target, in its unit; |error| for one without spread. "
             f"Here of {_CRPS[scoring.get('crps', 'gaussian')]}. PLL: log density given to the target, in nats, of "
             f"{_LIKELIHOODS[scoring.get('pll', 'mixture')]}."
+        )
+    if result.model["outputs"] > 1:
+        yield (
+            f"{result.model['outputs']} outputs: RMSE is of the length of the error, so it sums over outputs; MAE, "
+            "CRPS, coverage and variance are means over outputs, PLL is of their joint density. One τ and one σ serve "
+            "them all."
         )
     if "tau" in figures:
         given = scoring.get("tau") is not None

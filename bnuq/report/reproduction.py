@@ -203,9 +203,9 @@ def _legend() -> Iterator[str]:
         "that of the Gaussian beside it."
     )
     yield (
-        "± standard error over splits. Stars, by a two-sided test against 0 (* .05, ** .01, *** .001, **** .0001; ns "
-        "none): as published, all runs taken as independent / ours, Nadeau and Bengio's correction for splits that "
-        "share rows. A score may be significantly worse than 0."
+        "± standard error over splits, corrected for the rows that they share. Stars, by a two-sided test against 0 "
+        "(* .05, ** .01, *** .001, **** .0001; ns none): as published, all runs taken as independent / ours, Nadeau "
+        "and Bengio's correction for splits that share rows. A score may be significantly worse than 0."
     )
     yield (
         "MC sd: root mean square of the passes' standard deviation on test rows; τ^-1/2: the noise added to it; σ "
@@ -237,7 +237,8 @@ def _notes(result: Reproduction) -> Iterator[str]:
         if own["most_rows"] is not None:
             yield (
                 f"{name}: cross-validation saw {own['most_rows']} of {one.train} training rows; the final networks are "
-                "trained on all of them, for as many steps as were chosen."
+                "trained on all of them, for as many steps as were chosen. So τ and the σ of the constant baseline are "
+                "those of networks that know less: the baseline is too wide for the final ones."
             )
         if left_out := [b for b in own["batch_sizes"] if b not in one.batch_sizes]:
             yield (
@@ -280,4 +281,4 @@ def _number(value: float, digits: int = 2) -> str:
 
 def _three(value: float) -> str:
     """Three digits, as of a figure in a target's own unit."""
-    return f"{value:.3g}".replace("-", "−")
+    return f"{value:#.3g}".rstrip(".").replace("-", "−")

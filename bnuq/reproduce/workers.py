@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -62,8 +63,10 @@ def _hand_out(waiting: list[Any], crew: list[_Worker], advance: Advance) -> None
                 raise busy[connection].loss() from None
             if kind == "advance":
                 advance(said)
-            elif kind == "failed":
+            elif kind == "refused":
                 raise said
+            elif kind == "failed":
+                raise RuntimeError(f"in a process that trains networks: {said}")
             elif waiting:
                 connection.send(waiting.pop(0))
             else:
@@ -108,7 +111,9 @@ def _serve(work: Work, connection: Connection) -> None:
                 work(task, lambda steps: connection.send(("advance", steps)))
             except (BrokenPipeError, ConnectionError):
                 raise
-            except Exception as error:
-                connection.send(("failed", error))
+            except BnuqError as error:
+                connection.send(("refused", error))
+            except Exception:
+                connection.send(("failed", traceback.format_exc()))
             else:
                 connection.send(("done", None))

@@ -18,7 +18,8 @@
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
     /observed_data                   SET (SET_point)
-    /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept
+    /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept; of a
+                                     regression (…, output), in target units
 
 In /log_likelihood and /posterior_predictive `draw` is the position among a point's own draws. Missing numbers are NaN,
 and every data set of numbers has units. Texts are UTF-8. A reader must refuse a `format` above its own.
@@ -39,12 +40,12 @@ import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.files.content import kind_of
-from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
+from bnuq.results.reading import numbers, open_result
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
-from bnuq.run import DETERMINISTIC, Task
+from bnuq.run import DETERMINISTIC, ScoringSection, Task
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
@@ -294,12 +295,13 @@ def _lay_out_for_arviz(file: Any, result: Result) -> None:
 def _add_samples(file: Any, result: Result) -> None:
     room = file.create_group("posterior_predictive")
     scales: dict[str, Any] = {}
+    last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
     for method, found in result.methods.items():
         for name, one in found.sets.items():
             if one.samples is None:
                 continue
             samples, points, classes = one.samples.shape
-            axes = {"chain": 1, "draw": samples, f"{name}_point": points, "class": classes}
+            axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
             for axis, length in axes.items():
                 if axis not in scales:
                     scales[axis] = add_scale(room, axis, np.arange(length))
@@ -313,7 +315,7 @@ def _add_samples(file: Any, result: Result) -> None:
             )
             for start, block in _in_chunks(one.samples.blocks(), chunk):
                 kept[0, :, start : start + block.shape[1]] = block
-            kept.attrs["units"] = "1"
+            kept.attrs["units"] = unit
             for place, axis in enumerate(axes):
                 kept.dims[place].attach_scale(scales[axis])
 
@@ -357,25 +359,10 @@ def read(path: Path) -> Result:
 
     Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again.
     """
-    with open_hdf5(path) as file:
-        try:
-            version = file.attrs.get("format")
-            if version is None or "run" not in file.attrs:
-                raise ResultError(f"{path} is not a result file of bnuq; expected one written by bnuq evaluate.")
-            if int(version) > FORMAT:
-                raise ResultError(
-                    f"{path} was written by bnuq {file.attrs.get('bnuq', '?')} in format {int(version)}; this version "
-                    f"reads up to format {FORMAT}. Please update bnuq."
-                )
-            result = _read(file, path.absolute())
-            _check_complete(result)
-        except _DAMAGE as error:
-            said = " ".join(str(error).split())[:300].strip("'\"")
-            raise ResultError(f"{path}: the result file is incomplete or damaged ({said}).") from error
+    with open_result(path, "evaluate", newest=FORMAT) as file:
+        result = _read(file, path.absolute())
+        _check_complete(result)
     return result
-
-
-_DAMAGE = (KeyError, ValueError, TypeError, OSError, IndexError, AttributeError, RuntimeError, OverflowError)
 
 
 class _Set(msgspec.Struct):
@@ -424,6 +411,7 @@ def _read_texts(file: Any) -> _Texts:
     data = texts["run"].get("data", {})
     if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
         raise ValueError("its run names no data")
+    msgspec.convert(texts["run"].get("scoring", {}), ScoringSection)
     return msgspec.convert(texts, _Texts)
 
 
@@ -432,8 +420,10 @@ def _read(file: Any, path: Path) -> Result:
     sets = {}
     for name, facts in texts.sets.items():
         room = file["sets"][name]
-        arrays = {key: _array(room, key, "iu") if key in room else None for key in ("label", "group")}
-        targets = _array(room, "target", "f", dimensions=2) if "target" in room else None
+        arrays = {key: numbers(room, key, "iu") if key in room else None for key in ("label", "group")}
+        targets = None
+        if "target" in room:
+            targets = numbers(room, "target", "f", shape=(facts.n, texts.model["outputs"]))
         sets[name] = EvaluatedSet(
             **msgspec.structs.asdict(facts), labels=arrays["label"], targets=targets, group=arrays["group"]
         )
@@ -445,9 +435,9 @@ def _read(file: Any, path: Path) -> Result:
         room = file["reference_check"]
         check = ReferenceCheck(
             layers=tuple(room["layer"].asstr()[()]),
-            mean=_array(room, "mean", "f"),
-            log_variance=_array(room, "log_variance", "f"),
-            expected=_array(room, "expected", "f"),
+            mean=numbers(room, "mean", "f"),
+            log_variance=numbers(room, "log_variance", "f"),
+            expected=numbers(room, "expected", "f"),
             passed=bool(room.attrs["passed"]),
         )
     return Result(
@@ -466,31 +456,21 @@ def _read(file: Any, path: Path) -> Result:
     )
 
 
-def _array(room: Any, key: str, kinds: str, *, shape: tuple[int, ...] | None = None, dimensions: int = 1) -> np.ndarray:
-    """A data set of numbers of these kinds and this shape; ValueError for anything else."""
-    values = room[key][()]
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or values.ndim != dimensions:
-        raise ValueError(f"{room.name}/{key} does not hold the numbers that belong there")
-    if shape is not None and values.shape != shape:
-        raise ValueError(f"{room.name}/{key} has shape {values.shape} where {shape} belongs")
-    return values
-
-
 def _read_figures(room: Any, sampling: Mapping[str, Any]) -> list[tuple[Address, Figure]]:
     texts = [room[key].asstr()[()] for key in ("method", "set", "score", "metric")]
     rows = texts[0].shape
-    numbers = {key: _array(room, key, "f", shape=rows) for key in _NUMBERS}
+    columns = {key: numbers(room, key, "f", shape=rows) for key in _NUMBERS}
     replicates = {
-        key: _array(room, key, "f", dimensions=2) if key in room else None for key in ("jackknife", "bootstrap")
+        key: numbers(room, key, "f", dimensions=2) if key in room else None for key in ("jackknife", "bootstrap")
     }
     found = []
     for row, address in enumerate(zip(*texts, strict=True)):
-        errors = {key: float(numbers[key][row]) for key in _NUMBERS[1:]}
+        errors = {key: float(columns[key][row]) for key in _NUMBERS[1:]}
         given: dict[str, Any] = {key: None if np.isnan(value) else value for key, value in errors.items()}
         arrays = {k: None if v is None or np.isnan(v[row]).all() else v[row] for k, v in replicates.items()}
         if arrays["jackknife"] is not None and not address[0].startswith("mcbn"):  # the row is as long as the bank
             arrays["jackknife"] = arrays["jackknife"][: sampling["samples"]]
-        found.append((tuple(map(str, address)), Figure(float(numbers["value"][row]), **given, **arrays)))
+        found.append((tuple(map(str, address)), Figure(float(columns["value"][row]), **given, **arrays)))
     return found
 
 
@@ -524,13 +504,13 @@ def _read_method(
         several = "sigma" in group
         sets[set_name] = SetResult(
             figures=found.get(set_name, {}),
-            points={k: _array(group, k, "f", shape=points) for k in group if k not in _NO_SCORES},
-            predicted=_array(group, "predicted", "iuf", dimensions=2 if several else 1),
-            sigma=_array(group, "sigma", "f", dimensions=2) if several else None,
-            log_likelihood=_array(likelihoods, key, "f", dimensions=3)[0] if key in likelihoods else None,
+            points={k: numbers(group, k, "f", shape=points) for k in group if k not in _NO_SCORES},
+            predicted=numbers(group, "predicted", "iuf", dimensions=2 if several else 1),
+            sigma=numbers(group, "sigma", "f", dimensions=2) if several else None,
+            log_likelihood=numbers(likelihoods, key, "f", dimensions=3)[0] if key in likelihoods else None,
         )
     curves = {
-        curve: {key: _array(room[curve], key, "fiu") for key in room[curve]} if curve in room else {}
+        curve: {key: numbers(room[curve], key, "fiu") for key in room[curve]} if curve in room else {}
         for curve in ("convergence", "calibration", "risk_coverage", "uncertainty_error")
     }
     return MethodResult(
@@ -573,6 +553,8 @@ def _check_complete(result: Result) -> None:
             told = scores or (of_one_pass and wanted.of_several == {"variance"})
             if not told or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
                 raise ValueError(f"figures of {method} on {name} against the test set are missing or unknown")
+        if result.model["task"] == "regression":
+            _check_regression(method, found)
         if missing := wanted.points - set(found.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
         for curve in (found.convergence, found.uncertainty_error, found.calibration, found.risk):
@@ -585,6 +567,22 @@ def _check_complete(result: Result) -> None:
     check = result.reference_check
     if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
         raise ValueError("the reference check is incomplete")
+
+
+def _check_regression(method: str, found: MethodResult) -> None:
+    """Raise ValueError where what hangs together is not there together."""
+    figures = found.sets["test"].figures
+    together = {"tau", "crps", "coverage50", "coverage95"}
+    if (together - {"crps"}) & set(figures) and not together <= set(figures):
+        raise ValueError(f"of tau, crps and coverage of {method} some are missing")
+    if any("crps" not in bound for bound in found.bounds.values()):
+        raise ValueError(f"a bound of {method} has no CRPS")
+    if set(found.normalized) - {"pll_without_exact"} - set(found.bounds.get("constant", ())):
+        raise ValueError(f"a normalised score of {method} has no bounds")
+    if found.calibration and set(found.calibration) != {"level", "coverage"}:
+        raise ValueError(f"the calibration of {method} is incomplete")
+    if set(found.uncertainty_error) != {"rank", "sigma", "error", "running_error"}:
+        raise ValueError(f"the errors over uncertainty of {method} are incomplete")
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ import h5py
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.errors import ResultError
-from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import nadeau_bengio, t_test
-from bnuq.results.file import check_replaceable
+from bnuq.results.file import add_scale, add_variable, check_replaceable
+from bnuq.results.reading import open_result
+from bnuq.results.summary import json_number
 
 __all__ = [
     "VERDICTS", "Cell", "MethodOutcome", "Published", "Reproduction", "SetOutcome", "Verdict", "cell",
@@ -62,8 +62,8 @@ class Published:
 class Cell:
     """One score of the table, in percent.
 
-    `value` is the mean over runs, `se` the standard error over split means; `low` to `high` the 95 % interval of the
-    mean with Nadeau and Bengio's error, of which `p` and `stars` are the test against 0. `p_naive` and `stars_naive`
+    `value` is the mean over runs, `se` its standard error over split means with Nadeau and Bengio's correction, `low`
+    to `high` the 95 % interval by it, and `p` and `stars` are those of the test against 0. `p_naive` and `stars_naive`
     are of the published kind, as if all runs were independent. None where there are too few splits.
     """
 
@@ -83,14 +83,12 @@ def cell(runs: Float64[np.ndarray, "split seed"], *, test_share: float, publishe
     """The cell of these runs' scores; `test_share` is test rows over training rows of a split."""
     values, split = runs.reshape(-1), np.repeat(np.arange(len(runs)), runs.shape[1])
     value = float(values.mean())
-    means = runs.mean(1)
     naive, ours = t_test(values), nadeau_bengio(values, split, test_share=test_share)
     if naive is None or ours is None or not math.isfinite(value):
         return Cell(value, None, None, None, None, "n/a", None, "n/a", published, "n/a")
     low, high = ours.interval()
-    se = float(means.std(ddof=1)) / math.sqrt(len(means))
     said = verdict(value, low, high, published)
-    return Cell(value, se, low, high, ours.p, ours.stars, naive.p, naive.stars, published, said)
+    return Cell(value, ours.se, low, high, ours.p, ours.stars, naive.p, naive.stars, published, said)
 
 
 def verdict(value: float, low: float, high: float, published: Published | None) -> Verdict:
@@ -221,13 +219,15 @@ def _lay_out(file: Any, result: Reproduction) -> None:
         for method, found in one.methods.items():
             group = room.create_group(method, track_order=True)
             splits, seeds = next(iter(found.runs.values())).shape
-            axes = (_scale(group, "split", splits, start=1), _scale(group, "seed", seeds))
+            axes = (add_scale(group, "split", np.arange(1, splits + 1)), add_scale(group, "seed", np.arange(seeds)))
             for figure, values in found.runs.items():
-                _variable(group, figure, values, axes, _unit(figure))
+                add_variable(group, figure, values, axes, unit=_unit(figure))
             choice = group.create_group("choice", track_order=True)
-            axis = _scale(choice, "split", splits, start=1)
+            axis = add_scale(choice, "split", np.arange(1, splits + 1))
             for key, values in found.choices.items():
-                _variable(choice, key, values, (axis,), _unit(key))
+                add_variable(
+                    choice, key, values.tolist() if values.dtype.kind in "OU" else values, (axis,), unit=_unit(key)
+                )
     _lay_out_table(file.create_group("table"), result)
 
 
@@ -248,67 +248,59 @@ def _facts(one: SetOutcome) -> dict[str, Any]:
 
 def _lay_out_table(room: Any, result: Reproduction) -> None:
     rows = list(result.cells())
-    axis = _scale(room, "row", len(rows))
+    axis = add_scale(room, "row", np.arange(len(rows)))
     for place, key in enumerate(("set", "method", "metric")):
-        _variable(room, key, np.array([row[place] for row in rows], dtype=object), (axis,), "")
+        add_variable(room, key, [row[place] for row in rows], (axis,))
     for key in ("value", "se", "low", "high", "p", "p_naive"):
         values = [getattr(row[3], key) for row in rows]
         column = np.array([math.nan if value is None else value for value in values], np.float64)
-        _variable(room, key, column, (axis,), "1" if key.startswith("p") else "percent")
+        add_variable(room, key, column, (axis,), unit="1" if key.startswith("p") else "percent")
     published = [row[3].published or Published(math.nan, "") for row in rows]
-    _variable(room, "published", np.array([each.value for each in published]), (axis,), "percent")
+    add_variable(room, "published", np.array([each.value for each in published]), (axis,), unit="percent")
     for key, texts in (
         ("stars", [row[3].stars for row in rows]),
         ("stars_naive", [row[3].stars_naive for row in rows]),
         ("stars_published", [each.stars for each in published]),
         ("verdict", [row[3].verdict for row in rows]),
     ):
-        _variable(room, key, np.array(texts, dtype=object), (axis,), "")
-
-
-def _scale(room: Any, name: str, length: int, *, start: int = 0) -> Any:
-    data = room.create_dataset(name, data=np.arange(start, start + length))
-    data.make_scale(name)
-    data.attrs["units"] = "1"
-    return data
-
-
-def _variable(room: Any, name: str, values: np.ndarray, axes: tuple[Any, ...], unit: str) -> None:
-    text = values.dtype.kind in "OU"
-    data = room.create_dataset(name, data=values.astype(object) if text else values, dtype=_TEXT if text else None)
-    for axis, scale in enumerate(axes):
-        data.dims[axis].attach_scale(scale)
-    if not text:
-        data.attrs["units"] = unit
-
-
-_TEXT = h5py.string_dtype()
+        add_variable(room, key, texts, (axis,))
 
 
 def read(path: Path) -> Reproduction:
     """The reproduction in the file at `path`; ResultError where that is not one, is damaged, or of a later format."""
-    with open_hdf5(path) as opened:
-        file: Any = opened
-        if file.attrs.get("command") != COMMAND:
-            raise ResultError(f"{path} holds no reproduction; expected a file written by `bnuq reproduce`.")
-        if int(file.attrs.get("format", 0)) > FORMAT:
-            raise ResultError(f"{path} is of a later format than {FORMAT}, which is known here. Please update bnuq.")
-        try:
-            told = json.loads(file.attrs["experiment"])
-            found = Reproduction(
-                **told,
-                sets={name: _read_set(room) for name, room in file["sets"].items()},
-                seconds=json.loads(file.attrs["seconds"]),
-                provenance=json.loads(file.attrs["provenance"]),
-                notes=tuple(map(str, json.loads(file.attrs["notes"]))),
-                path=path.absolute(),
-            )
-            for _ in found.cells():  # all that a report needs is there
-                pass
-        except (KeyError, ValueError, TypeError, OSError, AttributeError, RuntimeError) as error:
-            said = " ".join(str(error).split())[:300].strip("'\"")
-            raise ResultError(f"{path}: the file is incomplete or damaged ({said}).") from error
+    with open_result(path, "reproduce uci", newest=FORMAT) as file:
+        found = Reproduction(
+            **json.loads(file.attrs["experiment"]),
+            sets={name: _read_set(room) for name, room in file["sets"].items()},
+            seconds=json.loads(file.attrs["seconds"]),
+            provenance=json.loads(file.attrs["provenance"]),
+            notes=tuple(map(str, json.loads(file.attrs["notes"]))),
+            path=path.absolute(),
+        )
+        _check_complete(found)
     return found
+
+
+_FIGURES = {
+    "crps", "exact_hits", "mc_sd", "noise_sd", "normalized_crps", "normalized_pll", "normalized_pll_gaussian",
+    "pll_constant", "pll_gaussian", "pll_mixture", "rmse", "rmse_deterministic", "sigma", "spearman",
+}  # fmt: skip
+_CHOSEN = {"batch_size", "dropout", "epochs", "rmse", "tau", "tau_at_end", "unfinished", "weight_decay"}
+
+
+def _check_complete(found: Reproduction) -> None:
+    """Raise ValueError where something is missing that a report or a summary tells."""
+    if not found.sets or not {"wall", "cpu", "cpu_before"} <= set(found.seconds):
+        raise ValueError("its sets or seconds are missing")
+    for name, one in found.sets.items():
+        if one.train < 1 or list(one.methods) != ["mcbn", "mcdo"]:
+            raise ValueError(f"{name} was not run whole")
+        for method, outcome in one.methods.items():
+            if missing := _FIGURES - set(outcome.runs) or _CHOSEN - set(outcome.choices):
+                raise ValueError(f"{min(missing)} of {method} on {name} is missing")
+            if len({values.shape for values in outcome.runs.values()}) > 1 or outcome.runs["rmse"].ndim != 2:
+                raise ValueError(f"the runs of {method} on {name} are not one a split and seed")
+    json.dumps(summary(found), allow_nan=False)
 
 
 def _read_set(room: Any) -> SetOutcome:
@@ -358,9 +350,11 @@ def _set_summary(one: SetOutcome) -> dict[str, Any]:
                 "pll": _cell_summary(one.cell(method, "pll")),
                 "pll_gaussian": _cell_summary(replace(one.cell(method, "pll_gaussian"), published=None)),
                 "figures": {
-                    name: _number(float(np.mean(values))) for name, values in found.runs.items() if name != "spearman"
+                    name: json_number(float(np.mean(values)))
+                    for name, values in found.runs.items()
+                    if name != "spearman"
                 }
-                | {"spearman": _number(found.rank_correlation())},
+                | {"spearman": json_number(found.rank_correlation())},
                 "tau_at_end": found.at_end,
                 "choices": {key: values.tolist() for key, values in found.choices.items()},
             }
@@ -374,10 +368,4 @@ def _cell_summary(found: Cell) -> dict[str, Any]:
     told = {key: getattr(found, key) for key in keys if getattr(found, key) is not None}
     if found.published is not None:
         told |= {"published": found.published.value, "stars_published": found.published.stars, "verdict": found.verdict}
-    return {key: _number(value) if isinstance(value, float) else value for key, value in told.items()}
-
-
-def _number(value: float) -> float | str:
-    if math.isnan(value):
-        return "nan"
-    return value if math.isfinite(value) else "inf" if value > 0 else "-inf"
+    return {key: json_number(value) if isinstance(value, float) else value for key, value in told.items()}

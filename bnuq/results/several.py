@@ -28,8 +28,6 @@ import msgspec
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.errors import ResultError
-from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.results.file import (
@@ -42,8 +40,9 @@ from bnuq.results.file import (
     figures_of,
     unit_of,
 )
+from bnuq.results.reading import numbers, open_result
 from bnuq.results.result import Result
-from bnuq.results.summary import SCHEMA
+from bnuq.results.summary import SCHEMA, json_number
 from bnuq.run import Task
 
 FORMAT = 1
@@ -177,6 +176,7 @@ def _value(run: OneRun, address: Address) -> float:
 def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> OneRun:
     """What is kept of a run's `result`, whose file has this SHA-256."""
     assert result.path is not None
+    # Before --limit: what counts is how much the splits overlap.
     trained = result.run.get("data", {}).get("train_size") or result.sampling.get("reference_points")
     return OneRun(
         path=result.path,
@@ -185,7 +185,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         figures={address: figure.value for address, figure in figures_of(result)},
         split=split,
         seed=seed,
-        test_share=result.sets["test"].n / trained if trained else None,
+        test_share=result.sampling["test_points"] / trained if trained else None,
     )
 
 
@@ -279,12 +279,6 @@ def _lay_out_figures(room: Any, several: Several) -> None:
         add_variable(room, key, ["n/a" if test is None else test.stars for test in tests], (figure,))
 
 
-def is_several(path: Path) -> bool:
-    """Whether the result file at `path` is one of several runs; ResultError where it cannot be read at all."""
-    with open_hdf5(path) as file:
-        return isinstance(kind := file.attrs.get("kind"), str) and kind == KIND
-
-
 class _Caution(msgspec.Struct):
     code: str
     text: str
@@ -301,24 +295,8 @@ class _Texts(msgspec.Struct):
 
 def read(path: Path) -> Several:
     """The runs in the file at `path`; ResultError where that is not one of several runs, is newer, or is damaged."""
-    with open_hdf5(path) as file:
-        try:
-            version = file.attrs.get("format")
-            if version is None or file.attrs.get("kind") != KIND:
-                raise ResultError(f"{path} is not a result of several runs; expected one written for a [runs] list.")
-            if int(version) > FORMAT:
-                raise ResultError(
-                    f"{path} was written by bnuq {file.attrs.get('bnuq', '?')} in format {int(version)}; this version "
-                    f"reads up to format {FORMAT}. Please update bnuq."
-                )
-            several = _read(file, path.absolute())
-        except _DAMAGE as error:
-            said = " ".join(str(error).split())[:300].strip("'\"")
-            raise ResultError(f"{path}: the result file is incomplete or damaged ({said}).") from error
-    return several
-
-
-_DAMAGE = (KeyError, ValueError, TypeError, OSError, IndexError, AttributeError, RuntimeError, OverflowError)
+    with open_result(path, "several", newest=FORMAT) as file:
+        return _read(file, path.absolute())
 
 
 def _read(file: Any, path: Path) -> Several:
@@ -332,14 +310,17 @@ def _read(file: Any, path: Path) -> Several:
     shape = (count,)
     if not count:
         raise ValueError("it holds no run")
-    values = {address: _numbers(room, _column_name(address), "f", shape) for address in addresses}
-    for method, _, score, metric in addresses:
-        if metric not in METRICS and metric != "pll_without_exact" and metric != "confidence":
+    values = {address: numbers(room, _column_name(address), "f", shape=shape) for address in addresses}
+    for method, place, score, metric in addresses:
+        of_place = {NORMALIZED: {"pll_without_exact"}, f"{BOUNDS}constant": {"confidence"}}.get(place, set())
+        if metric not in METRICS.keys() | of_place:
             raise ValueError(f"the figure {metric} of {method} is unknown")
         if score and score not in SCORES:
             raise ValueError(f"the score {score} of {method} is unknown")
-    split, seed = (_numbers(room, key, "i", shape) for key in ("split", "seed"))
-    share = _numbers(room, "test_share", "f", shape)
+    split, seed = (numbers(room, key, "i", shape=shape) for key in ("split", "seed"))
+    share = numbers(room, "test_share", "f", shape=shape)
+    if np.isinf(share).any() or (share <= 0).any():
+        raise ValueError("test_share is no share")
     paths, digests, records = (room[key].asstr()[()] for key in ("path", "sha256", "record"))
     runs = tuple(
         OneRun(
@@ -361,14 +342,6 @@ def _record(value: Any) -> dict[str, Any]:
     """The request of a run, of which a report tells the checkpoint; the rest is checked when it is run again."""
     msgspec.convert(value["model"]["checkpoint"], str)
     return msgspec.convert(value, dict[str, Any])
-
-
-def _numbers(room: Any, key: str, kinds: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A data set of numbers of these kinds and this shape; ValueError for anything else."""
-    values = room[key][()]
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or values.shape != shape:
-        raise ValueError(f"{room.name}/{key} does not hold the numbers that belong there")
-    return values
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -414,28 +387,25 @@ def _method(several: Several, method: str) -> dict[str, Any]:
 
 
 def _told(found: Aggregate, *, tested: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {"mean": _json(found.mean), "sd": _json(found.sd), "values": [*map(_json, found.values)]}
+    told: dict[str, Any] = {
+        "mean": json_number(found.mean),
+        "sd": json_number(found.sd),
+        "values": [*map(json_number, found.values)],
+    }
     if tested:
-        told["ratio_of_means"] = None if found.ratio_of_means is None else _json(found.ratio_of_means)
+        told["ratio_of_means"] = None if found.ratio_of_means is None else json_number(found.ratio_of_means)
         test = found.t_test
         told["t_test"] = None if test is None else {**_test(test), "stars": test.stars}
     ours = found.nadeau_bengio
     if ours is None:
         return told | {"nadeau_bengio": None}
-    low, high = map(_json, ours.interval())
+    low, high = map(json_number, ours.interval())
     test = {**_test(ours), "stars": ours.stars} if tested else {"df": ours.df}
-    return told | {"nadeau_bengio": {"se": _json(ours.se), "low": low, "high": high, **test}}
+    return told | {"nadeau_bengio": {"se": json_number(ours.se), "low": low, "high": high, **test}}
 
 
 def _test(test: TTest) -> dict[str, Any]:
-    return {"t": _json(test.t), "df": test.df, "p": _json(test.p)}
-
-
-def _json(value: float) -> float | str:
-    value = float(value)
-    if math.isnan(value):
-        return "nan"
-    return value if math.isfinite(value) else "inf" if value > 0 else "-inf"
+    return {"t": json_number(test.t), "df": test.df, "p": json_number(test.p)}
 
 
 def shared_cautions(of_runs: Sequence[Sequence[tuple[str, str]]]) -> Iterator[SharedCaution]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -62,6 +63,29 @@ class Spool:
             block = np.frombuffer(self._file.read(self.dtype.itemsize * size), dtype=self.dtype)
             yield start, block.reshape(self._rest[0], points, self._rest[1])
             start += points
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Raw samples in another unit: each times `std`, plus `mean`, output by output."""
+
+    samples: Rounds
+    mean: Float[np.ndarray, " output"]
+    std: Float[np.ndarray, " output"]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.samples.dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, n, Q)."""
+        return self.samples.shape
+
+    def blocks(self) -> Iterator[tuple[int, Float[np.ndarray, "sample chunk output"]]]:
+        """(number of the first point, its block of all draws), in order."""
+        for start, block in self.samples.blocks():
+            yield start, (block * self.std + self.mean).astype(self.dtype)
 
 
 class Rounds:

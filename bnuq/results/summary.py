@@ -57,7 +57,7 @@ def _method(method: MethodResult) -> dict[str, Any]:
         found["bounds"] = {name: _figures(figures) for name, figures in method.bounds.items()}
     if method.convergence:
         found["convergence"] = {
-            name: [int(v) if name == "samples" else _number(float(v)) for v in values]
+            name: [int(v) if name == "samples" else json_number(float(v)) for v in values]
             for name, values in method.convergence.items()
         }
     return found
@@ -70,10 +70,12 @@ def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
 def _figure(figure: Figure) -> dict[str, Any]:
     errors = {key: getattr(figure, key) for key in ("se", "mc_se", "low", "high")}
     told = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
-    return {key: _number(value) for key, value in {"value": figure.value, **told}.items()}
+    return {key: json_number(value) for key, value in {"value": figure.value, **told}.items()}
 
 
-def _number(value: float) -> float | str:
+def json_number(value: float) -> float | str:
+    """A number as JSON has it; infinities and NaN are the strings "inf", "-inf" and "nan"."""
+    value = float(value)
     if math.isnan(value):
         return "nan"
     return value if math.isfinite(value) else "inf" if value > 0 else "-inf"

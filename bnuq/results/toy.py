@@ -12,7 +12,6 @@ Bands are those of N(mean, sd²), where sd² is the variance over the samples pl
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,11 +21,11 @@ import h5py
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.errors import ResultError
-from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import write_bytes
 from bnuq.records import Figure
-from bnuq.results.file import check_replaceable
+from bnuq.results.file import add_scale, add_variable, check_replaceable
+from bnuq.results.reading import numbers, open_result
+from bnuq.results.summary import SCHEMA, json_number
 
 __all__ = ["Curve", "Place", "Toy", "check_replaceable", "read", "summary", "write"]
 
@@ -109,21 +108,19 @@ def _lay_out(file: Any, toy: Toy) -> None:
     file.attrs["command"] = COMMAND
     for name in ("experiment", "seconds", "provenance"):
         file.attrs[name] = json.dumps(dict(getattr(toy, name)))
-    x = file.create_dataset("x", data=toy.x)
-    x.make_scale("x")
-    x.attrs["units"] = "1"
-    _variable(file, "truth", toy.truth, x)
+    x = add_scale(file, "x", toy.x)
+    add_variable(file, "truth", toy.truth, (x,), unit=_UNIT)
     train = file.create_group("train")
     train.create_dataset("x", data=toy.train_x).attrs["units"] = "1"
     train.create_dataset("y", data=toy.train_y).attrs["units"] = _UNIT
     for name, curve in toy.curves.items():
         room = file.create_group(f"curves/{name}")
         for key in ("mean", "mc_sd", "sd"):
-            _variable(room, key, getattr(curve, key), x)
+            add_variable(room, key, getattr(curve, key), (x,), unit=_UNIT)
         for level in BANDS:
             low, high = curve.band(level)
-            _variable(room, f"low{level}", low, x)
-            _variable(room, f"high{level}", high, x)
+            add_variable(room, f"low{level}", low, (x,), unit=_UNIT)
+            add_variable(room, f"high{level}", high, (x,), unit=_UNIT)
         for key in ("method", "batch_size", "dropout_rate", "tau", "tau_at_end", "constant_sigma"):
             if (value := getattr(curve, key)) is not None:
                 room.attrs[key] = value
@@ -131,37 +128,14 @@ def _lay_out(file: Any, toy: Toy) -> None:
         room.attrs["places"] = json.dumps({key: asdict(one) for key, one in curve.places.items()})
 
 
-def _variable(room: Any, name: str, values: np.ndarray, x: Any) -> None:
-    data = room.create_dataset(name, data=values)
-    data.dims[0].attach_scale(x)
-    data.attrs["units"] = _UNIT
-
-
 def read(path: Path) -> Toy:
     """The record in the file at `path`; ResultError where that is not one, or is damaged, or newer than this."""
-    with open_hdf5(path) as file:
-        if file.attrs.get("command") != COMMAND:
-            raise ResultError(f"{path} does not hold the toy regression; expected a file of bnuq {COMMAND}.")
-        try:
-            version = int(np.asarray(file.attrs["format"])[()])
-            if version > FORMAT:
-                raise ResultError(
-                    f"{path} was written in format {version}; this version reads up to format {FORMAT}. "
-                    "Please update bnuq."
-                )
-            return _read(file, path.absolute())
-        except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
-            raise ResultError(f"{path} is damaged: {error}. Make it again with bnuq {COMMAND}.") from error
+    with open_result(path, "reproduce toy", newest=FORMAT) as file:
+        return _read(file, path.absolute())
 
 
 def _read(file: Any, path: Path) -> Toy:
-    def array(room: Any, key: str, size: int | None = None) -> Float64[np.ndarray, " entry"]:
-        values = np.asarray(room[key][()], dtype=np.float64)
-        if values.ndim != 1 or len(values) != (size or len(values)):
-            raise ValueError(f"{room.name}/{key} has shape {values.shape}")
-        return values
-
-    x = array(file, "x")
+    x = numbers(file, "x", "f")
     curves = {}
     for name, room in file["curves"].items():
         attrs = room.attrs
@@ -173,37 +147,43 @@ def _read(file: Any, path: Path) -> Toy:
             tau=float(attrs["tau"]),
             tau_at_end=str(attrs["tau_at_end"]),
             constant_sigma=float(attrs["constant_sigma"]),
-            mean=array(room, "mean", len(x)),
-            mc_sd=array(room, "mc_sd", len(x)),
-            sd=array(room, "sd", len(x)),
+            mean=numbers(room, "mean", "f", shape=x.shape),
+            mc_sd=numbers(room, "mc_sd", "f", shape=x.shape),
+            sd=numbers(room, "sd", "f", shape=x.shape),
             scores={
-                key: Figure(math.nan if one["value"] is None else one["value"], se=one["se"])
+                key: Figure(float(one["value"]), se=None if one["se"] is None else float(one["se"]))
                 for key, one in json.loads(attrs["scores"]).items()
             },
-            places={key: Place(**one) for key, one in json.loads(attrs["places"]).items()},
+            places={key: _place(one) for key, one in json.loads(attrs["places"]).items()},
         )
     texts = {name: json.loads(file.attrs[name]) for name in ("experiment", "seconds", "provenance")}
     order = texts["experiment"]["curves"]  # HDF5 has them by name
     return Toy(
         x=x,
-        truth=array(file, "truth", len(x)),
-        train_x=array(file["train"], "x"),
-        train_y=array(file["train"], "y"),
+        truth=numbers(file, "truth", "f", shape=x.shape),
+        train_x=numbers(file["train"], "x", "f"),
+        train_y=numbers(file["train"], "y", "f"),
         curves={name: curves[name] for name in order},
         path=path,
         **texts,
     )
 
 
+def _place(told: dict[str, Any]) -> Place:
+    return Place(**{key: float(value) for key, value in told.items()})
+
+
 def summary(toy: Toy) -> dict[str, Any]:
-    """What `--json` prints: everything but the curves themselves; null for what has no value."""
+    """What `--json` prints: everything but the curves themselves."""
     return {
+        "bnuq": toy.provenance.get("bnuq", ""),
+        "schema": SCHEMA,
         "command": COMMAND,
         "experiment": dict(toy.experiment),
         "networks": {name: _told(curve) for name, curve in toy.curves.items()},
         "seconds": dict(toy.seconds),
         "provenance": dict(toy.provenance),
-        "path": None if toy.path is None else str(toy.path),
+        "result": None if toy.path is None else str(toy.path),
     }
 
 
@@ -212,20 +192,18 @@ def _told(curve: Curve) -> dict[str, Any]:
         "method": curve.method,
         "batch_size": curve.batch_size,
         "dropout_rate": curve.dropout_rate,
-        "tau": _finite(curve.tau),
+        "tau": json_number(curve.tau),
         "tau_at_end": curve.tau_at_end,
-        "constant_sigma": curve.constant_sigma,
+        "constant_sigma": json_number(curve.constant_sigma),
         "scores": _figures(curve),
-        "places": {key: asdict(one) for key, one in curve.places.items()},
+        "places": {
+            key: {name: json_number(value) for name, value in asdict(one).items()} for key, one in curve.places.items()
+        },
     }
 
 
-def _figures(curve: Curve) -> dict[str, dict[str, float | None]]:
+def _figures(curve: Curve) -> dict[str, dict[str, float | str | None]]:
     return {
-        key: {"value": _finite(one.value), "se": None if one.se is None else _finite(one.se)}
+        key: {"value": json_number(one.value), "se": None if one.se is None else json_number(one.se)}
         for key, one in curve.scores.items()
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -18,7 +18,8 @@ from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records import Caution, Estimator, Figure
-from bnuq.results.result import MethodResult, Samples, SetResult
+from bnuq.results.result import MethodResult, SetResult
+from bnuq.results.spool import Rounds
 from bnuq.run import Run
 from bnuq.stages import scoring
 from bnuq.stages.scoring import SetScores, Weights, error_over_points, figure
@@ -510,7 +511,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,
         draws: DrawWeights,
-        kept: Mapping[str, Samples],
+        kept: Mapping[str, Rounds],
     ) -> MethodResult:
         """All of one method."""
         test = scores["test"]

@@ -36,9 +36,9 @@ class Fitted:
             also = ", and the PLL of a mixture is not defined" if asked.pll == "mixture" else ""
             yield Caution(
                 "tau-infinite",
-                f"{method}: the draws alone spread more than the validation errors, so that no observation noise is "
-                f"the best: τ is infinite{also}. Set tau_range under [scoring] to hold it back; a larger batch_size, "
-                "or smaller dropout rates, spread less.",
+                f"{method}: no observation noise at all is the best on the validation points, as the draws alone "
+                f"spread more than the errors, or all errors are 0: τ is infinite{also}. Set tau_range under [scoring] "
+                "to hold it back; a larger batch_size, or smaller dropout rates, spread less.",
             )
         elif self.at_end:
             yield Caution(
@@ -59,7 +59,8 @@ def fit(
     """τ and the constant σ that are the best on validation points, for all draws and every replicate.
 
     `errors` are y − f̄ and `variance` that of the draws, in target units; `kept` both under every replicate, for some of
-    the points; ‖y − f_t‖² is needed where τ is the best by PLL. All draws are fitted on all points, and replicates, by
+    the points; ‖y − f_t‖² is needed where τ is the best by the mixture's PLL (by that of a Gaussian of the moments,
+    covariances are left out). All draws are fitted on all points, and replicates, by
     how they differ from all draws, on those that are kept.
     """
     kept_error, kept_variance = kept
@@ -68,22 +69,24 @@ def fit(
     sigmas = _as_the_kept(sigma, metrics.constant_sigmas(kept_error, metric=by.fit), full)
     if by.tau is not None:
         return Fitted(np.full(len(draws.weights), by.tau), sigmas)
-    if by.fit == "pll":
+    if by.fit == "pll" and by.pll == "mixture":
         assert squared_distance is not None
         outputs = errors.shape[1]
         best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=by.tau_range)
         return Fitted(_pll_taus(squared_distance, outputs, best.tau, draws, by.tau_range), sigmas, best.at_end)
 
     def best_of(row: int) -> float:
-        return metrics.optimal_tau(kept_error[row], kept_variance[row], tau_range=by.tau_range).tau
+        return metrics.optimal_tau(kept_error[row], kept_variance[row], metric=by.fit, tau_range=by.tau_range).tau
 
-    best = metrics.optimal_tau(errors, variance, tau_range=by.tau_range)
+    best = metrics.optimal_tau(errors, variance, metric=by.fit, tau_range=by.tau_range)
     taus = np.empty(len(draws.weights))
     taus[full] = best_of(full)
     for row in range(draws.prefix.start, draws.prefix.stop):
         taus[row] = best_of(row)
     near = slice(draws.jackknife.start, draws.bootstrap.stop)
-    taus[near] = metrics.refined_tau(kept_error[near], kept_variance[near], float(taus[full]), tau_range=by.tau_range)
+    taus[near] = metrics.refined_tau(
+        kept_error[near], kept_variance[near], float(taus[full]), metric=by.fit, tau_range=by.tau_range
+    )
     return Fitted(_as_the_kept(best.tau, taus, full), sigmas, best.at_end)
 
 

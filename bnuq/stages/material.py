@@ -20,7 +20,7 @@ from bnuq.sampling import keyed
 
 @dataclass(frozen=True)
 class Material:
-    """The sets of a run, and what was found out while reading them.
+    """The sets of a run, and what was found out while reading them; `test_points` is their number before --limit.
 
     `validation` is None where there are no points that were held out of training: `why_no_validation` says why.
     """
@@ -30,6 +30,7 @@ class Material:
     ood: dict[str, Points]
     validation: Points | None
     why_no_validation: str
+    test_points: int
     notes: tuple[str, ...]
     cautions: tuple[Caution, ...]
 
@@ -76,12 +77,13 @@ def load_material(run: Run) -> Material:
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
     notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
     cautions = tuple(_shared_points(train, test, validation))
+    test_points = len(test)
     if run.limit is not None:
         notes += (f"at most {run.limit} points of each evaluated set, drawn at random with seed {run.seed} (--limit)",)
         test = _limited(test, run.limit, run.seed)
         ood = {name: _limited(points, run.limit, run.seed) for name, points in ood.items()}
         validation = None if validation is None else _limited(validation, run.limit, run.seed)
-    return Material(train, test, ood, validation, why, notes, cautions)
+    return Material(train, test, ood, validation, why, test_points, notes, cautions)
 
 
 def _check_same_shape(what: str, points: Points, test: Points) -> None:
@@ -107,13 +109,26 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
                 "true): they would flatter it"
             ),
         )
-    count = max(1, round(split.fraction * len(whole)))
-    if count >= len(whole):
-        raise DataError(f"{whole.reference}: {len(whole)} points cannot be split for validation.")
-    rows = keyed.batch_indices(split.seed, 0, population=len(whole), batch_size=count, purpose=keyed.SUBSET)
-    taken = replace(whole.subset(np.sort(rows)), name="validation")
+    if len(whole if whole.group is None else np.unique(whole.group)) < 2:
+        raise DataError(f"{whole.reference}: a single point, or group of points, cannot be split for validation.")
+    rows = held_out_rows(len(whole), fraction=split.fraction, seed=split.seed, group=whole.group)
+    taken = replace(whole.subset(rows), name="validation")
     rest = whole.subset(np.setdiff1d(np.arange(len(whole)), rows))
     return (rest, test, taken, "") if split.split_of == "train" else (train, rest, taken, "")
+
+
+def held_out_rows(
+    points: int, *, fraction: float = 0.1, seed: int = 0, group: Int64[np.ndarray, " point"] | None = None
+) -> Int64[np.ndarray, " row"]:
+    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of so many points.
+
+    Train without them, and they are held out. With `group`, whole groups are taken.
+    """
+    names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
+    count = int(names.max()) + 1
+    wanted = min(max(1, round(fraction * count)), count - 1)
+    chosen = keyed.batch_indices(seed, 0, population=count, batch_size=wanted, purpose=keyed.SUBSET)
+    return np.flatnonzero(np.isin(names, chosen))
 
 
 def _limited(points: Points, limit: int, seed: int) -> Points:
@@ -124,7 +139,15 @@ def _limited(points: Points, limit: int, seed: int) -> Points:
 
 
 def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Caution]:
-    """Whether test or validation points lie in the reference, as far as both are arrays in memory."""
+    """Whether points that should be apart are the same, as far as they are arrays in memory."""
+    if validation is not None:
+        tested = set(_hashes(test))
+        if (count := sum(one in tested for one in _hashes(validation))) > 0:
+            yield Caution(
+                "validation-in-test",
+                f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): what "
+                "is fitted to them (τ, the constant baseline) has seen what it is tested on.",
+            )
     if train is None or not isinstance(train.inputs, np.ndarray):
         return
     seen = set(_hashes(train))

@@ -18,7 +18,7 @@ from bnuq.errors import RequestError, SamplingError
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
 from bnuq.records import Caution
-from bnuq.results.result import MethodResult, MethodWork, Samples
+from bnuq.results.result import MethodResult, MethodWork
 from bnuq.results.spool import Rounds, Spool
 from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling import keyed
@@ -45,7 +45,7 @@ class Scorer(Protocol):
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
     def cautions(self, method: str, fitted: Any) -> Iterator[Caution]: ...
-    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Samples]) -> MethodResult: ...
+    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Rounds]) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,10 @@ def _work(spent: _Spent, plain: _Spent, points: Sequence[int]) -> MethodWork:
 def _why_passes_agree(method: str, todo: Plan) -> str:
     """Passes that do not differ would give a table of zeros; say why instead."""
     if method.startswith("mcbn"):
-        why = f"mini-batches of {todo.batch_size} all have the same statistics; is the reference one point repeated?"
+        why = (
+            f"whichever mini-batch of {todo.batch_size} they normalise by, the outputs are the same; is the reference "
+            "one point repeated, or does the output not depend on these BatchNorms?"
+        )
     else:
         rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
         why = f"dropout at these rates changes no output: {rates}."

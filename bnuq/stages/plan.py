@@ -111,6 +111,12 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
     assert targets is not None
     columns = targets.shape[1] if targets.ndim == 2 else 1
     task = run.task
+    if task is None and outputs == 1 and set(np.unique(targets)) <= {0, 1}:
+        raise DataError(
+            f"the network has one output and the targets of {test.reference} are all 0 or 1: that may be a classifier "
+            "of two classes, which bnuq takes with an output for each, or a regression. For the latter write "
+            'task = "regression" under [model].'
+        )
     if task is None:
         one_hot = targets.ndim == 2 and bool(np.all((targets == 0) | (targets == 1)) and np.all(targets.sum(1) == 1))
         whole = targets.dtype.kind in "iu" or (one_hot and columns > 1)

@@ -20,6 +20,7 @@ from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records import Caution, Figure
 from bnuq.results.result import MethodResult, Samples, SetResult
+from bnuq.results.spool import Rounds, Scaled
 from bnuq.run import Run, ScoringSection
 from bnuq.stages import scoring
 from bnuq.stages.fitting import Fitted, fit
@@ -35,6 +36,8 @@ _ORDER = ("rmse", "mae", "pll", "crps", "coverage50", "coverage95", "spearman", 
 _LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is looked at
 _QUANTILES = {"coverage50": float(ndtri(0.75)), "coverage95": float(ndtri(0.975))}  # half a central interval, in sd
 _BLOCK = 2**17  # replicates × points × outputs held at once
+_WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS that are of the draws alone
+_NEAR = 0.05  # in ln τ: what a first-order step of a PLL may be
 _CURVE = 2000  # points of the uncertainty–error curve that are kept
 _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
 _HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
@@ -150,6 +153,8 @@ class Reduction:
             "crps_optimum": metrics.crps_optimum(mean, y),
             "pll_optimum": metrics.pll_optimum(mean, y),
         }
+        if self._by.crps in _WITHOUT_NOISE:
+            values["crps"] = self._crps_of_draws(f, y, here, np.full(len(mean), math.inf))
         if self._fitted is None:
             return values
         tau = torch.tensor(self._fitted.tau)
@@ -157,7 +162,10 @@ class Reduction:
         away = error.abs()
         for name, quantile in _QUANTILES.items():
             values[name] = (away <= quantile * sigma).double().mean(-1)
-        values["crps"] = self._crps(f, mean, sigma, y, here)
+        if self._by.crps == "gaussian":
+            values["crps"] = metrics.crps_gaussian(mean, sigma, y)
+        elif self._by.crps == "mixture":
+            values["crps"] = self._crps_of_draws(f, y, here, self._fitted.tau)
         if (pll := self._pll(f, mean, sigma, distance, y, here)) is not None:
             values["pll"] = pll
         if self._fitted.sigma is not None:
@@ -166,15 +174,11 @@ class Reduction:
             values["pll_constant"] = metrics.pll_gaussian(mean, constant, y)
         return values
 
-    def _crps(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, y: Tensor, here: Weights
+    def _crps_of_draws(
+        self, f: Tensor, y: Tensor, here: Weights, tau: Float[np.ndarray, " replicate"]
     ) -> Float[Tensor, "replicate chunk"]:
-        if self._by.crps == "gaussian":
-            return metrics.crps_gaussian(mean, sigma, y)
-        assert self._fitted is not None
-        fair, alone = self._by.crps == "fair", self._by.crps in ("ensemble", "fair")
-        tau = math.inf if alone else float(self._fitted.tau[self._draws.full.start])
-        found = _crps_of_draws(f, y, here.draws, tau=tau, fair=fair)
+        own = tau[:1] if here.rows is not None else tau
+        found = _crps_of_draws(f, y, here.draws, tau=own, fair=self._by.crps == "fair")
         return found if here.rows is None else found[torch.from_numpy(here.rows)]
 
     def _pll(
@@ -185,10 +189,10 @@ class Reduction:
             return metrics.pll_gaussian(mean, sigma, y)
         tau = self._fitted.tau
         full = self._draws.full.start
-        if math.isinf(tau[full]):
-            return None
         if self._by.pll == "moment_full":
             return _pll_of_full_covariance(f, mean, y, tau, here)
+        if math.isinf(tau[full]):
+            return None
         self._by_draw.setdefault("log_likelihood", []).append(
             as_numpy(metrics.gaussian_log_likelihood(f, y, tau=float(tau[full])))
         )
@@ -265,9 +269,9 @@ def _mixture_pll(
     *,
     exact: tuple[int, ...],
 ) -> Float[Tensor, "replicate chunk"]:
-    """PLL of the mixture under every replicate, each with its own τ.
+    """PLL of the mixture under every replicate, each with its own τ; NaN where that is infinite.
 
-    Replicates that lie near the whole, in draws and in τ, take the step in ln τ to first order: one product for all.
+    Replicates whose τ lies near that of all draws take the step in ln τ to first order: one product for all of them.
     """
 
     def likelihood(precision: float) -> Float[Tensor, "sample chunk"]:
@@ -284,9 +288,10 @@ def _mixture_pll(
     finite = np.where(np.isfinite(tau), tau, tau[full])
     step = torch.tensor(np.log(finite / tau[full]))[:, None]
     moved = pll[rows] + slope[rows] * step
-    for row in exact:
-        if math.isfinite(tau[row]):
-            moved[row] = metrics.pll_from_log_likelihood(likelihood(float(tau[row])), weights=own[rows[row]])
+    far = np.flatnonzero(np.abs(as_numpy(step)[:, 0]) > _NEAR)
+    for row in {*exact, *far.tolist()}:
+        moved[row] = metrics.pll_from_log_likelihood(likelihood(float(finite[row])), weights=own[rows[row]])
+    moved[torch.from_numpy(~np.isfinite(tau))] = math.nan
     return moved
 
 
@@ -295,27 +300,29 @@ def _crps_of_draws(
     y: Float[Tensor, "chunk output"],
     draws: DrawWeights,
     *,
-    tau: float,
+    tau: Float[np.ndarray, " replicate"],
     fair: bool,
 ) -> Float[Tensor, "replicate chunk"]:
     """CRPS of the draws themselves, each with its noise, under every replicate.
 
-    Without a draw only its own terms fall out of both sums. NaN for bootstrap rows, whose repeated draws are no sample.
+    Without a draw only its own terms fall out of both sums; the noise is then that of all draws, whose τ is near. The
+    first k draws have their own τ. NaN for bootstrap rows, whose repeated draws are no sample.
     """
     found = torch.full((len(draws.weights), f.shape[1]), math.nan, dtype=torch.float64)
 
     def of(near: Tensor, apart: Tensor, count: int) -> Tensor:
-        pairs = count * (count - 1 if fair else count)
-        return near / count - apart / (2 * pairs) if pairs else torch.full_like(near, math.nan)
+        pairs = count * (count - 1 if fair and count > 1 else count)  # one draw alone: |error|
+        return near / count - apart / (2 * pairs)
 
-    near, apart = metrics.crps_terms(f, y, tau=tau)
-    itself = metrics.crps_terms(f[:1], y, tau=tau)[1][0]
+    whole = float(tau[draws.full.start])
+    near, apart = metrics.crps_terms(f, y, tau=whole)
+    itself = metrics.crps_terms(f[:1], y, tau=whole)[1][0]
     samples = len(f)
     found[draws.full.start] = of(near.sum(0), apart.sum(0), samples)
     for draw, row in enumerate(_rows(draws.jackknife)):
         found[row] = of(near.sum(0) - near[draw], apart.sum(0) - 2 * apart[draw] + itself, samples - 1)
     for count, row in zip(draws.prefix_sizes, _rows(draws.prefix), strict=True):
-        first = metrics.crps_terms(f[:count], y, tau=tau)
+        first = metrics.crps_terms(f[:count], y, tau=float(tau[min(row, len(tau) - 1)]))
         found[row] = of(first[0].sum(0), first[1].sum(0), count)
     return found
 
@@ -325,14 +332,14 @@ def _pll_of_full_covariance(
 ) -> Float[Tensor, "replicate chunk"]:
     """Log density of N(f̄, Cov f + I/τ) under every replicate."""
     rows = range(len(tau)) if here.rows is None else here.rows
-    outputs = f.shape[-1]
     found = torch.empty(mean.shape[:2], dtype=torch.float64)
     for replicate, row in enumerate(rows):
         away = f - mean[replicate]
         covariance = torch.einsum("t,tnq,tnr->nqr", here.tensor[int(row)], away, away)
-        covariance += torch.eye(outputs, dtype=torch.float64) / float(tau[replicate])
-        normal = torch.distributions.MultivariateNormal(mean[replicate], covariance, validate_args=False)
-        found[replicate] = normal.log_prob(y)
+        error = as_numpy(y - mean[replicate])
+        found[replicate] = torch.from_numpy(
+            metrics.pll_of_covariance(error, as_numpy(covariance), tau=float(tau[replicate]))
+        )
     return found
 
 
@@ -451,11 +458,14 @@ def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
 def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
     """PLL and CRPS between the constant baseline (0) and the per-point optimum (100), in percent.
 
+    A CRPS of the draws alone, without the noise that the constant holds, is not put between them.
     Where a point is met exactly the PLL's optimum is infinite and its normalised score NaN: "pll_without_exact" is that
     of the other points.
     """
     found = {}
     for name in ("pll", "crps"):
+        if name == "crps" and scores.scoring.crps in _WITHOUT_NOISE:
+            continue
         if f"{name}_constant" in scores.points and name in scores.points:
             of_points, replicates = (
                 {bound: where[f"{name}_{bound}"] for bound in ("constant", "optimum")}
@@ -548,6 +558,11 @@ class Scorer:
             return fitted(validation, draws)
         return None if self._by.tau is None else Fitted(np.full(len(draws.weights), self._by.tau), None)
 
+    def _in_target_units(self, samples: Rounds | None) -> Samples | None:
+        if samples is None or self._scale is None:
+            return samples
+        return Scaled(samples, self._scale.mean, self._scale.std)
+
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         """See `headline_errors`."""
         return headline_errors(scores, draws)
@@ -561,7 +576,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,  # noqa: ARG002 - the scores were made by it
         draws: DrawWeights,
-        kept: Mapping[str, Samples],
+        kept: Mapping[str, Rounds],
     ) -> MethodResult:
         """All of one method."""
         test = scores["test"]
@@ -574,7 +589,7 @@ class Scorer:
                     predicted=one.mean,
                     sigma=one.sigma,
                     log_likelihood=one.log_likelihood,
-                    samples=kept.get(name),
+                    samples=self._in_target_units(kept.get(name)),
                 )
                 for name, one in scores.items()
             },

@@ -70,7 +70,7 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
     }
     assert found["sampling"] == {
         "samples": 8, "bank": None, "batch_size": 16, "layers": ["1"], "seed": 0, "device": found["sampling"]["device"],
-        "mutual_information": "plug-in", "precision": "float32",
+        "mutual_information": "plug-in", "precision": "float32", "reference_points": 96, "test_points": 60,
     }  # fmt: skip
     assert {name: one["n"] for name, one in found["sets"].items()} == {"test": 60, "other": 50}
     assert all(len(one["sha256"]) == 64 for one in found["sets"].values())

@@ -311,3 +311,24 @@ def test_samples_that_hit_every_point_have_no_best_tau_by_pll():
     within = metrics.optimal_tau_pll(np.stack([y, y]), y, tau_range=(1.0, 5.0))
     assert (within.tau, within.at_end) == (5.0, "high")
     assert within.score == pytest.approx(math.log(5 / (2 * math.pi)) / 2)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_tau_by_the_gaussians_likelihood_beats_every_other(outputs):
+    rng = np.random.default_rng(3)
+    errors, variance = rng.normal(size=(60, outputs)), rng.gamma(2.0, 0.1, size=(60, outputs))
+    fit = metrics.optimal_tau(errors, variance, metric="pll")
+
+    def pll(tau):
+        return metrics.pll_gaussian(np.zeros_like(errors), np.sqrt(variance + 1 / tau), errors).mean()
+
+    assert fit.score == pytest.approx(pll(fit.tau), rel=1e-9)
+    for factor in (0.5, 0.99, 1.01, 2.0):
+        assert fit.score > pll(factor * fit.tau)
+    near = metrics.refined_tau(errors[None], variance[None], 1.5 * fit.tau, metric="pll")
+    assert near[0] == pytest.approx(fit.tau, rel=1e-9)
+
+
+def test_passes_wider_than_the_errors_need_no_noise_by_likelihood_either():
+    fit = metrics.optimal_tau(np.full((20, 1), 0.1), np.full((20, 1), 4.0), metric="pll")
+    assert fit.tau == np.inf and fit.at_end == "infinite"

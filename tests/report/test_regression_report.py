@@ -173,7 +173,7 @@ def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given
 def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
     report = one_line(drawn(without_tau))
     assert "Nothing tells the noise of the observations, τ: no validation points were named." in report
-    assert "there is no PLL, CRPS or coverage, and σ is that of the draws alone" in report
+    assert "there is no PLL or coverage, nor a CRPS that holds the noise, and σ is that of the draws alone" in report
     assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are absent" in report
     assert "0.8 σ of the draws alone: no τ" in report
     assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
@@ -336,4 +336,4 @@ def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs)
 def test_methods_are_not_needed_beside_the_network_as_it_is(regression):
     alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
     report = one_line(drawn(replace(regression, methods=alone)))
-    assert "with a constant σ of" in report and "AUROC" not in report and "ρ(σ, |e|): whether" not in report
+    assert "with a noise of sd" in report and "AUROC" not in report and "ρ(σ, |e|): whether" not in report

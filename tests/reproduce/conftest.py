@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from uci_tables import write_set
 
 from bnuq.reproduce.uci.protocol import SMOKE, Protocol
 
@@ -22,15 +23,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-
-
-def write_set(root: Path, name: str, table: np.ndarray) -> Path:
-    """The table as the CSV of a UCI set below `root`."""
-    path = root / "uci" / name / "data.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = ",".join([*(f"x{i}" for i in range(table.shape[1] - 1)), "y"])
-    np.savetxt(path, table, delimiter=",", header=names, comments="")
-    return path
 
 
 @pytest.fixture

@@ -113,6 +113,12 @@ def test_with_the_whole_fold_as_mini_batch_the_passes_agree_and_tau_is_that_of_t
         assert abs(one.tau**-0.5 - one.sigma) < 0.02 * one.sigma
 
 
+def test_batch_sizes_that_are_asked_for_hold_for_every_set() -> None:
+    assert (
+        QUICK.of("kin8nm", batch_sizes=(128,)).batch_sizes == QUICK.of("wine", batch_sizes=(128,)).batch_sizes == (128,)
+    )
+
+
 def test_batch_sizes_are_held_to_half_a_fold_unless_the_papers_are_asked_for() -> None:
     assert QUICK.of("boston").batches_for(324) == (32, 64, 128)
     assert QUICK.of("boston", paper_batches=True).batches_for(324) == (32, 64, 128, 256, 512)
@@ -319,11 +325,17 @@ def test_an_interrupted_command_says_that_it_goes_on(
         (["--sets", "smoke", "--protocol", "paper"], "a small run of its own"),
         (["--protocol", "slow"], "expected quick or paper"),
         (["--workers", "0"], "--workers is 0"),
+        (["--batch-sizes", "32,few"], "--batch-sizes is 32,few"),
+        (["--batch-sizes", "1"], "--batch-sizes is 1"),
         (["--seed", "-1"], "--seed is -1"),
         (["--device", "mps"], "--device mps"),
         (["--sets", "wine", "--data-root", "nowhere"], "uci-wine: not found. Looked at"),
         (["--markdown", "nowhere/page.md"], "its folder does not exist"),
-        (["--sets", "boston", "--out", "nowhere/out.h5"], "cannot be made"),
+        (["--sets", "boston", "--out", "nowhere/out.h5"], "its folder does not exist"),
+        (["--sets", "boston", "--work", "nowhere/else"], "cannot be made"),
+        (["--protocol", "smoke"], "expected quick or paper"),
+        (["--out", "a.h5", "--markdown", "a.h5"], "is another file than a report of this command"),
+        (["--markdown", "data/uci/boston/data.csv"], "is another file than a report of this command"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_set
+from uci_tables import write_set
 
 from bnuq.errors import DataError
 from bnuq.reproduce.uci.sets import TEST_SHARE, cross_validation, final, folds, read_set, split

@@ -42,6 +42,7 @@ class Request:
     sets: tuple[str, ...]
     out: Path
     paper_batches: bool | None = None
+    batch_sizes: tuple[int, ...] | None = None
     device: str = "auto"
     seed: int = 0
     data_root: Path | None = None
@@ -65,11 +66,11 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     device = _device(request.device)
     check_replaceable(request.out)
     data = {name: read_set(name, request.data_root) for name in request.sets}
-    _make_folder(request.folder)
+    made = _make_folder(request.folder)
     jobs = [
         _Job(data[name], kind, own, request.seed, str(device), request.folder)
         for name in request.sets
-        for own in [request.protocol.of(name, paper_batches=request.paper_batches)]
+        for own in [_own(request, name)]
         for kind in KINDS
     ]
     before = sum(job.cpu_seconds() for job in jobs)
@@ -100,8 +101,13 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     write(result, request.out)
     for job in jobs:
         job.forget()
-    _remove_folder(request.folder)
+    if made and not any(request.folder.iterdir()):
+        request.folder.rmdir()
     return result
+
+
+def _own(request: Request, name: str) -> Protocol:
+    return request.protocol.of(name, paper_batches=request.paper_batches, batch_sizes=request.batch_sizes)
 
 
 def _device(name: str) -> torch.device:
@@ -263,12 +269,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     """What a part's file holds; None where there is none, or none that is whole."""
     try:
         kept = json.loads(path.read_bytes())
-        return kept if {"key", "cpu_seconds", "value"} <= set(kept) else None
+        whole = isinstance(kept, dict) and {"key", "cpu_seconds", "value"} <= set(kept)
+        return kept if whole and isinstance(kept["cpu_seconds"], float) else None
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path) -> bool:
+    """Whether the work folder is of this experiment's making: new, or holding nothing but its parts."""
+    ours = not folder.exists() or (folder.is_dir() and any(folder.glob("*-*-choice.json")))
     try:
         folder.mkdir(parents=False, exist_ok=True)
     except OSError as error:
@@ -278,11 +287,7 @@ def _make_folder(folder: Path) -> None:
         ) from error
     if not os.access(folder, os.W_OK):
         raise RequestError(f"{folder}: the work folder may not be written to. Name another with --work FOLDER.")
-
-
-def _remove_folder(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    return ours
 
 
 # ── the outcome ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from bnuq import metrics
+from bnuq.errors import BnuqError
 from bnuq.progress import Advance
 from bnuq.reproduce.uci.networks import (
     Architecture,
@@ -342,6 +343,8 @@ def select(
 
 def _choice(group: Group, pools: list[_Pool], split: int, protocol: Protocol, tau_range: tuple[float, float]) -> Choice:
     pool = min(pools, key=lambda each: each.best[:, split].min())
+    if not math.isfinite(pool.best[:, split].min()):
+        raise BnuqError(f"in split {split + 1} every setting diverged: no network's error stayed finite.")
     candidate = int(pool.best[:, split].argmin())
     epochs = int(pool.best_epoch[candidate, split])
     nets = np.flatnonzero((pool.candidate == candidate) & (pool.split == split))

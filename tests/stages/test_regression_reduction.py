@@ -214,6 +214,43 @@ def bnuq_run(by: ScoringSection):
     return Run(checkpoint=Path("model.pt"), out=Path("out.h5"), scoring=by)
 
 
+def test_tau_by_the_likelihood_of_moments_is_the_best_by_that() -> None:
+    by, draws = ScoringSection(fit="pll", pll="moment"), scoring.replicate_weights(T)
+    f, y = samples_of(VALIDATION, seed=1)
+    fitted = regression.fitted(reduced(f, y, draws, by=by), draws)
+
+    def pll(tau: float, rows: slice | np.ndarray = slice(None)) -> float:
+        return float(metrics.pll_regression(f[rows], y, tau=tau, kind="moment").mean())
+
+    for factor in (0.97, 1.03):
+        assert pll(fitted.tau[0]) > pll(factor * fitted.tau[0])
+    kept = np.arange(T) != 4
+    left_out = float(fitted.tau[draws.jackknife][4])
+    for factor in (0.97, 1.03):
+        assert pll(left_out, kept) > pll(factor * left_out, kept)
+
+
+def test_replicates_whose_tau_is_infinite_have_no_mixture_and_far_ones_are_exact() -> None:
+    draws = scoring.replicate_weights(T)
+    f, y = samples_of()
+    tau = np.full(len(draws.weights), 5.0)
+    tau[draws.prefix.start + 1] = math.inf
+    tau[draws.jackknife.start + 2] = 50.0
+    scores = reduced(f, y, draws, fitted=regression.Fitted(tau, None))
+    curve = regression.convergence(scores, draws)["pll"]
+    assert math.isnan(curve[1]) and np.isfinite(np.delete(curve, 1)).all()
+    exact = metrics.pll_regression(without(f, 2), y, tau=50.0).mean()
+    assert scores.replicates["pll"][draws.jackknife.start + 2] == pytest.approx(exact, rel=1e-9)
+
+
+def test_moments_with_covariances_have_a_likelihood_without_noise() -> None:
+    draws, by = scoring.replicate_weights(T), ScoringSection(pll="moment_full")
+    f, y = samples_of()
+    scores = reduced(f, y, draws, by=by, fitted=regression.Fitted(np.full(len(draws.weights), math.inf), None))
+    found = regression.figures(scores, draws)["pll"].value
+    assert found == pytest.approx(metrics.pll_regression(f, y, tau=math.inf, kind="moment_full").mean(), rel=1e-9)
+
+
 def test_tau_by_likelihood_is_the_best_by_likelihood() -> None:
     by = ScoringSection(fit="pll")
     draws = scoring.replicate_weights(T)

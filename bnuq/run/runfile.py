@@ -1,0 +1,264 @@
+"""The run file: its tables and keys, read and checked key by key, with errors that name the key."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from bnuq.errors import RequestError
+from bnuq.records import Estimator
+
+Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+DETERMINISTIC: Method = "deterministic"  # always runs, and first
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+Samples = int | Literal["auto"]
+Task = Literal["classification", "regression", "segmentation"]
+Likelihood = Literal["mixture", "moment", "moment_full"]  # what PLL is of: the mixture of draws, or a Gaussian like it
+Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
+Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
+
+Positive = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**62)]
+PositiveNumber = Annotated[float, Meta(gt=0)]
+MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A table of the run file; an unknown key is an error that names it."""
+
+
+class Normalize(Section, frozen=True):
+    """Per-channel (or per-feature) affine of the inputs: (x − mean) / std, after uint8 was scaled to 0–1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Augment(Section, frozen=True):
+    """The training-input pipeline of image points: pad the raw 0–1 pixels, crop at random, flip at random."""
+
+    pad: Annotated[int, Meta(ge=0)] = 0
+    crop: Positive | None = None
+    flip: bool = False
+    pad_value: float = 0.0
+    pad_mode: Literal["constant", "reflect"] = "constant"
+
+
+class Split(Section, frozen=True):
+    """Points to validate on: a seeded part of another set; `held_out` says that the network never trained on them."""
+
+    split_of: Literal["train", "test"]
+    fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    seed: Seed = 0
+    held_out: bool = False
+
+
+class ModelSection(Section, frozen=True):
+    """[model]: the checkpoint and how to build its network."""
+
+    checkpoint: str | None = None
+    arch: str | None = None
+    arch_args: dict[str, Any] = {}
+    task: Task | None = None
+    train_batch_size: Positive | None = None
+
+
+class DataSection(Section, frozen=True):
+    """[data]: the reference, the evaluated sets, and the input pipeline."""
+
+    train: str | None = None
+    test: str | None = None
+    ood: tuple[str, ...] = ()
+    validation: str | Split | None = None
+    train_size: Positive | None = None
+    normalize: Normalize | Literal["train"] | None = None
+    normalize_targets: Normalize | Literal["train"] | None = None
+    augment: Augment | None = None
+
+
+class SamplingSection(Section, frozen=True):
+    """[sampling]: methods and their parameters."""
+
+    methods: tuple[Method, ...] | None = None
+    samples: Positive | Literal["auto"] = 64
+    bank: Positive | None = None
+    mc_error: MonteCarloError = 0.02
+    max_samples: Annotated[int, Meta(ge=16)] = 1024
+    batch_size: Annotated[int, Meta(ge=2)] | None = None
+    layers: str | tuple[str, ...] = "all"
+    seed: Seed = 0
+    mutual_information: Estimator = "plug-in"
+
+
+class ScoringSection(Section, frozen=True):
+    """[scoring]: how a regression is scored. A `tau` that is given is not fitted; else it is sought in `tau_range`."""
+
+    pll: Likelihood = "mixture"
+    crps: Crps = "gaussian"
+    fit: Criterion = "crps"
+    tau: PositiveNumber | None = None
+    tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
+
+
+class RunsSection(Section, frozen=True):
+    """[runs]: several runs, one for every split and seed; `{split}` and `{seed}` in the file's texts become theirs."""
+
+    split: tuple[Seed, ...] | None = None
+    seed: tuple[Seed, ...] | None = None
+
+
+class RunFile(Section, frozen=True):
+    """A run file, as written."""
+
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    sampling: SamplingSection = SamplingSection()
+    scoring: ScoringSection = ScoringSection()
+    runs: RunsSection | None = None
+
+
+class KeptOptions(Section, frozen=True):
+    """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them.
+
+    `folders` tells in which folder a `package.module:factory` was found, where that is not the environment's.
+    """
+
+    device: str | None = None
+    precision: Precision | None = None
+    chunk_size: Positive | None = None
+    limit: Positive | None = None
+    save_samples: bool = False
+    data_root: str | None = None
+    folders: dict[str, str] = {}
+
+
+class Record(RunFile, frozen=True):
+    """A run as a result file holds it."""
+
+    options: KeptOptions = KeptOptions()
+
+
+File = TypeVar("File", bound=RunFile)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """The run file, checked: RequestError with file, key, value and what was expected."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path} is not a TOML file: {error}.") from error
+    spoken = converted(document, path, RunFile)
+    for key, value in _dates(spoken.model.arch_args, "model.arch_args"):
+        raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
+    return spoken
+
+
+def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """The dates and times in a value of a TOML document: nothing else in one is unknown to JSON."""
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _dates(inner, f"{key}.{name}" if isinstance(value, dict) else f"{key}[{name}]")
+    elif isinstance(value, datetime.date | datetime.time):
+        yield key, value
+
+
+def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
+    """The document as a record of this kind; RequestError with file, key, value and what was expected."""
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{path}: {_complaint(str(error), document)}") from error
+
+
+def _complaint(said: str, document: dict[str, Any]) -> str:
+    """What msgspec says of a document, in our words: the key, its value, and what was expected."""
+    said, _, where = said.partition(" - at `")
+    key = where.rstrip("`").removeprefix("$").lstrip(".")
+    value: Any = document
+    for part in re.findall(r"[^.\[\]]+", key):
+        value = value[int(part)] if isinstance(value, list) else value.get(part)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
+        return _unknown_key(key, unknown[1])
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+        return f"{key}.{missing[1]} is missing; it has no default."
+    shown = " is a table" if isinstance(value, dict) else f" is {as_toml(value)}"
+    expected = said.removeprefix("Expected ").partition(", got ")[0]
+    expected = expected.removesuffix(" | null`") + "`" if expected.endswith(" | null`") else expected
+    for theirs, ours in _WORDS.items():
+        expected = re.sub(rf"`?\b{theirs}\b`?", ours, expected)
+    if said.startswith("Invalid enum value"):
+        expected = f"one of {_choices(key)}"
+    for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
+        expected = expected.replace(f" {theirs} ", f" {ours} ")
+    if key == "sampling.samples":
+        expected = 'a whole number of at least 1, or "auto"'
+    return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
+
+
+def _unknown_key(table: str, key: str) -> str:
+    known = _keys(table)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
+    hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
+    return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"
+
+
+def _keys(table: str) -> list[str]:
+    """The keys that a table of the run file may have."""
+    sections: dict[str, type[Section]] = {
+        "": RunFile,
+        "options": KeptOptions,
+        "model": ModelSection,
+        "data": DataSection,
+        "sampling": SamplingSection,
+        "scoring": ScoringSection,
+        "runs": RunsSection,
+        "data.normalize": Normalize,
+        "data.normalize_targets": Normalize,
+        "data.augment": Augment,
+        "data.validation": Split,
+    }
+    return [field.name for field in msgspec.structs.fields(sections[table])]
+
+
+def _choices(key: str) -> str:
+    last = re.sub(r"\[.*", "", key.rpartition(".")[2])
+    choices = {
+        "task": Task,
+        "methods": Method,
+        "precision": Precision,
+        "split_of": Literal["train", "test"],
+        "mutual_information": Estimator,
+        "pll": Likelihood,
+        "crps": Crps,
+        "fit": Criterion,
+    }
+    known: Any = choices.get(last, Literal["constant", "reflect"])
+    return ", ".join(known.__args__)
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def as_toml(value: Any) -> str:
+    """A value as a run file would have it, cut where it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

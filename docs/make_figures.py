@@ -73,6 +73,7 @@ def jobs(pack: Path) -> Iterable[Job]:
     options = Options(train=digits, test=digits, ood=(pictures,), methods=methods, samples=32, limit=846)
     yield Job("svhn_cnn, on printed digits", "svhn_cnn.toml", options)
     yield Job("quickstart", "quickstart.toml")
+    yield Job("regression", "regression.toml")
 
 
 def main() -> None:
@@ -90,7 +91,7 @@ def main() -> None:
         sys.exit("make figures needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     pack = Path(named).resolve()
     rows: dict[str, list[str]] = {}
-    demo = io.StringIO()
+    demo, regression = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "sample_configs"
         shutil.copytree(ROOT / "sample_configs", place)
@@ -99,11 +100,14 @@ def main() -> None:
             options = replace(job.options, out=Path("out.h5"))
             run = replace(resolve(str(place / job.run_file), options, folder=Path(folder)), **job.changes)
             result = evaluate(run)
+            if result.model["task"] == "regression":
+                print_report(replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression)
+                continue
             rows[job.title] = rows_of(job.title, result)
             print("\n".join(rows[job.title]), flush=True)
             if job.title == "quickstart":
                 print_report(replace(result, path=Path("fashion_cnn.bnuq.h5")), demo)
-    (ROOT / "docs" / "figures.md").write_text(page(rows), encoding="utf-8")
+    (ROOT / "docs" / "figures.md").write_text(page(rows, regression.getvalue()), encoding="utf-8")
     readme = ROOT / "README.md"
     text = between(readme.read_text(encoding="utf-8"), "demo", f"```text\n{demo.getvalue()}```")
     readme.write_text(between(text, "figures", in_short(rows)), encoding="utf-8")
@@ -218,7 +222,7 @@ def uci() -> str | None:
     return "\n".join(lines) + "\n"
 
 
-def page(rows: dict[str, list[str]]) -> str:
+def page(rows: dict[str, list[str]], regression: str) -> str:
     """docs/figures.md."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     table = "\n".join(row for some in rows.values() for row in some)
@@ -235,6 +239,11 @@ are too much). What each run evaluates is in the run file of that name in `sampl
 | {" | ".join(HEAD)} |
 |{" --- |" * len(HEAD)}
 {table}
+
+## `sample_configs/regression.toml`
+
+```text
+{regression}```
 """
 
 

@@ -123,9 +123,8 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
     with picture(path, title="Calibration of intervals", about=_about(result), size=(5.2, 4.8)) as [axes]:
         level = np.linspace(0, 1, 101)
         chance = _MOST * np.sqrt(level * (1 - level) / points)
-        axes.fill_between(
-            level, level - chance, level + chance, color=PALE, linewidth=0, label=f"95 % by chance, {points} points"
-        )
+        low, high = np.clip(level - chance, 0, 1), np.clip(level + chance, 0, 1)
+        axes.fill_between(level, low, high, color=PALE, linewidth=0, label=f"95 % by chance, {points} points")
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
         for name, method in calibrated.items():
             curve = method.calibration

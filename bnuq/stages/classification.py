@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.data import Points
-from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records import Caution, Estimator, Figure
@@ -34,7 +33,6 @@ _BLOCK = 2**17  # replicates × points × classes held at once: a few times this
 _DEVICE_BLOCK = 2**24  # the same on an accelerator, which is kept busy by much at once
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that counts, and makes 0·ln 0 a 0
 _UNDERFLOW = -1000.0  # whose exp is 0
-_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ class Reduction:
         self._wrong: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._bins: CalibrationBins | None = None
-        self._spread = self._size = 0.0
-        self._rounding = 0.0
+        self._spread = scoring.Spread()
+        self._made_in = torch.float32
 
     def add(
         self,
@@ -91,7 +89,7 @@ class Reduction:
         """
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
         block = block.cpu() if block.device.type == "mps" else block
-        self._rounding = min(128 * torch.finfo(block.dtype).eps, _HALF_ROUNDING)
+        self._made_in = block.dtype
         most = _BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK
         if draws is None:
             here = self._all = self._all.to(block.device)
@@ -108,7 +106,7 @@ class Reduction:
         weights = here.tensor
         room = self._cleared(block, len(weights))
         logits = room.logits.copy_(block)
-        self._look_at(logits)
+        self._spread.look_at(logits, first=self._n, made_in=self._made_in)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
@@ -154,15 +152,6 @@ class Reduction:
             spare,
         )
 
-    def _look_at(self, logits: Float[Tensor, "sample chunk class"]) -> None:
-        high, low = logits.amax(0), logits.amin(0)
-        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
-        if not math.isfinite(size):
-            bad = int((~logits.isfinite().all(0).all(-1)).nonzero()[0, 0])
-            raise SamplingError(f"the network's output for point {self._n + bad} is not finite (NaN or inf).")
-        self._size = max(self._size, size)
-        self._spread = max(self._spread, float(torch.maximum(high - logits[0], logits[0] - low).max()))
-
     def _mutual_information(
         self,
         plug_in: Float[Tensor, "replicate chunk"],
@@ -207,7 +196,7 @@ class Reduction:
     @property
     def passes_differ(self) -> bool:
         """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
-        return self._spread > self._rounding * self._size
+        return self._spread.passes_differ
 
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points taken so far."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.data import Points
-from bnuq.errors import SamplingError
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records import Caution, Figure
@@ -40,7 +39,6 @@ _WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS that are of the draws alo
 _NEAR = 0.05  # in ln τ: what a first-order step of a PLL may be
 _CURVE = 2000  # points of the uncertainty–error curve that are kept
 _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
-_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,8 @@ class Reduction:
         self._parts: dict[str, list[np.ndarray]] = {}
         self._kept: dict[str, list[np.ndarray]] = {}
         self._by_draw: dict[str, list[np.ndarray]] = {}
-        self._spread = self._size = 0.0
-        self._rounding = 0.0
+        self._spread = scoring.Spread()
+        self._made_in = torch.float32
 
     def add(
         self,
@@ -100,7 +98,7 @@ class Reduction:
         With a bank `draws` are those that these points use. Computed in float64 on the CPU: outputs are few.
         """
         block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
-        self._rounding = min(128 * torch.finfo(block.dtype).eps, _HALF_ROUNDING)
+        self._made_in = block.dtype
         here = self._all
         if draws is not None:
             own, rows = self._draws.among(draws)
@@ -111,7 +109,7 @@ class Reduction:
                 self._add(points, here)
 
     def _add(self, f: Tensor, here: Weights) -> None:
-        self._look_at(f)
+        self._spread.look_at(f, first=self._n, made_in=self._made_in)
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
         count = f.shape[1]
@@ -131,14 +129,6 @@ class Reduction:
             self._sums[name] = self._sums.get(name, 0.0) + as_numpy(value.sum(1))
             self._parts.setdefault(f"points/{name}", []).append(as_numpy(value[full]))
         self._n += count
-
-    def _look_at(self, f: Float[Tensor, "sample chunk output"]) -> None:
-        size = float(f.abs().max())  # NaN where any is
-        if not math.isfinite(size):
-            bad = int((~f.isfinite().all(0).all(-1)).nonzero()[0, 0])
-            raise SamplingError(f"the network's output for point {self._n + bad} is not finite (NaN or inf).")
-        self._size = max(self._size, size)
-        self._spread = max(self._spread, float((f - f[0]).abs().max()))
 
     def _scored(
         self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, here: Weights
@@ -207,7 +197,7 @@ class Reduction:
     @property
     def passes_differ(self) -> bool:
         """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
-        return self._spread > self._rounding * self._size
+        return self._spread.passes_differ
 
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points taken so far."""

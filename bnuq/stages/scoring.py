@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from bnuq import metrics
+from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.records import Figure
 from bnuq.sampling import keyed
@@ -34,6 +35,7 @@ _BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc"
     "pll_optimum",
 }  # fmt: skip  - ln |e| of a point that is nearly met leaps when a draw is left out
 _SHARE = (0.0, 1.0)
+_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
 _OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that say nothing of a single one
 
 
@@ -66,6 +68,32 @@ def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
     if points <= RANKED:
         return np.arange(points)
     return np.sort(keyed.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=keyed.RANKED))
+
+
+class Spread:
+    """How far apart the outputs of the passes lie, block after block."""
+
+    def __init__(self) -> None:
+        self._apart = self._size = self._rounding = 0.0
+
+    def look_at(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
+        """Take the next points, numbered from `first`; SamplingError where an output is not finite.
+
+        `made_in` is the type that the network computed in, which tells what rounding may do.
+        """
+        self._rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
+        high, low = outputs.amax(0), outputs.amin(0)
+        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
+        if not math.isfinite(size):
+            bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
+            raise SamplingError(f"the network's output for point {first + bad} is not finite (NaN or inf).")
+        self._size = max(self._size, size)
+        self._apart = max(self._apart, float(torch.maximum(high - outputs[0], outputs[0] - low).max()))
+
+    @property
+    def passes_differ(self) -> bool:
+        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        return self._apart > self._rounding * self._size
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
+import repeats
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +16,6 @@ from bnuq.stages import classification, scoring
 
 T, BATCH, N, REPEATS = 32, 32, 1000, 120
 CLASSES, FEATURES = 6, 12
-LOW, HIGH = 0.7, 1.4  # the error of an error from 32 draws, and of a spread from 120 repeats
 
 
 class Net(nn.Module):
@@ -66,7 +65,7 @@ def trained() -> tuple[nn.Module, Tensor]:
 def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(trained, method, monkeypatch):
     # the errors over points are not looked at here: they need not cost anything
     for name in ("detection_bootstrap", "ece_bootstrap", "aurc_bootstrap"):
-        monkeypatch.setattr(metrics, name, partial(_few, getattr(metrics, name)))
+        monkeypatch.setattr(metrics, name, partial(repeats.few, getattr(metrics, name)))
     net, train = trained
     generator = torch.Generator().manual_seed(3)
     x, y = clusters(N, generator)
@@ -97,12 +96,4 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
         for name, figure in found.items():
             values.setdefault(name, []).append(figure.value)
             errors.setdefault(name, []).append(figure.mc_se)
-    ratios = {name: np.mean(errors[name]) / np.std(values[name], ddof=1) for name in values}
-    for name, ratio in ratios.items():
-        mark = "" if LOW <= ratio <= HIGH else "   <<<"
-        print(f"{name:40s} {np.mean(values[name]):8.4f} ± {np.std(values[name], ddof=1):.5f}   {ratio:5.2f}{mark}")
-    assert {name: round(r, 2) for name, r in ratios.items() if not LOW <= r <= HIGH} == {}
-
-
-def _few(bootstrap, *args, resamples=None, **kwargs):  # noqa: ARG001
-    return bootstrap(*args, resamples=2, **kwargs)
+    repeats.check(values, errors)

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import repeats
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -363,7 +364,6 @@ def test_the_curves_say_what_the_points_do(whole) -> None:
 # ── the Monte Carlo error of every figure is the spread over repeats ─────────────────────────────────────────────────
 
 REPEATS, DRAWS, POINTS, BATCH = 120, 32, 600, 32
-LOW, HIGH = 0.7, 1.4  # the error of an error from 32 draws, and of a spread from 120 repeats
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +397,7 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("by", [ScoringSection(), ScoringSection(fit="pll", pll="moment", crps="fair")])
 def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(trained, method, by, monkeypatch) -> None:
     monkeypatch.setattr(regression, "_BOOTSTRAPPED", 2)  # errors over points are not looked at here
-    monkeypatch.setattr(metrics, "detection_bootstrap", partial(_few, metrics.detection_bootstrap))
+    monkeypatch.setattr(metrics, "detection_bootstrap", partial(repeats.few, metrics.detection_bootstrap))
     net, train = trained
     generator = torch.Generator().manual_seed(3)
     (x, y), (x_validation, y_validation) = waves(POINTS, generator), waves(300, generator)
@@ -430,12 +430,4 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
         for name, figure in found.items():
             values.setdefault(name, []).append(figure.value)
             errors.setdefault(name, []).append(figure.mc_se)
-    ratios = {name: np.mean(errors[name]) / np.std(values[name], ddof=1) for name in values}
-    for name, ratio in ratios.items():
-        mark = "" if LOW <= ratio <= HIGH else "   <<<"
-        print(f"{name:40s} {np.mean(values[name]):8.4f} ± {np.std(values[name], ddof=1):.5f}   {ratio:5.2f}{mark}")
-    assert {name: round(r, 2) for name, r in ratios.items() if not LOW <= r <= HIGH} == {}
-
-
-def _few(bootstrap, *args, resamples=None, **kwargs):  # noqa: ARG001
-    return bootstrap(*args, resamples=2, **kwargs)
+    repeats.check(values, errors)

@@ -26,7 +26,7 @@ lint: .venv/installed
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
 
-# The published experiments, in full: an hour and a half on two free cores. Interrupted, it goes on where it stopped.
+# The published experiments, in full: about an hour of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed
 	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/uci.md
 	$(BIN)/bnuq reproduce toy --figures docs --out docs/toy.h5

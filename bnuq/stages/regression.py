@@ -82,7 +82,8 @@ class Reduction:
         self._ranked_rows = scoring.ranked_rows(points)
         self._n = 0
         self._sums: dict[str, np.ndarray] = {}
-        self._parts: dict[str, list[np.ndarray]] = {}
+        self._points: dict[str, list[np.ndarray]] = {}
+        self._moments: dict[str, list[np.ndarray]] = {}
         self._kept: dict[str, list[np.ndarray]] = {}
         self._by_draw: dict[str, list[np.ndarray]] = {}
         self._spread = scoring.Spread()
@@ -112,23 +113,20 @@ class Reduction:
         self._spread.look_at(f, first=self._n, made_in=self._made_in)
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
-        count = f.shape[1]
         mean, variance = _moments(f, here)
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
-        rows = self._parts
         for name, value in (("mean", mean), ("variance", variance)):
-            rows.setdefault(name, []).append(as_numpy(value[full]))
+            self._moments.setdefault(name, []).append(as_numpy(value[full]))
         if self._targets is not None:
-            y = torch.tensor(self._targets[self._n : self._n + count])
+            y = torch.tensor(self._targets[self._n : self._n + f.shape[1]])
             values |= self._scored(f, mean, variance, y, here)
-            error = y - mean
-            self._keep("error", error)
+            self._keep("error", y - mean)
         self._keep("variance", variance)
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + as_numpy(value.sum(1))
-            self._parts.setdefault(f"points/{name}", []).append(as_numpy(value[full]))
-        self._n += count
+            self._points.setdefault(name, []).append(as_numpy(value[full]))
+        self._n += f.shape[1]
 
     def _scored(
         self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, here: Weights
@@ -202,12 +200,7 @@ class Reduction:
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
         """The scores of all points taken so far."""
         full = self._draws.full.start
-        mean, variance = (np.concatenate(self._parts[name]) for name in ("mean", "variance"))
-        points = {
-            name.removeprefix("points/"): np.concatenate(values)
-            for name, values in self._parts.items()
-            if name.startswith("points/")
-        }
+        mean, variance = (np.concatenate(self._moments[name]) for name in ("mean", "variance"))
         kept = {name: np.concatenate(values, axis=1) for name, values in self._kept.items()}
         by_draw = {name: np.concatenate(values, axis=1) for name, values in self._by_draw.items()}
         noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[full]
@@ -215,7 +208,7 @@ class Reduction:
         ranked = kept["variance"][replicates].mean(-1).astype(np.float32)
         return Scores(
             n=self._n,
-            points=points,
+            points={name: np.concatenate(values) for name, values in self._points.items()},
             replicates={name: total / self._n for name, total in self._sums.items()},
             ranked={"variance": ranked} if len(ranked) else {},
             ranked_rows=self._ranked_rows,
@@ -354,11 +347,12 @@ def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
     found = {name: _mean(name, scores, draws) for name in _MEANS if name in scores.points}
     if "squared_error" in scores.points:
         found["rmse"] = _root(scores, draws)
-        found["spearman"] = _rank_correlation(scores, draws)
+        if draws.samples > 1:
+            found["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
         found["tau"] = scoring.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
     if draws.samples == 1:  # which spreads nowhere
-        found = {name: value for name, value in found.items() if name not in ("variance", "spearman")}
+        found.pop("variance")
     return {name: found[name] for name in _ORDER if name in found}
 
 

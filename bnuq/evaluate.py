@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnuq.code import BY_USER
-from bnuq.data import Points, check_labels, check_targets
-from bnuq.errors import ModelError, RequestError
-from bnuq.files.content import kind_of, what_is_wrong_with
-from bnuq.models.loading import load_model
+from bnuq.data import Points
 from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
@@ -22,11 +18,12 @@ from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
-from bnuq.stages import classification, memory, regression, scoring
+from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank
-from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
-from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Passed, Scorer, check_precision, passed
-from bnuq.stages.plan import Plan, device_named, plan
+from bnuq.stages.material import Material
+from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
+from bnuq.stages.plan import Plan, check_random, plan
+from bnuq.stages.preparation import check_request, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
 
@@ -41,21 +38,11 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     watch = Stopwatch()
     check_request(run)
     replaces = run.out.exists()
-    loaded = load_model(
-        run.checkpoint,
-        arch=run.arch.text if run.arch else None,
-        arch_args=run.arch_args,
-        base=run.arch.base if run.arch else None,
-        named_by=run.arch.named_by if run.arch else BY_USER,
-        trust_code=run.trust_code,
-        trust_pickle=run.trust_pickle,
-    )
-    material = load_material(run)
-    pipeline = Pipeline(run, device_named(run.device), input_normalize(run, material.train))
-    model = loaded.module.to(pipeline.device, pipeline.dtype)
+    ready = prepare(run)
+    loaded, material, pipeline, example = ready.loaded, ready.material, ready.pipeline, ready.example
+    model = ready.model
     watch.lap("load")
 
-    example = pipeline.evaluated(material.test, slice(0, 3))
     todo = plan(
         run,
         model,
@@ -64,7 +51,8 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         train=material.train,
         trained_with=loaded.checkpoint.train_batch_size,
     )
-    sets, scorer = _scored_sets(run, todo, material)
+    check_random(run, todo, material.train)
+    sets, scorer = scored_sets(run, todo, material)
     check_precision(run, pipeline.device)
     check = None
     if material.train is not None:
@@ -136,66 +124,6 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     return result
 
 
-def check_request(run: Run) -> None:
-    """Raise BnuqError for what can be told to be wrong with `run` before anything is read or computed."""
-    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {wrong}")
-    if run.task == "segmentation":
-        raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
-    if run.test is None:
-        file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
-        raise RequestError(
-            f'there is no test set to evaluate on. Add --test REF, or to {file}:\n\n[data]\ntest = "cifar10:test"'
-        )
-    if kind_of(run.out.parent) != "folder":
-        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
-    result_file.check_replaceable(run.out)
-    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
-        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    for name, least in {
-        "samples": 1,
-        "bank": 1,
-        "max_samples": FIRST_ROUND,
-        "batch_size": 2,
-        "limit": 1,
-        "chunk_size": 1,
-        "seed": 0,
-    }.items():
-        value = getattr(run, name)
-        if isinstance(value, int) and not least <= value <= 2**62:
-            raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
-    _check_bank(run)
-    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
-        raise RequestError(
-            f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
-        )
-    if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
-        raise RequestError(
-            '--bank and fit = "pll" do not go together: with a bank, points have draws of their own, and only CRPS is '
-            "fitted to. Leave one of them out."
-        )
-    if run.scoring.tau is not None and not 0 < run.scoring.tau < float("inf"):
-        raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
-    if not 0 < run.mc_error < 1:
-        raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
-
-
-def _check_bank(run: Run) -> None:
-    """A bank is of at least T draws, so T must be known; where nothing samples BatchNorm it is of no account."""
-    if run.bank is None or (run.methods is not None and not any(name.startswith("mcbn") for name in run.methods)):
-        return
-    if run.samples == "auto":
-        raise RequestError(
-            f'--bank {run.bank} needs a number of samples, and samples is "auto"; name one with --samples, or leave '
-            "the bank out."
-        )
-    if run.bank < run.samples:
-        raise RequestError(
-            f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
-            "chosen from it."
-        )
-
-
 def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
     if run.run_file is not None and run.run_file_was_found:
         where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
@@ -214,17 +142,6 @@ def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[st
         if run.scoring.tau is None:
             absent = "τ, PLL, CRPS and coverage, " + absent
     yield f"{absent}: {material.why_no_validation}; name some with --validation REF, or validation under [data]"
-
-
-def _scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
-    """The sets in the order they pass, and what scores them."""
-    scorer: Scorer = classification.Scorer(run, todo.outputs)
-    check = check_labels
-    if todo.task == "regression":
-        scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
-    labelled = {VALIDATION: material.validation, "test": material.test}
-    checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
-    return checked | material.ood, scorer
 
 
 def _cautions(

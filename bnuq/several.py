@@ -13,7 +13,7 @@ import numpy as np
 
 import bnuq
 from bnuq.errors import BnuqError, RequestError
-from bnuq.evaluate import check_request, evaluate
+from bnuq.evaluate import evaluate
 from bnuq.files.content import is_file, kind_of, sha256_of_file
 from bnuq.progress import Progress, silent
 from bnuq.results import file as result_file
@@ -23,6 +23,7 @@ from bnuq.results.result import Result
 from bnuq.results.several import Several, SharedCaution, one_run, shared_cautions
 from bnuq.run import OneOf, Run, Runs, Task
 from bnuq.stages.material import load_material
+from bnuq.stages.preparation import check_request
 from bnuq.stages.provenance import request_digest
 
 

@@ -82,12 +82,16 @@ def plan(
         batch_size, note = _batch_size(run, trained_with, len(train))
         notes += note
         check_batch_size(batch_size, len(train))
-        if batch_size == len(train) and run.augment is None and run.samples != 1:
-            raise SamplingError(
-                f"batch_size {batch_size} is the whole reference, so every mini-batch is the same and nothing is "
-                "random. Choose a smaller batch size."
-            )
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
+
+
+def check_random(run: Run, todo: Plan, train: Points | None) -> None:
+    """Raise SamplingError where every mini-batch is the whole reference, so that several samples would be the same."""
+    if train is not None and todo.batch_size == len(train) and run.augment is None and run.samples != 1:
+        raise SamplingError(
+            f"batch_size {todo.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
+            "random. Choose a smaller batch size."
+        )
 
 
 def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:

@@ -191,6 +191,26 @@ def delong_variance(
     return of_ood**2 + of_test**2
 
 
+def delong_difference_variance(
+    one: tuple[Float[Array, "test"], Float[Array, "ood"]],
+    other: tuple[Float[Array, "test"], Float[Array, "ood"]],
+    *,
+    test_group: Shaped[Array, "test"] | None = None,
+    ood_group: Shaped[Array, "ood"] | None = None,
+) -> float:
+    """Variance over points of the difference of two AUROCs, ≥ 0; less is better.
+
+    Each pair holds the scores of the same (test, ood) points by one of two ways of scoring them. 0 where both rank all
+    alike; groups as in `delong_variance`. NaN where a set has fewer than two points or groups.
+
+    Source: DeLong, DeLong & Clarke-Pearson 1988: the covariance of correlated curves, by components.
+    """
+    (a, b), (c, d) = _checked(*one), _checked(*other)
+    of_ood = standard_error(_placements(a, b) - _placements(c, d), group=ood_group)
+    of_test = standard_error(_placements(b, a) - _placements(d, c), group=test_group)
+    return of_ood**2 + of_test**2
+
+
 def auroc_interval(auroc: float, se: float, *, level: float = 0.95) -> tuple[float, float]:
     """Confidence interval of an AUROC, (low, high) within [0, 1]; narrower is better.
 

@@ -141,6 +141,14 @@ def draw_weights(samples: int, *, resamples: int, seed: int, bank: int | None = 
     return _laid_out(samples, size, drawn)
 
 
+def plain_weights(samples: int) -> DrawWeights:
+    """Weights of all T draws together and of no replicate, for figures whose error is told otherwise; no direction.
+
+    Source: the plain mean over draws, Teye, Azizpour & Smith 2018, Algorithm 1.
+    """
+    return DrawWeights(np.full((1, samples), 1 / samples), slice(0, 1), *[slice(1, 1)] * 3, (), samples)
+
+
 def _laid_out(samples: int, size: int, drawn: Float[np.ndarray, "resample draw"]) -> DrawWeights:
     left_out = (1 - np.eye(size)) / (size - 1) if samples >= 2 else np.empty((0, size))
     sizes = (*(2**k for k in range((samples - 1).bit_length())), samples)

@@ -1,0 +1,292 @@
+"""The evidence lower bound of MCBN over its mini-batch size: its KL, its slope, and where its maximum should lie.
+
+A unit is a channel of a BatchNorm layer; ω is each unit's mean and standard deviation over a mini-batch. q_b(ω) is
+factorised and Gaussian: N(m, s²/n) and N(s, (κ−1)s²/(4n)) for a unit with mean m, standard deviation s and kurtosis κ
+over the population, of which a mini-batch of b holds as much as n = ρb independent values. ELBO and KL are in nats, of
+the whole training set.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.decay import finite_population_factor, least_squares_coefficients, numbers
+
+
+def kl_normal(
+    mean_q: Float[Array, "..."] | float,
+    var_q: Float[Array, "..."] | float,
+    mean_p: Float[Array, "..."] | float,
+    var_p: Float[Array, "..."] | float,
+) -> Float[Array, "..."]:
+    """KL(N(mean_q, var_q) ‖ N(mean_p, var_p)) in nats, entry by entry, in [0, ∞]; neither way is better.
+
+    The four broadcast, and are float64 in what comes out. var_q = 0, a point, gives ∞; var_p must be positive. Rounding
+    may leave it below 0, by some 1e-16.
+
+    Source: Kullback & Leibler 1951, On Information and Sufficiency; Kingma & Welling 2014, Auto-Encoding Variational
+    Bayes, appendix B.
+    """
+    variance = numbers(var_p)
+    ratio = numbers(var_q) / variance
+    shift = numbers(mean_q) - numbers(mean_p)
+    with np.errstate(divide="ignore"):
+        return (ratio - 1 - np.log(ratio) + shift**2 / variance) / 2
+
+
+def kl_gamma(
+    shape_q: Float[Array, "..."] | float,
+    scale_q: Float[Array, "..."] | float,
+    shape_p: Float[Array, "..."] | float,
+    scale_p: Float[Array, "..."] | float,
+) -> Float[Array, "..."]:
+    """KL(Gamma(shape_q, scale_q) ‖ Gamma(shape_p, scale_p)) in nats, entry by entry, in [0, ∞]; neither way is better.
+
+    The four broadcast, and are float64 in what comes out; the mean of a Gamma is shape × scale. All are positive, and
+    shape_q = ∞, a point, gives ∞. Rounding may leave it below 0, by some 1e-15 of shape_q.
+
+    Source: Penny 2001, KL-Divergences of Normal, Gamma, Dirichlet and Wishart Densities.
+    """
+    from scipy.special import digamma, gammaln  # late: `bnuq.metrics` is light
+
+    k, k_p, theta_p = numbers(shape_q), numbers(shape_p), numbers(scale_p)
+    point = np.isinf(k)
+    some, ratio = np.where(point, 1.0, k), np.where(point, 1.0, numbers(scale_q) / theta_p)
+    kl = (some - k_p) * digamma(some) - gammaln(some) + gammaln(k_p) - k_p * np.log(ratio) + some * (ratio - 1)
+    return np.where(point, math.inf, kl)[()]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is held of ω before a mini-batch is seen, p(ω): of each unit's mean μ and standard deviation σ apart.
+
+    - "unit": q(ω) at n = 1, the information of one value about the population's own; has no parameter.
+    - "gaussian": N(mean, variance) for μ in `mean` and for σ in `deviation`.
+    - "weight_decay": flat in μ, N(0, 1/(2 · precision)) in σ, with `precision` = Nτλ: N training points, observation
+      precision τ, and a loss with λ‖W‖² (not λ/2).
+    - "flat": flat in both.
+    - "gamma": as "unit", with the Gamma distribution of S² for its normal, and at n = 2, because it has none at n = 1.
+
+    A parameter that the kind has not, one that is missing, and one that is not positive and finite where it must be,
+    are ValueErrors.
+
+    Source: Teye, Azizpour & Smith 2018, §3.3 (weight decay); Kass & Wasserman 1995, A Reference Bayesian Test for
+    Nested Hypotheses (unit information).
+    """
+
+    kind: Literal["unit", "gaussian", "weight_decay", "flat", "gamma"] = "unit"
+    mean: tuple[float, float] | None = None
+    deviation: tuple[float, float] | None = None
+    precision: float | None = None
+
+    def __post_init__(self) -> None:
+        wanted = {"gaussian": {"mean", "deviation"}, "weight_decay": {"precision"}}.get(self.kind, set())
+        for name in ("mean", "deviation", "precision"):
+            given = getattr(self, name)
+            if (given is not None) != (name in wanted):
+                expected = "expected a value" if name in wanted else "it takes none"
+                raise ValueError(f'{name} of a "{self.kind}" prior is {given}; {expected}.')
+            scale = given[1] if isinstance(given, tuple) else given
+            if scale is not None and not 0 < scale < math.inf:
+                what = "precision" if name == "precision" else f"variance of {name}"
+                raise ValueError(f'{what} of a "{self.kind}" prior is {scale}; expected a positive finite number.')
+
+    @property
+    def proper(self) -> bool:
+        """Whether KL has no free constant; where it has, only its differences over the batch size mean anything."""
+        return self.kind in ("unit", "gaussian", "gamma")
+
+
+def kl_of_statistics(
+    prior: Prior,
+    *,
+    mean: Float[Array, " unit"],
+    sd: Float[Array, " unit"],
+    count_mean: Shaped[Array, " unit"],
+    count_sd: Shaped[Array, " unit"],
+    kurtosis: float = 3.0,
+) -> float:
+    """KL(q_b(ω) ‖ p(ω)) in nats, summed over units, in [0, ∞] for a proper prior and else in (−∞, ∞]; less is better.
+
+    `mean` and `sd` are the population's, in the layer's unit, `count_mean` and `count_sd` the number n of independent
+    values that a mini-batch holds for each of the two. With `kurtosis` κ, q(μ) = N(mean, sd²/n) and q(σ) =
+    N(sd, (κ−1)sd²/(4n)); a measured `count_sd` has the kurtosis in it already, and goes with 3. Under "unit" it is
+    Σ (1/n − 1 + ln n) where the two counts agree; "gamma" takes q(S²) = Gamma((n−1)/2, scale 2 sd²/n) for q(σ),
+    whatever the kurtosis, and needs `count_sd` > 1, else a ValueError. An improper prior's flat directions contribute
+    −½ ln of q's variance.
+
+    Dead units, with sd = 0, contribute nothing: their statistics are the same in every mini-batch and are no random
+    variables. Infinite counts, which are the population's own statistics for certain, give ∞.
+
+    Source: Teye, Azizpour & Smith 2018, §3.3 and footnotes 8–9 (q and its prior); Mukhoti et al. 2020, On Batch
+    Normalisation for Approximate Bayesian Inference, eq. 1; "gamma": Cochran 1934, The Distribution of Quadratic Forms
+    in a Normal System.
+    """
+    live = as_float64(sd) != 0
+    m, s, n, n_sd = (as_float64(values)[live] for values in (mean, sd, count_mean, count_sd))
+    var_mean, var_sd = s**2 / n, (kurtosis - 1) * s**2 / (4 * n_sd)
+    if prior.kind == "unit":
+        # Of ratios alone, which the scale of a unit does not round.
+        of_mean, of_sd = kl_normal(0.0, 1 / n, 0.0, 1.0), kl_normal(0.0, 1 / n_sd, 0.0, 1.0)
+    elif prior.kind == "gamma":
+        if (n_sd <= 1).any():
+            raise ValueError(
+                f"count_sd is {n_sd.min():g} for a unit; expected more than 1, because fewer values have no variance "
+                'whose distribution "gamma" could take. The prior "unit" has one.'
+            )
+        of_mean, of_sd = kl_normal(0.0, 1 / n, 0.0, 1 / 2), kl_gamma((n_sd - 1) / 2, 2 / n_sd, 1 / 2, 1.0)
+    else:
+        of_mean, of_sd = _against_flat(var_mean), _against_flat(var_sd)
+        if prior.mean is not None:
+            of_mean = kl_normal(m, var_mean, *prior.mean)
+        if prior.deviation is not None:
+            of_sd = kl_normal(s, var_sd, *prior.deviation)
+        if prior.precision is not None:
+            of_sd = kl_normal(s, var_sd, 0.0, 1 / (2 * prior.precision))
+    return float(np.sum(of_mean) + np.sum(of_sd))
+
+
+def _against_flat(variance: Float[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]:
+    with np.errstate(divide="ignore"):
+        return -np.log(variance) / 2
+
+
+@dataclass(frozen=True)
+class EffectiveCount:
+    """How many independent values a channel has for each item of the mini-batch: as its mean sees it, and as its sd.
+
+    1 is an item a value, a convolution's positions if they were independent. ≥ 0; NaN is what cannot be told.
+    """
+
+    mean: float
+    sd: float
+
+
+def effective_counts(
+    mean: Float[Array, "sample channel"],
+    var: Float[Array, "sample channel"],
+    *,
+    batch_size: int,
+    population: int | float,
+) -> EffectiveCount:
+    """Independent values a channel and item of the mini-batch, from T draws of one layer's mean and biased variance S².
+
+    In (0, ∞], neither way is better; times any b it is that b's count. With σ² the variance of the population, by the
+    law of total variance mean S² + Var M, which is unbiased also where positions are correlated and items drawn without
+    replacement (S² n/(n−1) is not), the mean M counts as σ²/Var M values, and the standard deviation as ν + 1 where
+    Var ln S² = ψ′(ν/2): exact for Gaussian values, for however few (σ/S has no variance for three), and
+    1/(2 Var(σ/S)) where there are many. Both variances, divisor T − 1, are averaged over channels before they are
+    inverted, which overstates the count by a share of about 2/((T − 1) · channels).
+    What drawing from `population` items without replacement takes off both is put back; ∞ stands for replacement.
+
+    Channels without variance are left out, of the second count those with S² = 0 in any draw. ∞ where draws do not
+    differ, and NaN for T < 2, b ≥ `population`, or no channel left.
+
+    Source: Shekhovtsov & Flach 2018, Stochastic Normalizations as Bayesian Learning, §3.1 (the model); Bartlett &
+    Kendall 1946, The Statistical Analysis of Variance-Heterogeneity and the Logarithmic Transformation (ln S²).
+    """
+    m, s2 = as_float64(mean), as_float64(var)
+    factor = float(finite_population_factor(batch_size, population=population))
+    if len(m) < 2 or factor == 0:
+        return EffectiveCount(math.nan, math.nan)
+    of_mean = _variance(m)
+    total = s2.mean(0) + of_mean
+    live, whole = total > 0, (s2 > 0).all(0)
+    values_of_mean = values_of_sd = math.nan
+    if live.any():
+        share = float(np.mean(of_mean[live] / total[live]))
+        values_of_mean = factor / share if share > 0 else math.inf
+    if whole.any():
+        values_of_sd = 1 + 2 * _inverse_trigamma(float(np.mean(_variance(np.log(s2[:, whole])))) / factor)
+    return EffectiveCount(values_of_mean / batch_size, values_of_sd / batch_size)
+
+
+def _variance(values: Float[np.ndarray, "sample channel"]) -> Float[np.ndarray, " channel"]:
+    return np.var(values - values[0], axis=0, ddof=1)  # that of equal values is 0, to the last digit
+
+
+def _inverse_trigamma(value: float) -> float:
+    """x > 0 with ψ′(x) = value; ∞ for 0."""
+    if value == 0:
+        return math.inf
+    import scipy.special
+
+    # Newton's method on 1/ψ′, which is increasing, convex and above x − ½: it comes down on x, and never passes it.
+    x = 0.5 + 1 / value
+    for _ in range(50):  # four or five are enough
+        found = float(scipy.special.polygamma(1, x))
+        step = found * (1 - found / value) / float(scipy.special.polygamma(2, x))
+        x += step
+        if abs(step) < 1e-12 * x:
+            break
+    return x
+
+
+@dataclass(frozen=True)
+class LikelihoodSlope:
+    """What E_q ln p = intercept − c · (N − b)/(N − 1)/b says a training example, in nats: c, its error, intercept.
+
+    The intercept is the mean log-likelihood under the population's own statistics. NaN is what cannot be told.
+    """
+
+    c: float
+    se: float
+    intercept: float
+
+
+def likelihood_slope(
+    batch_size: Shaped[Array, " size"],
+    mean_log_likelihood: Float[Array, " size"],
+    error: Float[Array, " size"],
+    *,
+    population: int | float,
+    replicates: Float[Array, "set size"] | None = None,
+) -> LikelihoodSlope:
+    """What mini-batches cost the mean log-likelihood of an example, in nats × batch size; less is better.
+
+    c is minus the least-squares slope over sizes b of `mean_log_likelihood`, (B,), nats an example, mean over draws of
+    the logarithm, on (N − b)/(N − 1)/b with N = `population`, the reference that mini-batches are drawn from; ∞ stands
+    for replacement. Weights are 1/error², or all the same where one error is 0 or NaN. It holds what the curvature of
+    ln p costs and what the bias of the statistics does; negative, noise helps.
+
+    The standard error takes the errors of sizes for independent. Sizes that share their draws are not: `replicates`,
+    (R, B), the same mean in each of R draw sets, give the sd of their slopes/√R instead; NaN for R < 2. All is NaN for
+    fewer than two sizes.
+
+    Source: weighted least squares; that E_q ln p is linear in 1/b to first order: expansion of ln p(y|ω) about the
+    population's statistics, whose mini-batch counterparts have bias and variance of order 1/b.
+    """
+    b, y, e = as_float64(batch_size), as_float64(mean_log_likelihood), as_float64(error)
+    x = finite_population_factor(b, population=population) / b
+    if np.unique(x).size < 2:
+        return LikelihoodSlope(math.nan, math.nan, math.nan)
+    w = (e.min() / e) ** 2 if (e > 0).all() and np.isfinite(e).all() else np.ones_like(e)
+    a = least_squares_coefficients(x, w)
+    with np.errstate(invalid="ignore"):  # a likelihood of 0 makes the line NaN: no cause to warn
+        slope = float(a @ y)
+        intercept = float(np.average(y, weights=w)) - slope * float(np.average(x, weights=w))
+        if replicates is None:
+            se = math.sqrt(float(a**2 @ e**2))
+        else:
+            slopes = as_float64(replicates) @ a
+            se = float(np.std(slopes, ddof=1)) / math.sqrt(slopes.size) if slopes.size >= 2 else math.nan
+    return LikelihoodSlope(-slope, se, intercept)
+
+
+def predicted_batch_size(c: float, *, train_size: int, parameters: int, inverse_density: float) -> float:
+    """The b that maximises the ELBO as N grows, 2Nc/P + mean 1/ρ, > 0; neither way is better.
+
+    c is `likelihood_slope`'s, `train_size` N the examples that the network learned from, `parameters` P two a live
+    unit, `inverse_density` the mean over them of 1/ρ, a count being ρb. It is where −Nc/b − Σ(1/(ρb) + ln(ρb))/2 over
+    parameters is largest: exact for the prior "unit" where the likelihood is that line, and for another proper prior up
+    to its own term of order 1. NaN for c ≤ 0, where mini-batches cost nothing and the line has no such optimum, and
+    where there are no parameters.
+
+    Source: the stationary point of that expression; that it grows with N: Mukhoti et al. 2020, On Batch Normalisation
+    for Approximate Bayesian Inference, §3.
+    """
+    return 2 * train_size * c / parameters + inverse_density if c > 0 and parameters > 0 else math.nan

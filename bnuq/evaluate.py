@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bnuq.data import Points
 from bnuq.progress import Progress, silent
@@ -23,7 +21,7 @@ from bnuq.stages.drawing import check_reference, draw_bank
 from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
-from bnuq.stages.preparation import check_request, prepare, scored_sets
+from bnuq.stages.preparation import check_request, output_cautions, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
 
@@ -96,7 +94,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
             sets={name: _described(name, points, todo.task) for name, points in sets.items()},
             methods=found.methods,
             cautions=(
-                *(_output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),
+                *(output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),
                 *material.cautions,
                 *todo.cautions,
                 *_cautions(run, todo, check, found, material),
@@ -208,16 +206,6 @@ def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
     for name, points in sets.items():
         if points is not None and points.targets is not None:
             yield name, np.asarray(points.targets, dtype=np.float64)
-
-
-def _output_cautions(outputs: Tensor) -> Iterator[Caution]:
-    if bool((outputs >= 0).all()) and torch.allclose(outputs.sum(-1), torch.ones_like(outputs[..., 0]), atol=1e-4):
-        yield Caution(
-            "softmax-outputs",
-            "The network's outputs look like probabilities: each row is positive and sums to 1. bnuq takes outputs for "
-            "logits and applies the softmax itself, so every figure is one of a softmax of a softmax. Take the last "
-            "softmax out of the architecture.",
-        )
 
 
 def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:

@@ -20,7 +20,8 @@ FLOORS = [
     {"sampling", "models", "data", "results"},
     {"stages"},
     {"evaluate"},
-    {"several", "reproduce"},
+    {"several", "sweep"},
+    {"reproduce"},
     {"report"},
     {"cli"},
 ]

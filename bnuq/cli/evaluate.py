@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated
 
 import typer
 
+from bnuq.cli.options import REFERENCE, chosen, listed, positive, samples_of
 from bnuq.errors import RequestError
-from bnuq.files.content import exists
-from bnuq.files.folders import expanded
 from bnuq.records import Estimator
 from bnuq.run import (
     Criterion,
@@ -23,14 +21,11 @@ from bnuq.run import (
     Precision,
     Run,
     Runs,
-    Samples,
     resolve,
     resolve_again,
     resolve_all,
     resolve_all_again,
 )
-
-REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
 
 
 def command(
@@ -151,23 +146,23 @@ def command(
         arch=arch,
         train=train,
         test=test,
-        ood=_listed(ood),
+        ood=listed(ood),
         validation=validation,
-        methods=_listed(method),
-        samples=_samples(samples),
+        methods=listed(method),
+        samples=samples_of(samples),
         bank=bank,
         mc_error=mc_error,
         max_samples=max_samples,
         batch_size=batch_size,
-        layers=_listed(layers),
+        layers=listed(layers),
         seed=seed,
-        mutual_information=_chosen("mutual-information", mutual_information, Estimator),
-        pll=_chosen("pll", pll, Likelihood),
-        crps=_chosen("crps", crps, Crps),
-        fit=_chosen("fit", fit, Criterion),
-        tau=_positive("tau", tau),
+        mutual_information=chosen("mutual-information", mutual_information, Estimator),
+        pll=chosen("pll", pll, Likelihood),
+        crps=chosen("crps", crps, Crps),
+        fit=chosen("fit", fit, Criterion),
+        tau=positive("tau", tau),
         device=device,
-        precision=_chosen("precision", precision, Precision),
+        precision=chosen("precision", precision, Precision),
         chunk_size=chunk_size,
         limit=limit,
         out=out,
@@ -227,42 +222,3 @@ def _run(model: str | None, again: Path | None, options: Options) -> Run:
     from bnuq.results.file import read
 
     return resolve_again(dict(read(again).run), again.resolve(), options, folder=Path.cwd())
-
-
-def _listed(values: list[str] | None) -> tuple[str, ...] | None:
-    """The values of a repeatable option; commas separate, except in the name of a file that exists."""
-    if values is None:
-        return None
-    return tuple(
-        part.strip()
-        for value in values
-        for part in ([value] if _is_there(value) or _is_there(value.partition("=")[2]) else value.split(","))
-        if part.strip()
-    )
-
-
-def _is_there(name: str) -> bool:
-    return bool(name) and exists(expanded(name))
-
-
-def _samples(text: str | None) -> Samples | None:
-    if text is None or text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise RequestError(f'--samples is {text}; expected a whole number of at least 1, or "auto".') from None
-
-
-def _chosen(option: str, text: str | None, known: Any) -> Any:
-    """`text`, which must be one of the names of the Literal `known`."""
-    names = get_args(known)
-    if text is None or text in names:
-        return text
-    raise RequestError(f"--{option} is {text}; expected {', '.join(names[:-1])} or {names[-1]}.")
-
-
-def _positive(option: str, value: float | None) -> float | None:
-    if value is None or 0 < value < math.inf:
-        return value
-    raise RequestError(f"--{option} is {value:g}; expected a number above 0.")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bnuq
-from bnuq.cli import data, evaluate, methods, metrics, report, reproduce
+from bnuq.cli import data, evaluate, methods, metrics, report, reproduce, sweep
 from bnuq.errors import BnuqError, is_out_of_memory
 from bnuq.report.plain import printable
 
@@ -56,6 +56,7 @@ def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _module in {
     "evaluate": evaluate,
+    "sweep-batch-size": sweep,
     "report": report,
     "data": data,
     "metrics": metrics,

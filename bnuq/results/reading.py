@@ -12,13 +12,24 @@ import numpy as np
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import open_hdf5
 
-Kind = Literal["evaluate", "several", "reproduce uci", "reproduce toy"]
+Kind = Literal[
+    "evaluate",
+    "several",
+    "sweep",
+    "reproduce uci",
+    "reproduce toy",
+    "reproduce batch-size",
+    "reproduce pll-over-samples",
+]
 
 _COMMANDS: dict[Kind, str] = {
     "evaluate": "bnuq evaluate",
     "several": "bnuq evaluate for a [runs] list",
+    "sweep": "bnuq sweep-batch-size",
     "reproduce uci": "bnuq reproduce uci",
     "reproduce toy": "bnuq reproduce toy",
+    "reproduce batch-size": "bnuq reproduce batch-size",
+    "reproduce pll-over-samples": "bnuq reproduce pll-over-samples",
 }
 _DAMAGE = (
     KeyError,

@@ -4,19 +4,23 @@ An option wins over the run file, the run file over what the checkpoint records,
 """
 
 from bnuq.run.request import Named, OneOf, Options, Run, Runs
-from bnuq.run.resolving import resolve, resolve_again, resolve_all, resolve_all_again
+from bnuq.run.resolving import resolve, resolve_again, resolve_all, resolve_all_again, resolve_sweep
 from bnuq.run.runfile import (
     DETERMINISTIC,
     Augment,
+    Counts,
     Criterion,
     Crps,
     Likelihood,
     Method,
     Normalize,
     Precision,
+    PriorKind,
     Samples,
     ScoringSection,
+    SizeCriterion,
     Split,
+    SweepSection,
     Task,
     read_run_file,
 )
@@ -24,6 +28,7 @@ from bnuq.run.runfile import (
 __all__ = [
     "DETERMINISTIC",
     "Augment",
+    "Counts",
     "Criterion",
     "Crps",
     "Likelihood",
@@ -33,15 +38,19 @@ __all__ = [
     "OneOf",
     "Options",
     "Precision",
+    "PriorKind",
     "Run",
     "Runs",
     "Samples",
     "ScoringSection",
+    "SizeCriterion",
     "Split",
+    "SweepSection",
     "Task",
     "read_run_file",
     "resolve",
     "resolve_again",
     "resolve_all",
     "resolve_all_again",
+    "resolve_sweep",
 ]

@@ -23,10 +23,14 @@ from bnuq.run.runfile import (
     RunFile,
     ScoringSection,
     Split,
+    SweepSection,
     as_toml,
     converted,
     read_run_file,
 )
+
+SAMPLES = 64  # T, unless it is said
+SWEEP_SAMPLES = 20  # that of a draw set; Mukhoti et al. 2020, Figure 1
 
 
 def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
@@ -43,8 +47,46 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
     return _resolved(spoken, options, path=path, checkpoint=checkpoint, found=found, folder=folder)
 
 
+def resolve_sweep(
+    models: Sequence[str], options: Options, settings: Mapping[str, Any], *, folder: Path
+) -> tuple[tuple[Run, ...], SweepSection]:
+    """The runs of a sweep over mini-batch sizes, one a model (bnuq.toml for none), and how it goes.
+
+    `settings` are those of SweepSection that were said on the command line; they win over [sweep] of the run files,
+    which must agree. The result goes to --out, or to the first model's stem with `.sweep.h5` in `folder`.
+    """
+    runs, spoken = [], []
+    for model in models or (None,):
+        path, checkpoint, found = _run_file(model, folder)
+        written = read_run_file(path) if path is not None else RunFile()
+        if written.runs is not None:
+            raise RequestError(f"{path} asks for several runs ([runs]), and a sweep takes one network a model.")
+        run = _resolved(
+            written, options, path=path, checkpoint=checkpoint, found=found, folder=folder, samples=SWEEP_SAMPLES
+        )
+        out = folder / options.out if options.out is not None else folder / f"{run.checkpoint.stem}.sweep.h5"
+        runs.append(replace(run, out=out if not runs else runs[0].out))
+        spoken.append((path, written.sweep))
+    for path, section in spoken[1:]:
+        for key in (field.name for field in msgspec.structs.fields(SweepSection)):
+            one, other = getattr(spoken[0][1], key), getattr(section, key)
+            if key not in settings and one != other:
+                raise RequestError(
+                    f"{path}: sweep.{key} is {as_toml(other)}, and {as_toml(one)} in {spoken[0][0]}; expected the same "
+                    f"for all models, or --{key.replace('_', '-')}."
+                )
+    return tuple(runs), msgspec.structs.replace(spoken[0][1], **settings)
+
+
 def _resolved(
-    spoken: RunFile, options: Options, *, path: Path | None, checkpoint: Path | None, found: bool, folder: Path
+    spoken: RunFile,
+    options: Options,
+    *,
+    path: Path | None,
+    checkpoint: Path | None,
+    found: bool,
+    folder: Path,
+    samples: int = SAMPLES,
 ) -> Run:
     base, named_by = (path.parent, NamedBy(path) if found else BY_USER) if path is not None else (folder, BY_USER)
     if checkpoint is None:
@@ -52,7 +94,16 @@ def _resolved(
         if spoken.model.checkpoint is None:
             raise RequestError(f'{path} names no checkpoint. Add to it:\n\n[model]\ncheckpoint = "model.pt"')
         checkpoint = base / expanded(spoken.model.checkpoint)
-    run = _merged(spoken, options, checkpoint=checkpoint, base=base, named_by=named_by, folder=folder, run_file=path)
+    run = _merged(
+        spoken,
+        options,
+        checkpoint=checkpoint,
+        base=base,
+        named_by=named_by,
+        folder=folder,
+        run_file=path,
+        samples=samples,
+    )
     return replace(run, run_file_was_found=found and path is not None)
 
 
@@ -222,6 +273,7 @@ def _merged(
     folder: Path,
     run_file: Path | None,
     folders: Mapping[str, str] | None = None,
+    samples: int = SAMPLES,
 ) -> Run:
     def as_written(text: str) -> Named:
         return Named(text, Path((folders or {}).get(text, base)), named_by)
@@ -260,7 +312,7 @@ def _merged(
         normalize_targets=spoken.data.normalize_targets,
         augment=spoken.data.augment,
         methods=_methods(methods),
-        samples=_first(options.samples, spoken.sampling.samples),
+        samples=_first(options.samples, spoken.sampling.samples, samples),
         bank=_first(options.bank, spoken.sampling.bank),
         mc_error=_first(options.mc_error, spoken.sampling.mc_error),
         max_samples=_first(options.max_samples, spoken.sampling.max_samples),

@@ -23,6 +23,9 @@ Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
 Likelihood = Literal["mixture", "moment", "moment_full"]  # what PLL is of: the mixture of draws, or a Gaussian like it
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
+SizeCriterion = Literal["elbo", "pll", "auroc"]  # what a mini-batch size is chosen by
+PriorKind = Literal["unit", "gaussian", "weight_decay", "flat", "gamma"]  # p(ω) of the ELBO
+Counts = Literal["nominal", "measured"]  # the number of values that statistics are taken of, in the ELBO's KL
 Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -88,7 +91,7 @@ class SamplingSection(Section, frozen=True):
     """[sampling]: methods and their parameters."""
 
     methods: tuple[Method, ...] | None = None
-    samples: Positive | Literal["auto"] = 64
+    samples: Positive | Literal["auto"] | None = None  # 64, or 20 of a sweep
     bank: Positive | None = None
     mc_error: MonteCarloError = 0.02
     max_samples: Annotated[int, Meta(ge=16)] = 1024
@@ -108,6 +111,25 @@ class ScoringSection(Section, frozen=True):
     tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
 
 
+class SweepSection(Section, frozen=True):
+    """[sweep]: the sizes of `sweep-batch-size`, R draw sets of `samples` draws at each, and its ELBO.
+
+    `train_points` of the reference stand for the training set. `prior_mean` and `prior_deviation` are mean and variance
+    of the Gaussian prior of a channel's mean and of its standard deviation, `prior_precision` is Nτλ of a weight decay.
+    """
+
+    batch_sizes: tuple[Annotated[int, Meta(ge=1)], ...] | None = None
+    draw_sets: Annotated[int, Meta(ge=2)] = 5
+    train_points: Positive = 1000
+    criterion: SizeCriterion = "elbo"
+    prior: PriorKind = "unit"
+    prior_mean: tuple[float, PositiveNumber] | None = None
+    prior_deviation: tuple[float, PositiveNumber] | None = None
+    prior_precision: PositiveNumber | None = None
+    counts: Counts = "measured"
+    kl_weight: Annotated[float, Meta(ge=0)] = 1.0
+
+
 class RunsSection(Section, frozen=True):
     """[runs]: several runs, one for every split and seed; `{split}` and `{seed}` in the file's texts become theirs."""
 
@@ -122,6 +144,7 @@ class RunFile(Section, frozen=True):
     data: DataSection = DataSection()
     sampling: SamplingSection = SamplingSection()
     scoring: ScoringSection = ScoringSection()
+    sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None
 
 
@@ -221,6 +244,7 @@ def _keys(table: str) -> list[str]:
         "data": DataSection,
         "sampling": SamplingSection,
         "scoring": ScoringSection,
+        "sweep": SweepSection,
         "runs": RunsSection,
         "data.normalize": Normalize,
         "data.normalize_targets": Normalize,
@@ -241,6 +265,9 @@ def _choices(key: str) -> str:
         "pll": Likelihood,
         "crps": Crps,
         "fit": Criterion,
+        "criterion": SizeCriterion,
+        "prior": PriorKind,
+        "counts": Counts,
     }
     known: Any = choices.get(last, Literal["constant", "reflect"])
     return ", ".join(known.__args__)

@@ -355,15 +355,7 @@ class _Passing:
         return size, need
 
     def _bytes(self, engines: Mapping[str, Engine], size: int) -> int:
-        """About what passes of `size` points and their reduction take above the network."""
-        if size < 1:
-            return sys.maxsize
-        needs = []
-        for engine in engines.values():
-            core = _stochastic(engine)
-            work = core.work(size) if core is not None else None
-            needs.append(3 * 8 * engine.samples * size * self._todo.outputs + (0 if work is None else work.bytes))
-        return max(needs)
+        return max(bytes_taken(engine, size, self._todo.outputs) for engine in engines.values())
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -382,6 +374,15 @@ class _Passing:
                 f"lie {deviation.mean:.2g} from those of float32 on average, {deviation.largest:.2g} at most; "
                 "statistics of mini-batches, deterministic figures and scores are not touched"
             )
+
+
+def bytes_taken(engine: Engine, size: int, outputs: int) -> int:
+    """About what passes of `size` points and their reduction take above the network, in bytes."""
+    if size < 1:
+        return sys.maxsize
+    core = _stochastic(engine)
+    work = core.work(size) if core is not None else None
+    return 3 * 8 * engine.samples * size * outputs + (0 if work is None else work.bytes)
 
 
 class Ahead:

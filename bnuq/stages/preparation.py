@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from bnuq.code import BY_USER
@@ -11,6 +13,7 @@ from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.models.loading import LoadedModel, load_model
+from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.run import Run
 from bnuq.stages import classification, regression
@@ -30,8 +33,9 @@ class Prepared:
     example: Tensor
 
 
-def prepare(run: Run) -> Prepared:
-    """Read the network and the points of `run`; BnuqError where they cannot be read, or do not belong together."""
+def prepare(run: Run, material: Material | None = None) -> Prepared:
+    """Read the network and the points of `run`, unless they are at hand; BnuqError where they cannot be read, or do not
+    belong together."""
     loaded = load_model(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
@@ -41,7 +45,7 @@ def prepare(run: Run) -> Prepared:
         trust_code=run.trust_code,
         trust_pickle=run.trust_pickle,
     )
-    material = load_material(run)
+    material = material or load_material(run)
     pipeline = Pipeline(run, device_named(run.device), input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
@@ -56,6 +60,17 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     labelled = {VALIDATION: material.validation, "test": material.test}
     checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
     return checked | material.ood, scorer
+
+
+def output_cautions(outputs: Tensor) -> Iterator[Caution]:
+    """What is odd about the outputs of a classifier."""
+    if bool((outputs >= 0).all()) and torch.allclose(outputs.sum(-1), torch.ones_like(outputs[..., 0]), atol=1e-4):
+        yield Caution(
+            "softmax-outputs",
+            "The network's outputs look like probabilities: each row is positive and sums to 1. bnuq takes outputs for "
+            "logits and applies the softmax itself, so every figure is one of a softmax of a softmax. Take the last "
+            "softmax out of the architecture.",
+        )
 
 
 def check_request(run: Run) -> None:

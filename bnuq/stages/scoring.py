@@ -226,7 +226,7 @@ def figure(
         mc_se = float(metrics.jackknife_error(jackknife))
     if mc_se is not None and not math.isfinite(mc_se):
         mc_se = None
-    low, high = _interval(name, float(value), se, mc_se, resampled, limits)
+    low, high = interval(name, float(value), se, mc_se, resampled=resampled, limits=limits)
     return Figure(
         value=float(value),
         se=se,
@@ -286,13 +286,14 @@ def error_over_points(error: float, *sets: SetScores) -> float | None:
     return error if min(independent) >= 2 and math.isfinite(error) else None
 
 
-def _interval(
+def interval(
     name: str,
     value: float,
     se: float | None,
     mc_se: float | None,
-    resampled: np.ndarray | None,
-    limits: tuple[float, float],
+    *,
+    resampled: np.ndarray | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[float, float] | tuple[None, None]:
     """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
 

@@ -319,7 +319,7 @@ def test_running_out_of_memory_says_what_to_do(cli, monkeypatch, error):
     def faulty(*_):
         raise error
 
-    monkeypatch.setattr("bnuq.evaluate.load_material", faulty)
+    monkeypatch.setattr("bnuq.stages.preparation.load_material", faulty)
     done = cli("evaluate", "run.toml")
     assert done.code == 2
     assert done.message == "out of memory. Use a smaller --chunk-size, or fewer --samples."
@@ -330,7 +330,7 @@ def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bnuq.evaluate.load_material", interrupted)
+    monkeypatch.setattr("bnuq.stages.preparation.load_material", interrupted)
     done = cli("evaluate", "run.toml")
     assert (done.code, done.out) == (130, "")
     assert done.message == "interrupted; an unfinished result is not kept."

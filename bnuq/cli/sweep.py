@@ -1,0 +1,259 @@
+"""`bnuq sweep-batch-size`: what a network's uncertainty is at every mini-batch size, and which size to use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnuq.cli.options import REFERENCE, chosen, listed, positive, samples_of
+from bnuq.errors import RequestError
+from bnuq.records import Estimator
+from bnuq.run import (
+    Counts,
+    Criterion,
+    Crps,
+    Likelihood,
+    Options,
+    Precision,
+    PriorKind,
+    SizeCriterion,
+    resolve_sweep,
+)
+
+
+def command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A checkpoint (model.pt) or a run file (model.toml), which is swept over --batch-sizes; or several, "
+            "each at the batch size it was trained with. Without one, bnuq.toml here.",
+            metavar="[MODEL]...",
+            show_default=False,
+        ),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Sizes to sweep, with commas. With several models: beside their own.",
+            show_default="16,32,…,2048, up to half the reference",
+            metavar="LIST",
+        ),
+    ] = None,
+    criterion: Annotated[
+        str | None,
+        typer.Option(
+            help="What a size is recommended by: elbo, on training points; or pll or auroc (mean over OOD sets), on "
+            "validation points where there are any, else on the test set.",
+            show_default="elbo",
+            metavar="NAME",
+        ),
+    ] = None,
+    train: Annotated[str | None, typer.Option(help=f"Reference that mini-batches are drawn from: {REFERENCE}.")] = None,
+    test: Annotated[str | None, typer.Option(help="Labelled test set.")] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Points held out of training.")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
+    ] = None,
+    samples: Annotated[
+        str | None,
+        typer.Option("--samples", "-T", help="Draws T of a draw set.", show_default="20", metavar="INTEGER"),
+    ] = None,
+    draw_sets: Annotated[
+        int | None,
+        typer.Option(help="Independent draw sets R at each size; their spread is the error.", show_default="5"),
+    ] = None,
+    train_points: Annotated[
+        int | None,
+        typer.Option(help="Reference points that the ELBO's likelihood is taken on, as they are.", show_default="1000"),
+    ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="p(ω) of the ELBO: unit (one value's information), gaussian, weight_decay, flat or gamma.",
+            show_default="unit",
+            metavar="NAME",
+        ),
+    ] = None,
+    prior_mean: Annotated[
+        str | None, typer.Option(help="gaussian: mean and variance of a channel's mean.", metavar="MEAN,VARIANCE")
+    ] = None,
+    prior_deviation: Annotated[
+        str | None,
+        typer.Option(help="gaussian: mean and variance of a channel's standard deviation.", metavar="MEAN,VARIANCE"),
+    ] = None,
+    prior_precision: Annotated[
+        float | None, typer.Option(help="weight_decay: Nτλ, for a loss with λ‖W‖² (not λ/2).")
+    ] = None,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            help="Values that a channel's statistics are of, in the KL: nominal (b times positions), or as many "
+            "independent ones as the draws vary like: measured.",
+            show_default="measured",
+            metavar="NAME",
+        ),
+    ] = None,
+    kl_weight: Annotated[
+        float | None,
+        typer.Option(help="Weight of the KL: below 1 against counting correlated channels twice.", show_default="1"),
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
+    mutual_information: Annotated[
+        str | None,
+        typer.Option(
+            help="How MI is estimated: plug-in or corrected (× T/(T−1)).", show_default="plug-in", metavar="NAME"
+        ),
+    ] = None,
+    pll: Annotated[
+        str | None,
+        typer.Option(help="Regression: PLL, mixture, moment or moment_full.", show_default="mixture", metavar="NAME"),
+    ] = None,
+    crps: Annotated[
+        str | None,
+        typer.Option(
+            help="Regression: CRPS, gaussian, mixture, ensemble or fair.", show_default="gaussian", metavar="NAME"
+        ),
+    ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(help="Regression: what τ is the best by, crps or pll.", show_default="crps", metavar="NAME"),
+    ] = None,
+    tau: Annotated[
+        float | None,
+        typer.Option(
+            help="Regression: the precision τ of the observations, where it is known.",
+            show_default="fitted to the validation points",
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
+    ] = None,
+    chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Result file.", show_default="MODEL.sweep.h5")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the pictures into this folder, too; needs matplotlib.", metavar="DIR", show_default="none"
+        ),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of finished parts: an interrupted sweep goes on from them. Removed once the result is there.",
+            show_default="OUT.work",
+        ),
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")] = False,
+    trust_pickle: Annotated[
+        bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")
+    ] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run code named by a file that was merely found, and remember that.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Sweep the mini-batch size of MCBN: where does the uncertainty vanish, does it still tell unfamiliar data apart,
+    and which size does the ELBO pick? Writes one HDF5 file and prints a report."""
+    options = Options(
+        arch=arch,
+        train=train,
+        test=test,
+        ood=listed(ood),
+        validation=validation,
+        samples=samples_of(samples),
+        layers=listed(layers),
+        seed=seed,
+        mutual_information=chosen("mutual-information", mutual_information, Estimator),
+        pll=chosen("pll", pll, Likelihood),
+        crps=chosen("crps", crps, Crps),
+        fit=chosen("fit", fit, Criterion),
+        tau=positive("tau", tau),
+        device=device,
+        precision=chosen("precision", precision, Precision),
+        chunk_size=chunk_size,
+        limit=limit,
+        out=out,
+        data_root=data_root,
+        trust_pickle=trust_pickle,
+        trust_code=trust_code,
+    )
+    said = {
+        "batch_sizes": _sizes(batch_sizes),
+        "draw_sets": _at_least("draw-sets", draw_sets, 2),
+        "train_points": _at_least("train-points", train_points, 1),
+        "criterion": chosen("criterion", criterion, SizeCriterion),
+        "prior": chosen("prior", prior, PriorKind),
+        "prior_mean": _pair("prior-mean", prior_mean),
+        "prior_deviation": _pair("prior-deviation", prior_deviation),
+        "prior_precision": positive("prior-precision", prior_precision),
+        "counts": chosen("counts", counts, Counts),
+        "kl_weight": _at_least("kl-weight", kl_weight, 0),
+    }
+    settings = {key: value for key, value in said.items() if value is not None}
+    runs, settings = resolve_sweep(models or [], options, settings, folder=Path.cwd())
+    if figures is not None:
+        from bnuq.report import drawing
+
+        drawing.check()
+        drawing.make_folder(figures)
+    from bnuq.cli.progress import bars
+    from bnuq.progress import silent
+    from bnuq.report.sweep import print_sweep, save_figures
+    from bnuq.report.terminal import print_figures
+    from bnuq.results.sweep import summary
+    from bnuq.sweep import sweep
+
+    result = sweep(runs, settings, work=work, progress=silent if quiet else bars)
+    drawn = () if figures is None else save_figures(result, figures, kind="svg")
+    refused = strict and bool(result.cautions)
+    if as_json:
+        if not refused:
+            typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
+    elif not quiet:
+        print_sweep(result, sys.stdout)
+        if drawn:
+            print_figures(drawn, sys.stdout)
+    if refused:
+        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
+        raise RequestError(f"--strict: there were warnings ({codes}); {result.path} was written and tells them.")
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) >= 1 for word in words):
+        raise RequestError(f"--batch-sizes is {text}; expected whole numbers, such as 32,128,512.")
+    return tuple(int(word) for word in words)
+
+
+def _pair(option: str, text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        mean, variance = (float(word) for word in text.split(","))
+    except ValueError:
+        raise RequestError(f"--{option} is {text}; expected a mean and a variance, such as 0,1.") from None
+    if not (abs(mean) < float("inf") and 0 < variance < float("inf")):
+        raise RequestError(f"--{option} is {text}; expected a finite mean, and a variance above 0.")
+    return mean, variance
+
+
+def _at_least(option: str, value: Any, least: int) -> Any:
+    if value is None or least <= value < float("inf"):
+        return value
+    raise RequestError(f"--{option} is {value}; expected a number of at least {least}.")

@@ -1,0 +1,82 @@
+"""Parts of long work, each kept in a file until all is done, so that an interruption costs one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bnuq.errors import BnuqError, RequestError
+from bnuq.files.content import is_file
+from bnuq.files.writing import write_bytes
+from bnuq.sampling.bank import BatchStatistics
+
+_SUFFIX = ".part"
+
+
+class Parts:
+    """A folder of finished parts, arrays by name; `key` is a text that stands for all that determines them."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._folder, self._key = folder, key[:24]
+
+    def make_folder(self) -> None:
+        """RequestError where the folder cannot be made or written to."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RequestError(
+                f"{self._folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
+            ) from error
+        if not os.access(self._folder, os.W_OK):
+            raise RequestError(
+                f"{self._folder}: the work folder may not be written to. Name another with --work FOLDER."
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part is in the folder, of this key or another."""
+        return next(self._folder.glob(f"*{_SUFFIX}"), None) is None
+
+    def has(self, name: str) -> bool:
+        """Whether a part of this name is there."""
+        return is_file(self._path(name))
+
+    def load(self, name: str) -> dict[str, np.ndarray] | None:
+        """The part of this name; None where it is not there, or not whole."""
+        try:
+            with np.load(io.BytesIO(self._path(name).read_bytes()), allow_pickle=False) as kept:
+                return {key: kept[key] for key in kept.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a part; ResultError where it cannot be written."""
+        room = io.BytesIO()
+        np.savez(room, **arrays)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one of them
+        write_bytes(self._path(name), room.getbuffer())
+
+    def load_bank(self, name: str) -> BatchStatistics | None:
+        """The bank of this name; None where it is not there, or not whole."""
+        with contextlib.suppress(BnuqError, OSError):
+            return BatchStatistics.load(self._path(name))
+        return None
+
+    def save_bank(self, name: str, bank: BatchStatistics) -> None:
+        """Keep a bank; ResultError where it cannot be written."""
+        bank.save(self._path(name))
+
+    def forget(self) -> None:
+        """Remove every part in the folder, and the folder if nothing else is in it."""
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{self._key}-{name}{_SUFFIX}"

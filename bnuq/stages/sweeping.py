@@ -1,0 +1,318 @@
+"""One network at all its mini-batch sizes: what passes, what its figures are, and its ELBO."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+import bnuq
+from bnuq import metrics
+from bnuq.data import Points, check_labels, check_targets
+from bnuq.errors import RequestError
+from bnuq.progress import Progress
+from bnuq.records import Caution, Figure
+from bnuq.results.sweep import Decay, Repeated, SweepPoint, SweptModel
+from bnuq.run import Run, SweepSection
+from bnuq.sampling import keyed
+from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.statistics import check_batch_size
+from bnuq.stages.choosing import Candidate
+from bnuq.stages.drawing import check_reference
+from bnuq.stages.lower_bound import LowerBound, lower_bound
+from bnuq.stages.material import Scale, target_scale
+from bnuq.stages.parts import Parts
+from bnuq.stages.passing import VALIDATION, check_precision
+from bnuq.stages.plan import plan
+from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
+from bnuq.stages.provenance import Stopwatch, request_digest
+from bnuq.stages.reference_check import cautions as reference_cautions
+from bnuq.stages.sized_figures import figures_of, separation
+from bnuq.stages.sizes import (
+    SPREAD,
+    AtSize,
+    DrawSets,
+    Training,
+    at_sizes,
+    banks_of,
+    classification_likelihood,
+    regression_likelihood,
+)
+
+_SMALLEST, _LARGEST = 16, 2048  # of the sizes that are swept unless they are named
+_SCORES = {
+    "classification": ("mutual_information", "predictive_entropy", "expected_entropy", "least_confidence"),
+    "regression": ("variance",),
+}
+_FEW_VALUES = 3  # a channel's, up to which 1/S has no finite variance
+
+
+def default_sizes(reference_points: int) -> tuple[int, ...]:
+    """Powers of two from 16 to 2048, and to half the reference at most; 2 alone where that is smaller."""
+    largest = min(_LARGEST, reference_points // 2)
+    return tuple(size for size in (_SMALLEST * 2**k for k in range(8)) if size <= largest) or (2,)
+
+
+def samples_of(run: Run) -> int:
+    if run.samples == "auto":
+        raise RequestError('samples is "auto", which a sweep has not; name a number with --samples.')
+    if run.samples < 2:
+        raise RequestError(f"--samples is {run.samples}; expected at least 2, because one sample has no spread.")
+    return run.samples
+
+
+def sizes_of(asked: Sequence[int] | None, default: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(asked if asked is not None else default)))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A network after its sweep; `candidates` are those sizes that may be chosen."""
+
+    model: SweptModel
+    points: tuple[SweepPoint, ...]
+    candidates: tuple[Candidate, ...]
+    train_size: int
+    cautions: tuple[Caution, ...]
+    notes: tuple[str, ...]
+
+
+class Network:
+    """One network's part of a sweep: at `sizes`, or at the one it was trained with, `trained_with`, or both."""
+
+    def __init__(
+        self, number: int, name: str, run: Run, ready: Prepared, settings: SweepSection, *, several: bool
+    ) -> None:
+        if ready.material.train is None:
+            raise RequestError(
+                'a sweep draws mini-batches from a reference, and there is none. Add --train REF, or train = "REF" '
+                "under [data]."
+            )
+        self._number, self.name, self.run, self.ready, self._settings = number, name, run, ready, settings
+        self._train: Points = ready.material.train
+        self.trained_with = run.train_batch_size or ready.loaded.checkpoint.train_batch_size
+        if several and self.trained_with is None:
+            file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
+            raise RequestError(
+                f"{run.checkpoint.name}: of several networks each is sampled at the batch size that it was trained "
+                f"with, and this one's is not known. Add to {file}:\n\n[model]\ntrain_batch_size = 128"
+            )
+        self._swept_sizes = sizes_of(settings.batch_sizes, () if several else default_sizes(len(self._train)))
+        self._matched = several
+        sizes = {*self._swept_sizes} | ({self.trained_with} if several and self.trained_with else set())
+        self.sizes = tuple(sorted(sizes))
+        for size in self.sizes:
+            check_batch_size(size, len(self._train))
+        self.todo = plan(
+            replace(run, methods=("mcbn",), batch_size=self.sizes[0]),
+            ready.model,
+            ready.example,
+            test=ready.material.test,
+            train=self._train,
+            trained_with=ready.loaded.checkpoint.train_batch_size,
+        )
+        self.sets, self._scorer = scored_sets(run, self.todo, ready.material)
+        check_precision(run, ready.pipeline.device)
+        self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
+
+    def keeper(self, folder: Path) -> Parts:
+        """What keeps this network's finished parts: by all that determines them, but for the sizes."""
+        facts = {
+            "bnuq": bnuq.__version__,
+            "request": request_digest(
+                replace(self.run, batch_size=None), checkpoint_sha256=self.ready.loaded.checkpoint.sha256
+            ),
+            "sets": {name: points.sha256 for name, points in self.sets.items()},
+            "reference": self._train.sha256,
+            "draws": [self._draw_sets.samples, self._draw_sets.sets, self._settings.train_points],
+        }
+        return Parts(folder, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
+
+    def swept(self, parts: Parts, watch: Stopwatch, progress: Progress) -> Swept:
+        """The network at all its sizes."""
+        run, ready, todo, train = self.run, self.ready, self.todo, self._train
+        shared = {"todo": todo, "model": ready.model, "pipeline": ready.pipeline, "parts": parts, "progress": progress}
+        check = check_reference(run, todo, ready.model, ready.pipeline, train, progress)
+        banks = banks_of(self.sizes, self._draw_sets, train=train, **shared)
+        watch.lap("draw")
+        training, tau, why_none = self._training()
+        found, kept = at_sizes(
+            banks, self.sets, self._draw_sets, run=run, scorer=self._scorer, training=training, **shared
+        )
+        watch.lap("evaluate")
+        train_size = run.train_size or len(train)
+        bound = None
+        if training is not None:
+            bound = lower_bound(
+                found,
+                banks,
+                self._draw_sets,
+                self._settings,
+                train_size=train_size,
+                reference_points=len(train),
+                tau=tau,
+            )
+        told = {size: self._told(one, bound) for size, one in found.items()}
+        points = tuple(self._points(told))
+        return Swept(
+            model=SweptModel(
+                name=self.name,
+                path=str(run.checkpoint),
+                sha256=ready.loaded.checkpoint.sha256,
+                train_batch_size=self.trained_with,
+                parameters=ready.loaded.parameters,
+                batchnorm_layers=len(todo.sites.batchnorms),
+                layers=tuple(site.name for site in todo.layers),
+                elbo=None if bound is None else bound.terms,
+                decay=self._decay([point for point in points if point.protocol == "single"]),
+                record=replace(run, batch_size=None, methods=("mcbn",)).record(),
+            ),
+            points=points,
+            candidates=tuple(
+                Candidate(self._number, found[size], bound)
+                for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
+            ),
+            train_size=train_size,
+            cautions=(
+                *(
+                    output_cautions(Evaluation(ready.model).passes(ready.example))
+                    if todo.task == "classification"
+                    else ()
+                ),
+                *ready.material.cautions,
+                *todo.cautions,
+                *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
+                *self._cautions(found, banks),
+            ),
+            notes=(
+                *ready.loaded.notes,
+                *ready.material.notes,
+                *todo.notes,
+                *self._notes(kept, why_none, training is not None),
+            ),
+        )
+
+    def _training(self) -> tuple[Training | None, float | None, str]:
+        """The training points of the ELBO's likelihood, τ of a regression, and why there are none."""
+        train, run = self._train, self.run
+        if train.targets is None:
+            return None, None, "the reference has no labels"
+        rows = np.arange(len(train))
+        if len(train) > self._settings.train_points:
+            rows = keyed.batch_indices(
+                run.seed,
+                0,
+                population=len(train),
+                batch_size=self._settings.train_points,
+                purpose=keyed.SUBSET,
+            )
+        points = train.subset(np.sort(rows))
+        if self.todo.task == "classification":
+            return Training(check_labels(points, self.todo.outputs), classification_likelihood), None, ""
+        scale = target_scale(run, train, self.todo.outputs)
+        tau = run.scoring.tau or self._tau(scale)
+        if tau is None:
+            return None, None, "a regression's likelihood needs τ: name validation points, or --tau"
+        mean, std = (0.0, 1.0) if scale is None else (scale.mean, scale.std)
+        return (
+            Training(check_targets(points, self.todo.outputs), regression_likelihood(tau, mean=mean, std=std)),
+            tau,
+            "",
+        )
+
+    def _tau(self, scale: Scale | None) -> float | None:
+        """The most likely precision on the validation points, of the network as it is: one for all sizes, because a
+        parameter that moved with b would be no part of the same ELBO."""
+        if (points := self.sets.get(VALIDATION)) is None:
+            return None
+        outputs = Evaluation(self.ready.model).passes(self.ready.pipeline.evaluated(points, slice(None)))[0]
+        f = outputs.cpu().double().numpy()
+        f = f if scale is None else f * scale.std + scale.mean
+        error = float(metrics.constant_sigma(np.asarray(points.targets, dtype=np.float64) - f, metric="pll"))
+        return 1 / error**2 if error > 0 else None
+
+    def _told(self, found: AtSize, bound: LowerBound | None) -> SweepPoint:
+        size = found.batch_size
+        test, of_ood = self.sets["test"], [name for name in self.sets if name not in (VALIDATION, "test")]
+        figures: dict[str, dict[str, Repeated]] = {}
+        for name, points in self.sets.items():
+            for metric, one in figures_of(found, name, points, self.todo.task).items():
+                figures.setdefault(metric, {})[name] = one
+        auroc = {
+            score: {name: separation(found, score, test, self.sets[name], name) for name in of_ood}
+            for score in _SCORES[self.todo.task]
+            if of_ood and score in found.points["test"]
+        }
+        return SweepPoint(
+            model=self._number,
+            protocol="single",
+            batch_size=size,
+            train_batch_size=self.trained_with,
+            degenerate=found.degenerate,
+            figures=figures,
+            auroc=auroc,
+            elbo=None if bound is None else bound.at.get(size),
+        )
+
+    def _points(self, told: Mapping[int, SweepPoint]) -> Iterator[SweepPoint]:
+        yield from (told[size] for size in self._swept_sizes)
+        if self._matched and self.trained_with is not None:
+            yield replace(told[self.trained_with], protocol="matched")
+
+    def _decay(self, line: Sequence[SweepPoint]) -> dict[str, Decay]:
+        """The slopes of the spread over sizes, set by set."""
+        random = [point for point in line if not point.degenerate]
+        metric = SPREAD[self.todo.task]
+        if len(random) < 2:
+            return {}
+        sizes = [point.batch_size for point in random]
+        found = {}
+        for name in random[0].figures[metric]:
+            values = np.stack([point.figures[metric][name].of_sets for point in random], axis=1)
+            slope = metrics.log_log_slope(np.array(sizes), values, population=len(self._train))
+            if math.isfinite(slope.value):
+                error = metrics.standard_error(slope.of_sets)
+                figure = Figure(slope.value, mc_se=error, low=slope.low, high=slope.high)
+                found[name] = Decay(figure, slope.residual, tuple(sizes))
+        return found
+
+    def _cautions(self, found: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]) -> Iterator[Caution]:
+        for size, bank in banks.items():
+            thin = [layer.name for layer in bank.layers if int(layer.count.min()) <= _FEW_VALUES]
+            if thin:
+                yield Caution(
+                    "few-values",
+                    f"b = {size}: layer {thin[0]} takes its statistics of {int(bank.layers[0].count.min())} values a "
+                    "channel; so few have a variance so small now and then that outputs explode. Use a larger size.",
+                )
+        same = [size for size, one in found.items() if one.degenerate]
+        if same and len(same) == len(found):
+            yield Caution(
+                "nothing-random",
+                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: mutual information is 0 by "
+                "construction, and says nothing.",
+            )
+        if self.todo.task == "regression":
+            for size, one in found.items():
+                if one.fitted[0] is not None:
+                    yield from one.fitted[0].cautions(f"b = {size}", self.run.scoring)
+
+    def _notes(self, kept: int, why_none: str, has_elbo: bool) -> Iterator[str]:
+        if kept:
+            yield f"{self.name}: {kept} parts of an interrupted sweep were there already, and were not made again"
+        if not has_elbo:
+            yield f"there is no ELBO: {why_none}"
+        elif self.run.train_size is None:
+            yield (
+                f"N of the ELBO is the size of the reference, {len(self._train)}; if the network was trained on more, "
+                "say train_size under [data]: the size that the ELBO picks grows with it"
+            )
+        others = [name for name in self.run.methods or () if name != "mcbn"]
+        if others:
+            yield f"a sweep draws mcbn alone; {', '.join(others)} of the run file was left out"

@@ -1,0 +1,209 @@
+"""The batch size is a variational parameter: what a network's uncertainty is at every size, and which size to use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bnuq.data import Points
+from bnuq.errors import DataError, RequestError
+from bnuq.progress import Progress, silent
+from bnuq.records import Caution
+from bnuq.results import sweep as sweep_file
+from bnuq.results.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
+from bnuq.run import Run, SweepSection
+from bnuq.stages.choosing import Judged, recommended
+from bnuq.stages.lower_bound import prior_of
+from bnuq.stages.material import Material
+from bnuq.stages.passing import VALIDATION
+from bnuq.stages.preparation import check_request, prepare
+from bnuq.stages.provenance import Stopwatch, provenance
+from bnuq.stages.sizes import SPREAD
+from bnuq.stages.sweeping import Network, Swept, default_sizes, samples_of, sizes_of
+
+__all__ = ["Settings", "default_sizes", "sweep"]
+
+Settings = SweepSection
+DEFAULT = Settings()
+
+
+def sweep(
+    runs: Sequence[Run],
+    settings: Settings = DEFAULT,
+    *,
+    out: Path | None = None,
+    work: Path | None = None,
+    progress: Progress = silent,
+) -> Sweep:
+    """Sweep MCBN's mini-batch size, write the result to `out` (the first run's, where None), and give it.
+
+    One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
+    every size of `settings.batch_sizes` too, where there are any. What is finished is kept in `work` (beside `out`) and
+    not done again after an interruption. Raises BnuqError where it cannot be carried out; `out` is then not touched.
+    Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
+    """
+    watch = Stopwatch()
+    out = runs[0].out if out is None else out
+    _check(runs, settings, out)
+    replaces = out.exists()
+    folder = work or out.with_name(f"{out.name}.work")
+    names = _names(runs)
+    ready: list[Network] = []
+    for number, run in enumerate(runs):
+        one = prepare(run, _at_hand(run, ready))
+        ready.append(Network(number, names[number], run, one, settings, several=len(runs) > 1))
+        _check_alike(ready)
+    watch.lap("load")
+    keepers = [network.keeper(folder) for network in ready]
+    keepers[0].make_folder()
+    try:
+        networks = [one.swept(keeper, watch, progress) for one, keeper in zip(ready, keepers, strict=True)]
+    except BaseException as error:
+        if not keepers[0].is_empty:
+            error.add_note(f"finished parts are kept in {folder}: the same command goes on from them.")
+        raise
+    first = ready[0]
+    best, why_none = _recommended(first, networks, settings)
+    result = Sweep(
+        task=first.todo.task,
+        models=tuple(one.model for one in networks),
+        points=tuple(sorted((p for one in networks for p in one.points), key=_order)),
+        sets=tuple(_described(name, points) for name, points in first.sets.items()),
+        samples=samples_of(runs[0]),
+        draw_sets=settings.draw_sets,
+        seed=runs[0].seed,
+        score=SPREAD[first.todo.task],
+        recommended=best,
+        cautions=tuple(_once(caution for one in networks for caution in one.cautions))
+        + tuple(_cautions_of_choice(best, first.sets)),
+        notes=(
+            *_how_asked(runs, settings, replaces=out if replaces else None),
+            *_once(note for one in networks for note in one.notes),
+            *why_none,
+        ),
+        seconds=watch.seconds(),
+        provenance=provenance(
+            checkpoint=runs[0].checkpoint, device=first.ready.pipeline.device, train=first.ready.material.train
+        ),
+        path=out,
+    )
+    sweep_file.write(result, out)
+    keepers[0].forget()
+    return result
+
+
+def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
+    for run in runs:
+        check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
+    if runs[0].mutual_information == "jackknife":
+        raise RequestError("--mutual-information jackknife is not of a sweep; expected plug-in or corrected.")
+    if settings.criterion == "auroc" and not runs[0].ood:
+        raise RequestError("--criterion auroc needs an OOD set to tell apart; add --ood REF.")
+    prior_of(settings)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The checkpoints' stems; with their folders where two are the same, and numbered where these are, too."""
+    stems = [run.checkpoint.stem for run in runs]
+    long = [f"{run.checkpoint.parent.name}/{run.checkpoint.stem}" for run in runs]
+    names = [one if Counter(stems)[one] == 1 else other for one, other in zip(stems, long, strict=True)]
+    return [name if Counter(names)[name] == 1 else f"{name}#{number}" for number, name in enumerate(names)]
+
+
+def _at_hand(run: Run, ready: Sequence[Network]) -> Material | None:
+    """The points of an earlier network of the same data."""
+    keys = "train", "test", "ood", "validation", "limit", "seed", "data_root", "trust_code"
+    same = (one for one in ready if all(getattr(one.run, key) == getattr(run, key) for key in keys))
+    return next((one.ready.material for one in same), None)
+
+
+def _check_alike(ready: Sequence[Network]) -> None:
+    """The last of the networks against those before it."""
+    first, last = ready[0], ready[-1]
+    if first.todo.task != last.todo.task:
+        raise RequestError(
+            f"{last.name} is a {last.todo.task}, and {first.name} a {first.todo.task}; expected the same."
+        )
+    for name in sorted({*first.sets, *last.sets}):
+        pair = [None if (points := one.sets.get(name)) is None else points.sha256 for one in (first, last)]
+        if pair[0] != pair[1]:
+            raise DataError(
+                f"set {name} of {last.name} is not that of {first.name}; networks are compared on the same points."
+            )
+    for other in ready[:-1]:
+        if other.trained_with == last.trained_with:
+            raise RequestError(
+                f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected one "
+                "network a size."
+            )
+
+
+def _order(point: SweepPoint) -> tuple[bool, int, int]:
+    return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
+
+
+def _recommended(
+    first: Network, networks: Sequence[Swept], settings: Settings
+) -> tuple[Recommended | None, tuple[str, ...]]:
+    """The size to use, or why there is none."""
+    protocol: Protocol = "single" if len(networks) == 1 else "matched"
+    candidates = sorted(
+        (one for network in networks for one in network.candidates), key=lambda one: one.found.batch_size
+    )
+    name = VALIDATION if VALIDATION in first.sets else "test"
+    if settings.criterion == "pll" and any("pll" not in one.found.points[name] for one in candidates):
+        raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
+    ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
+    found = recommended(
+        candidates,
+        settings.criterion,
+        protocol,
+        judged=Judged(name, first.sets[name], ood),
+        score=SPREAD[first.todo.task],
+        train_size=networks[0].train_size,
+    )
+    return found, () if found is not None else ("no size is recommended: there are not two that can be compared",)
+
+
+def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points]) -> Iterator[Caution]:
+    if best is None:
+        return
+    if best.of == "test":
+        yield Caution(
+            "chosen-on-test",
+            f"The size was chosen by {best.criterion.upper()} on the test points: their figures at it are flattered. "
+            "Name validation points for an honest choice.",
+        )
+    if best.criterion == "auroc":
+        seen = ", ".join(name for name in sets if name not in ("test", VALIDATION))
+        yield Caution(
+            "chosen-on-ood", f"The size was chosen on {seen}: to the network's uncertainty it is no longer unfamiliar."
+        )
+    if best.criterion == "elbo" and best.protocol == "matched":
+        yield Caution(
+            "elbo-of-several-networks",
+            "The ELBO is compared across networks of different weights: their likelihoods are different terms, and the "
+            "prior of the weights is left out.",
+        )
+
+
+def _how_asked(runs: Sequence[Run], settings: Settings, *, replaces: Path | None) -> Iterator[str]:
+    for run in runs:
+        if run.run_file is not None and run.run_file_was_found:
+            where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
+            yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
+    if settings.batch_sizes is not None and list(settings.batch_sizes) != list(sizes_of(settings.batch_sizes, ())):
+        yield "batch sizes were put in order, each once"
+    if replaces is not None:
+        yield f"an earlier result was replaced: {replaces.name}"
+
+
+def _described(name: str, points: Points) -> SweptSet:
+    return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
+
+
+def _once(values: Iterable[Any]) -> Iterator[Any]:
+    return iter(dict.fromkeys(values))

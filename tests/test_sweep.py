@@ -1,0 +1,517 @@
+"""Sweeps over mini-batch sizes, whole: against evaluations of one size, by hand, interrupted, and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import torch
+
+import bnuq
+from bnuq import metrics
+from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
+from bnuq.evaluate import evaluate
+from bnuq.progress import Advance
+from bnuq.results import sweep as sweep_file
+from bnuq.results.sweep import Sweep
+from bnuq.run import Options, Run, SweepSection, resolve, resolve_sweep
+from bnuq.sampling import keyed
+from bnuq.sweep import sweep
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_run.write(tmp_path)
+    return tmp_path
+
+
+def swept(folder: Path, *models: str, sizes: tuple[int, ...] | None = (8, 16, 48), **said: Any) -> Sweep:
+    """The sweep of these run files; what is no setting of a sweep is an option."""
+    keys = SweepSection.__struct_fields__
+    settings = {key: said.pop(key) for key in list(said) if key in keys}
+    if sizes is not None:
+        settings["batch_sizes"] = sizes
+    options = Options(**{"samples": 8, "out": Path("s.h5")} | said)
+    runs, chosen = resolve_sweep(models or ("run.toml",), options, settings, folder=folder)
+    return sweep(runs, chosen)
+
+
+def value(found: Sweep, size: int, metric: str, name: str = "test") -> float:
+    return one(found, size).figures[metric][name].figure.value
+
+
+def one(found: Sweep, size: int) -> Any:
+    return next(point for point in found.points if point.batch_size == size)
+
+
+# ── what it gives ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None:
+    found = swept(folder, draw_sets=3)
+    for size in (8, 16, 48):
+        result = small_run.evaluated(folder, batch_size=size, samples=8, methods=("mcbn",))
+        alone = result.methods["mcbn"]
+        point = one(found, size)
+        for metric in ("accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy"):
+            for name, of_set in alone.sets.items():
+                if metric in of_set.figures:
+                    first = point.figures[metric][name].of_sets[0]
+                    assert first == pytest.approx(of_set.figures[metric].value, rel=1e-5, abs=1e-7)
+        for score, by_set in point.auroc.items():
+            assert by_set["other"].of_sets[0] == pytest.approx(alone.ood["other"][score]["auroc"].value, abs=2e-3)
+
+
+def test_a_regressions_first_draw_set_is_the_evaluation_at_that_size(tmp_path: Path) -> None:
+    small_regression.write(tmp_path)
+    found = swept(tmp_path, draw_sets=2, sizes=(8, 32))
+    for size in (8, 32):
+        run = resolve("run.toml", Options(batch_size=size, samples=8, methods=("mcbn",)), folder=tmp_path)
+        alone = evaluate(run).methods["mcbn"]
+        for metric in ("rmse", "mae", "pll", "crps", "coverage95", "variance", "tau"):
+            first = one(found, size).figures[metric]["test"].of_sets[0]
+            assert first == pytest.approx(alone.sets["test"].figures[metric].value, rel=1e-4)
+        first = one(found, size).auroc["variance"]["far"].of_sets[0]
+        assert first == pytest.approx(alone.ood["far"]["variance"]["auroc"].value, abs=1e-3)
+
+
+def test_a_figure_is_the_mean_over_draw_sets_and_its_error_their_spread(folder: Path) -> None:
+    figure = one(swept(folder, draw_sets=4), 16).figures["mutual_information"]["test"]
+    assert figure.of_sets.shape == (4,)
+    assert figure.figure.value == pytest.approx(figure.of_sets.mean())
+    assert figure.figure.mc_se == pytest.approx(figure.of_sets.std(ddof=1) / 2)
+    assert figure.figure.se > 0
+
+
+def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(folder: Path) -> None:
+    together, alone = swept(folder), swept(folder, sizes=(16,), chunk_size=7)
+    for metric, by_set in one(alone, 16).figures.items():
+        for name, figure in by_set.items():
+            assert one(together, 16).figures[metric][name].of_sets == pytest.approx(figure.of_sets, rel=1e-5, abs=1e-7)
+
+
+def test_mutual_information_falls_as_one_over_b(folder: Path) -> None:
+    found = swept(folder, sizes=(4, 8, 16, 32, 64), samples=16)
+    slope = found.models[0].decay["test"].slope
+    assert -1.35 < slope.value < -0.75
+    assert slope.low is not None and slope.high is not None and slope.low < slope.value < slope.high
+
+
+def test_without_sizes_powers_of_two_up_to_half_the_reference_are_swept(folder: Path) -> None:
+    assert [point.batch_size for point in swept(folder, sizes=None).points] == [16, 32]
+
+
+def test_sizes_are_put_in_order_each_once(folder: Path) -> None:
+    found = swept(folder, sizes=(48, 8, 48))
+    assert [point.batch_size for point in found.points] == [8, 48]
+    assert "batch sizes were put in order, each once" in found.notes
+
+
+def test_one_size_alone_is_reported_and_not_recommended(folder: Path) -> None:
+    found = swept(folder, sizes=(16,))
+    assert found.recommended is None and found.models[0].decay == {}
+    assert any("no size is recommended" in note for note in found.notes)
+    assert found.points[0].elbo is not None
+
+
+def test_the_whole_reference_is_kept_as_degenerate_with_exactly_no_information(folder: Path) -> None:
+    found = swept(folder, sizes=(16, 32, small_run.TRAIN))
+    point = one(found, small_run.TRAIN)
+    assert point.degenerate and not one(found, 16).degenerate
+    assert [one.figure.value for one in point.figures["mutual_information"].values()] == [0.0, 0.0]
+    assert point.auroc["mutual_information"]["other"].figure.value == 0.5
+    assert point.elbo is None
+    assert found.recommended is not None and small_run.TRAIN not in found.recommended.behind
+    assert small_run.TRAIN not in found.models[0].decay["test"].sizes
+
+
+def test_sizes_of_nothing_but_the_whole_reference_are_a_warning(folder: Path) -> None:
+    found = swept(folder, sizes=(small_run.TRAIN,))
+    assert "nothing-random" in [caution.code for caution in found.cautions]
+    assert found.points[0].degenerate and found.recommended is None
+
+
+def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
+    state = torch.random.get_rng_state()
+    swept(folder)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+# ── the ELBO ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
+    found = swept(folder, sizes=(8, 32), draw_sets=2, train_points=40, counts="nominal")
+    model = bnuq.load(folder / "model.pt", arch=f"{folder / 'net.py'}:net")
+    with np.load(folder / "train.npz") as held:
+        x, y = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    rows = np.sort(keyed.batch_indices(0, 0, population=len(x), batch_size=40, purpose=keyed.SUBSET))
+    for size in (8, 32):
+        batches = torch.stack([x[keyed.batch_indices(0, t, population=len(x), batch_size=size)] for t in range(16)])
+        outputs = bnuq.predict(model, x[rows], bnuq.statistics_of(model, batches))
+        by_draw = metrics.log_likelihood(outputs.double(), y[rows]).mean(1).numpy()
+        elbo = one(found, size).elbo
+        assert elbo.log_likelihood == pytest.approx(by_draw, rel=1e-4)
+        assert elbo.expected_log_likelihood.value == pytest.approx(len(x) * by_draw.mean(), rel=1e-4)
+        assert elbo.expected_log_likelihood.mc_se == pytest.approx(len(x) * by_draw.std(ddof=1) / 4, rel=1e-3)
+        n = 16 * size  # 4 × 4 positions, 4 channels
+        assert elbo.kl == pytest.approx(4 * (1 / n - 1 + np.log(n)))
+        assert elbo.elbo.value == pytest.approx(elbo.expected_log_likelihood.value - elbo.kl)
+
+
+def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: Path) -> None:
+    found = swept(folder, sizes=(4, 8, 16, 32), samples=32, counts="nominal")
+    terms = found.models[0].elbo
+    assert terms is not None and terms.c is not None
+    x = np.array([(96 - b) / 95 / b for b in (4, 8, 16, 32)])
+    y = [one(found, b).elbo.log_likelihood for b in (4, 8, 16, 32)]
+    weight = 1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y])
+    line = np.polyfit(x, [v.mean() for v in y], 1, w=weight)
+    assert terms.c.value == pytest.approx(-line[0], rel=1e-6)
+    assert terms.units == 4
+    if terms.c.value > 0:
+        assert terms.predicted is not None
+        assert terms.predicted.value == pytest.approx(2 * 96 * terms.c.value / 8 + 1 / 16)
+
+
+def test_n_is_the_training_sets_size_where_it_is_said(folder: Path) -> None:
+    text = (folder / "run.toml").read_text()
+    (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 960"))
+    small, large = swept(folder, limit=50), None
+    (folder / "run.toml").write_text(text)
+    plain = swept(folder, limit=50)
+    large = one(small, 16).elbo.expected_log_likelihood.value
+    assert large == pytest.approx(10 * one(plain, 16).elbo.expected_log_likelihood.value)
+    assert any("N of the ELBO is the size of the reference, 96" in note for note in plain.notes)
+    assert not any("N of the ELBO" in note for note in small.notes)
+
+
+def test_a_heavy_prior_decides_and_it_is_said(folder: Path) -> None:
+    text = (folder / "run.toml").read_text()
+    (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 96"))
+    found = swept(folder, sizes=(40, 48), samples=4, kl_weight=100.0)
+    assert found.recommended is not None
+    assert found.recommended.batch_size == 40 and found.recommended.decided_by == "prior"
+
+
+def test_differences_are_taken_on_common_draws(folder: Path) -> None:
+    found = swept(folder, sizes=(16, 32), samples=16)
+    best = found.recommended
+    assert best is not None
+    other = next(size for size in (16, 32) if size != best.batch_size)
+    apart = 96 * (one(found, other).elbo.log_likelihood - one(found, best.batch_size).elbo.log_likelihood)
+    assert best.behind[other].mc_se == pytest.approx(apart.std(ddof=1) / np.sqrt(len(apart)), rel=1e-6)
+    gap = one(found, other).elbo.elbo.value - one(found, best.batch_size).elbo.elbo.value
+    assert best.behind[other].value == pytest.approx(gap) and gap < 0
+    assert best.behind[best.batch_size].value == 0 and best.batch_size in best.within
+
+
+@pytest.mark.parametrize("prior", ["unit", "flat", "gamma"])
+def test_priors_without_parameters(folder: Path, prior: str) -> None:
+    found = swept(folder, prior=prior)
+    assert found.models[0].elbo is not None and found.models[0].elbo.prior == prior
+    kls = [point.elbo.kl for point in found.points if point.elbo]
+    assert kls == sorted(kls) and kls[0] < kls[-1]
+
+
+def test_priors_with_parameters(folder: Path) -> None:
+    wide = swept(folder, prior="gaussian", prior_mean=(0.0, 1e6), prior_deviation=(0.0, 1e6))
+    flat = swept(folder, prior="flat")
+    steps = [np.diff([point.elbo.kl for point in found.points if point.elbo]) for found in (wide, flat)]
+    assert steps[0] == pytest.approx(steps[1], rel=1e-4)
+    assert swept(folder, prior="weight_decay", prior_precision=1.0).models[0].elbo is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"prior": "gaussian"}, "needs --prior-mean MEAN,VARIANCE"),
+        ({"prior": "weight_decay"}, "needs --prior-precision NUMBER"),
+        ({"prior_mean": (0.0, 1.0)}, '"unit" takes no --prior-mean'),
+    ],
+)
+def test_a_priors_parameters_must_fit_it(folder: Path, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        swept(folder, **settings)
+
+
+def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> None:
+    with np.load(folder / "train.npz") as held:
+        np.savez(folder / "train.npz", x=held["x"])
+    found = swept(folder)
+    assert found.recommended is None and found.models[0].elbo is None
+    assert "there is no ELBO: the reference has no labels" in found.notes
+
+
+def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> None:
+    path = small_regression.write(tmp_path)
+    path.write_text(path.read_text().replace('validation = "validation.npz"\n', ""))
+    found = swept(tmp_path, sizes=(8, 32))
+    assert any("a regression's likelihood needs τ" in note for note in found.notes)
+    known = swept(tmp_path, sizes=(8, 32), tau=4.0)
+    assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
+
+
+# ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_best_pll_may_choose_on_the_test_points_with_a_warning(folder: Path) -> None:
+    found = swept(folder, criterion="pll")
+    best = found.recommended
+    assert best is not None and best.of == "test" and best.decided_by == "data"
+    assert best.batch_size == max((8, 16, 48), key=lambda size: value(found, size, "pll"))
+    assert "chosen-on-test" in [caution.code for caution in found.cautions]
+
+
+def test_validation_points_choose_where_there_are_any(folder: Path) -> None:
+    shutil.copy(folder / "test.npz", folder / "held.npz")
+    with np.load(folder / "held.npz") as held:
+        np.savez(folder / "held.npz", x=held["x"] + np.float32(0.01), y=held["y"])
+    found = swept(folder, criterion="pll", validation="held.npz")
+    assert found.recommended is not None and found.recommended.of == "validation"
+    assert "chosen-on-test" not in [caution.code for caution in found.cautions]
+    assert "validation" in one(found, 16).figures["pll"]
+
+
+def test_the_best_auroc_chooses_and_says_that_the_ood_set_is_seen(folder: Path) -> None:
+    found = swept(folder, criterion="auroc")
+    best = found.recommended
+    assert best is not None
+    scores = {size: one(found, size).auroc["mutual_information"]["other"].figure.value for size in (8, 16, 48)}
+    assert scores[best.batch_size] == max(scores.values())
+    assert "chosen-on-ood" in [caution.code for caution in found.cautions]
+
+
+# ── several networks ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pair(folder: Path) -> Path:
+    """Two networks, trained with batches of 16 and of 32."""
+    text = (folder / "run.toml").read_text()
+    shutil.copy(folder / "model.pt", folder / "other.pt")
+    (folder / "second.toml").write_text(
+        text.replace("model.pt", "other.pt").replace("train_batch_size = 16", "train_batch_size = 32")
+    )
+    return folder
+
+
+def test_several_networks_are_each_sampled_at_their_own_size(pair: Path) -> None:
+    found = swept(pair, "run.toml", "second.toml", sizes=None)
+    told = [(point.protocol, point.batch_size, point.train_batch_size, point.model) for point in found.points]
+    assert told == [("matched", 16, 16, 0), ("matched", 32, 32, 1)]
+    assert [model.name for model in found.models] == ["model", "other"]
+    assert found.recommended is not None and found.recommended.protocol == "matched"
+    assert found.recommended.predicted_batch_size is None
+    assert "elbo-of-several-networks" in [caution.code for caution in found.cautions]
+
+
+def test_with_sizes_each_network_is_swept_too_and_protocols_stay_apart(pair: Path) -> None:
+    found = swept(pair, "second.toml", "run.toml", sizes=(8, 32))
+    assert [point.batch_size for point in found.line(0)] == [8, 32]
+    assert [point.batch_size for point in found.line(1)] == [8, 32]
+    assert [(point.batch_size, point.model) for point in found.matched] == [(16, 1), (32, 0)]
+
+
+def test_networks_must_know_their_training_batch_size(pair: Path) -> None:
+    path = pair / "second.toml"
+    path.write_text(path.read_text().replace("train_batch_size = 32\n", ""))
+    with pytest.raises(RequestError, match=r"Add to second.toml:\n\n\[model\]\ntrain_batch_size = 128"):
+        swept(pair, "run.toml", "second.toml", sizes=None)
+
+
+def test_networks_of_one_size_cannot_be_told_apart(pair: Path) -> None:
+    with pytest.raises(RequestError, match="were both trained with batches of 16"):
+        swept(pair, "run.toml", "run.toml", sizes=None)
+
+
+def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
+    with np.load(pair / "test.npz") as held:
+        np.savez(pair / "test2.npz", x=held["x"][:40], y=held["y"][:40])
+    path = pair / "second.toml"
+    path.write_text(path.read_text().replace('"test.npz"', '"test2.npz"'))
+    with pytest.raises(DataError, match="set test of other is not that of model"):
+        swept(pair, "run.toml", "second.toml", sizes=None)
+
+
+def test_run_files_must_agree_on_how_they_are_swept(pair: Path) -> None:
+    with (pair / "second.toml").open("a") as file:
+        file.write("\n[sweep]\ndraw_sets = 7\n")
+    with pytest.raises(RequestError, match=r"sweep\.draw_sets is 7, and 5 in"):
+        swept(pair, "run.toml", "second.toml")
+    assert swept(pair, "run.toml", "second.toml", draw_sets=2).draw_sets == 2
+
+
+def test_the_run_file_says_how_to_sweep_and_options_win(folder: Path) -> None:
+    with (folder / "run.toml").open("a") as file:
+        file.write('\n[sweep]\nbatch_sizes = [8, 24]\ncriterion = "pll"\n')
+    found = swept(folder, sizes=None)
+    assert [point.batch_size for point in found.points] == [8, 24]
+    assert found.recommended is not None and found.recommended.criterion == "pll"
+    assert [point.batch_size for point in swept(folder, sizes=(12,)).points] == [12]
+
+
+# ── interrupted ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Interrupting:
+    """A progress that is interrupted after so many steps of the passes."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.titles = after, []
+
+    @contextlib.contextmanager
+    def __call__(self, title: str, total: int) -> Iterator[Advance]:
+        assert total > 0
+        self.titles.append(title)
+        done = 0
+
+        def advance(steps: int) -> None:
+            nonlocal done
+            done += steps
+            if "points," in title and done > self.after:
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def asked(folder: Path, sizes: tuple[int, ...]) -> tuple[tuple[Run, ...], SweepSection]:
+    options = Options(samples=8, out=Path("s.h5"), chunk_size=10)
+    return resolve_sweep(("run.toml",), options, {"batch_sizes": sizes}, folder=folder)
+
+
+def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
+    runs, settings = asked(folder, (8, 16))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
+    assert "finished parts are kept in" in stopped.value.__notes__[0]
+    assert not (folder / "s.h5").exists()
+    work = folder / "s.h5.work"
+    assert {path.name.split("-", 1)[1] for path in work.iterdir()} == {
+        "b8-omega.part", "b16-omega.part", "b8-test-0.part", "b16-test-0.part"
+    }  # fmt: skip
+    again = _Interrupting(10**9)
+    found = sweep(runs, settings, progress=again)
+    assert not any(title.startswith("Drawing") for title in again.titles)
+    assert any("1 parts of an interrupted sweep" in note for note in found.notes)
+    assert not work.exists()
+    whole = sweep(runs, settings)
+    for size in (8, 16):
+        for metric, by_set in one(whole, size).figures.items():
+            for name, figure in by_set.items():
+                assert np.array_equal(one(found, size).figures[metric][name].of_sets, figure.of_sets)
+
+
+def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+    again = _Interrupting(10**9)
+    sweep(*asked(folder, (8, 16, 32)), progress=again)
+    assert [title for title in again.titles if title.startswith("Drawing")] == ["Drawing 40 mini-batches of 32"]
+
+
+def test_parts_of_another_request_are_not_taken(folder: Path) -> None:
+    runs, settings = asked(folder, (8, 16))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
+    other = _Interrupting(10**9)
+    sweep([replace(run, seed=1) for run in runs], settings, progress=other)
+    assert len([title for title in other.titles if title.startswith("Drawing")]) == 2
+
+
+def test_a_damaged_part_is_made_again(folder: Path) -> None:
+    runs, settings = asked(folder, (8, 16))
+    whole = sweep(runs, settings)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
+    for path in (folder / "s.h5.work").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    found = sweep(runs, settings)
+    assert value(found, 8, "pll") == value(whole, 8, "pll")
+
+
+def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
+    work = folder / "mine"
+    work.mkdir()
+    (work / "letter.txt").write_text("dear")
+    runs, settings = asked(folder, (8, 16))
+    sweep(runs, settings, work=work)
+    assert [path.name for path in work.iterdir()] == ["letter.txt"]
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of reference points"),
+        ({"sizes": (1, 16)}, "batch_size is 1; expected 2 to 96"),
+        ({"samples": 1}, "--samples is 1; expected at least 2"),
+        ({"samples": "auto"}, 'samples is "auto", which a sweep has not'),
+        ({"mutual_information": "jackknife"}, "--mutual-information jackknife is not of a sweep"),
+        ({"criterion": "auroc", "ood": ()}, "--criterion auroc needs an OOD set"),
+        ({"out": Path("run.toml")}, "run.toml"),
+        ({"out": Path("nowhere/s.h5")}, "does not exist"),
+        ({"layers": ("nothing.*",)}, "matches no stochastic BatchNorm layer"),
+    ],
+)
+def test_what_cannot_be_swept_is_told_in_one_message(folder: Path, said: dict[str, Any], expected: str) -> None:
+    before = (folder / "run.toml").read_bytes()
+    with pytest.raises(BnuqError) as error:
+        swept(folder, **said)
+    assert expected in str(error.value)
+    assert (folder / "run.toml").read_bytes() == before and not (folder / "s.h5").exists()
+
+
+def test_a_network_without_batchnorm_is_refused(tmp_path: Path) -> None:
+    small_run.write(
+        tmp_path, norm=False, text=small_run.RUN.replace("train_batch", "arch_args = { norm = false }\ntrain_batch")
+    )
+    with pytest.raises(SamplingError, match="the network has no BatchNorm layer"):
+        swept(tmp_path)
+
+
+def test_a_sweep_needs_a_reference(folder: Path) -> None:
+    path = folder / "run.toml"
+    path.write_text(path.read_text().replace('train = "train.npz"\n', ""))
+    with pytest.raises(RequestError, match="draws mini-batches from a reference, and there is none"):
+        swept(folder)
+
+
+def test_layers_with_too_few_values_a_channel_are_named(tmp_path: Path) -> None:
+    small_regression.write(tmp_path)
+    found = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
+    texts = [caution.text for caution in found.cautions if caution.code == "few-values"]
+    assert len(texts) == 1 and texts[0].startswith("b = 3: layer ")
+
+
+def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
+    first = swept(folder)
+    assert any("an earlier result was replaced: s.h5" in note for note in swept(folder).notes)
+    assert first.path is not None and sweep_file.read(first.path).points[0].batch_size == 8
+
+
+# ── real networks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mutual_information_of_a_real_network_falls_as_one_over_b(
+    tmp_path: Path, data_pack: Path, sample_configs: Path
+) -> None:
+    for path in sample_configs.glob("*.toml"):
+        shutil.copy(path, tmp_path)
+    shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
+    (tmp_path / "data").symlink_to(data_pack)
+    found = swept(tmp_path, "fmnist_mlp.toml", sizes=(64, 256, 1024), samples=12, limit=300, train_points=200)
+    assert found.models[0].decay["test"].slope.value == pytest.approx(-1, abs=0.1)
+    for size in (64, 256, 1024):
+        assert 0.7 < one(found, size).auroc["mutual_information"]["mnist"].figure.value < 0.97
+    assert value(found, 64, "mutual_information") > 10 * value(found, 1024, "mutual_information")

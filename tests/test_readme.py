@@ -68,16 +68,20 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
         assert name == "bnuq"
         if arguments[0] == "reproduce":  # below
             continue
-        less = ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])]
-        less = less if arguments[0] == "evaluate" else []
+        less = {
+            "evaluate": ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])],
+            "sweep-batch-size": ["--limit", "60", "--samples", "2", "--draw-sets", "2", "--train-points", "60"],
+        }.get(arguments[0], [])
         assert run([*arguments, *less]) == 0, command
         printed = capsys.readouterr().out
         assert printed.strip(), command
         if target:
             (own_folder / target.strip()).write_text(printed, encoding="utf-8")
         ran += 1
-    assert ran >= 11
+    assert ran >= 14
+    assert (own_folder / "pictures" / "sweep.svg").is_file()
     assert {path.name for path in own_folder.glob("*.h5")} == {
+        "model.sweep.h5", "pll.sweep.h5",
         "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5", "diabetes_mlp.bnuq.h5", "moment.h5",
     }  # fmt: skip
 
@@ -135,6 +139,22 @@ def test_every_sample_config_runs(
         arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
     assert run(arguments) == 0
     assert "In short" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fmnist_mlp"])
+def test_a_sample_config_that_says_how_to_sweep_is_swept(
+    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = {path.stem for path in (ROOT / "sample_configs").glob("*.toml") if "\n[sweep]" in path.read_text()}
+    assert swept == {"fmnist_mlp"}
+    place = tmp_path / "sample_configs"
+    shutil.copytree(ROOT / "sample_configs", place)
+    (place / "data").symlink_to(data_pack)
+    monkeypatch.chdir(tmp_path)
+    less = ["--limit", "50", "--samples", "2", "--draw-sets", "2", "--train-points", "50"]
+    assert run(["sweep-batch-size", str(place / f"{name}.toml"), *less]) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {size} " in printed for size in ("32", "128", "512", "2,048"))
 
 
 def test_the_quickstart_can_be_made_again() -> None:

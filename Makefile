@@ -26,11 +26,13 @@ lint: .venv/installed
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
 
-# The published experiments, in full: about an hour of CPU time. Interrupted, it goes on where it stopped.
+# The published experiments: about two hours of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed
 	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/uci.md
 	$(BIN)/bnuq reproduce toy --figures docs --out docs/toy.h5
+	$(BIN)/bnuq reproduce batch-size --data-root $(BNUQ_TEST_DATA) --figures docs --out docs/batch-size.h5
 	$(BIN)/python docs/make_figures.py uci
+	$(BIN)/python docs/make_figures.py batch-size
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.
 .venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt

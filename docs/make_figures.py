@@ -1,7 +1,9 @@
 """`make figures`: runs the shipped run files in full, and writes docs/figures.md and the figures of README.md.
 
 With `speed` as its argument, it writes README.md's table of costs alone, from what `make bench` measured; with `uci`,
-the table of the UCI experiment, from what `make reproduce` ran.
+the table of the UCI experiment, and with `batch-size`, that of the batch-size experiment, both from what `make
+reproduce` ran; with `sweep`, docs/sweep.md and the table of sweeps, from docs/sweep-NAME.h5 or, where one is not there,
+from a sweep that makes it (half an hour of CPU time in all).
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -25,12 +27,19 @@ import numpy as np
 import torch
 
 import bnuq
+from bnuq.cli.progress import bars
 from bnuq.evaluate import evaluate
 from bnuq.records import Figure
+from bnuq.report.batch_size import in_short as in_short_of_batch_sizes
+from bnuq.report.numbers import total
+from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.report.terminal import print_report
+from bnuq.results import batch_size as batch_size_file
+from bnuq.results import sweep as sweep_file
 from bnuq.results.reproduction import read
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve
+from bnuq.run import Options, resolve, resolve_sweep
+from bnuq.sweep import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = (
@@ -80,7 +89,7 @@ def main() -> None:
     """Run every job, and write what it gave."""
     if len(sys.argv) > 1:
         name, readme = sys.argv[1], ROOT / "README.md"
-        table = {"speed": speed, "uci": uci}[name]()
+        table = {"speed": speed, "uci": uci, "batch-size": batch_size, "sweep": sweeps}[name]()
         if table is None:
             print(f"README.md keeps its table {name}: there is no whole run that it could be taken from.")
         else:
@@ -220,6 +229,100 @@ def uci() -> str | None:
         f"{about['torch']}, {about['time'][:10]}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def batch_size() -> str | None:
+    """The table of the batch-size experiment and what it says, from docs/batch-size.h5; None where there is none."""
+    file = ROOT / "docs" / "batch-size.h5"
+    if not file.is_file():
+        return None
+    result = batch_size_file.read(file)
+    told, made = result.published, result.experiment
+    published = {name: dict(zip(told["batch_sizes"], values, strict=True)) for name, values in told["accuracy"].items()}
+    head = ["", "M", "steps", "train loss", "MI on test", f"MI on {result.ood}", "AUROC", "accuracy"]
+    head += [f"accuracy of {name}, published" for name in published]
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for networks in result.series().values():
+        for network in networks:
+            point = network.matched
+            figures = (
+                (point.mutual_information("test"), 5),
+                (point.mutual_information(result.ood), 5),
+                (point.auroc[batch_size_file.HEADLINE][result.ood], 3),
+                (point.figures["accuracy"]["test"], 4),
+            )
+            cells = [network.schedule, f"{network.batch_size}", f"{network.steps}", f"{network.loss:.4f}"]
+            cells += [
+                " ± ".join(f"{value:.{digits}f}" for value in (one.value, total(one)) if value is not None)
+                for one, digits in figures
+            ]
+            cells += [f"{values.get(network.batch_size, np.nan):.4f}" for values in published.values()]
+            lines.append("| " + " | ".join(cells).replace("nan", "–") + " |")
+    seconds, about = result.seconds, result.provenance
+    lines += [
+        "",
+        f"{made['images']} images, T = {made['samples']}, {made['draw_sets']} draw sets; "
+        f"{seconds['training'] / 60:.0f} minutes of CPU time to train and {seconds['evaluation'] / 60:.0f} minutes to "
+        f"evaluate, torch {about['torch']}, {about['time'][:10]}.",
+        "",
+        *(f"- {text}" for text in in_short_of_batch_sizes(result)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+SWEPT = {  # run file: what is changed in it, and sizes
+    "cifar_resnet20": (Options(samples=32), (32, 128, 512)),
+    "fmnist_mlp": (Options(samples=32, limit=1000), (32, 128, 512, 2048, 8192)),
+}
+
+
+def sweeps() -> str:
+    """The table of sweeps over the mini-batch size; writes docs/sweep.md and its pictures."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "sample_configs"
+        shutil.copytree(ROOT / "sample_configs", place)
+        (place / "data").symlink_to(Path(os.environ.get("BNUQ_TEST_DATA", ".")).resolve())
+        for name, (options, sizes) in SWEPT.items():
+            file = ROOT / "docs" / f"sweep-{name}.h5"
+            if not file.is_file():
+                chosen = replace(options, out=file)
+                runs, settings = resolve_sweep(
+                    [str(place / f"{name}.toml")], chosen, {"batch_sizes": sizes}, folder=ROOT
+                )
+                sweep(runs, settings, progress=bars)
+            found[name] = sweep_file.read(file)
+    lines = [
+        "| network | b | accuracy | PLL | MI on test | MI on OOD | AUROC | ELBO − its best, nats |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    parts = [f"# Sweeps over the mini-batch size\n\nBy `python docs/make_figures.py sweep`, bnuq {bnuq.__version__}."]
+    for name, one in found.items():
+        text = io.StringIO()
+        print_sweep(replace(one, path=Path(f"{one.models[0].name}.sweep.h5")), text)
+        (drawn,) = save_figures(one, ROOT / "docs", kind="svg")
+        drawn.rename(ROOT / "docs" / f"sweep-{name}.svg")
+        about = f"{one.provenance['time'][:10]}, {one.provenance['device']}, torch {one.provenance['torch']}"
+        parts.append(f"## {name}\n\n{about}\n\n![{name}](sweep-{name}.svg)\n\n```text\n{text.getvalue()}```")
+        (ood,) = (known.name for known in one.sets if known.role == "ood")
+        for point in one.points:
+            cells = [name, f"{point.batch_size}"]
+            for metric, digits in (("accuracy", 4), ("pll", 4)):
+                cells.append(with_total(point.figures[metric]["test"].figure, digits))
+            spread = point.figures[one.score]
+            cells += [with_total(spread[known].figure, 5) for known in ("test", ood)]
+            cells.append(with_total(point.auroc[one.score][ood].figure, 3))
+            behind = one.recommended.behind[point.batch_size] if one.recommended else None
+            cells.append("" if behind is None else "best" if behind.value == 0 else with_total(behind, 0))
+            lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
+    (ROOT / "docs" / "sweep.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
+
+
+def with_total(figure: Figure, digits: int) -> str:
+    """A figure and its error over points and draws together."""
+    error = total(figure)
+    return f"{figure.value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
 
 
 def page(rows: dict[str, list[str]], regression: str) -> str:

@@ -89,13 +89,25 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
 def test_the_published_experiments_of_the_readme_run(
     own_folder: Path, data_pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    shutil.copy(ROOT / "sample_configs" / "cifar_resnet32.toml", own_folder)
+    shutil.copytree(ROOT / "sample_configs" / "architectures", own_folder / "architectures")
+    (own_folder / "data").symlink_to(data_pack)
+    less = {
+        "uci": ["--data-root", str(data_pack)],
+        "toy": ["--samples", "50"],
+        "batch-size": [
+            *("--images", "256", "--epochs", "1", "--batch-sizes", "32,64", "--limit", "50", "--samples", "2"),
+            *("--workers", "1", "--data-root", str(data_pack)),
+        ],
+        "pll-over-samples": ["--samples", "8", "--limit", "20"],
+    }
     experiments = [shlex.split(line)[1:] for line in commands() if line.startswith("bnuq reproduce")]
-    assert [arguments[1] for arguments in experiments] == ["uci", "toy"]
+    assert [arguments[1] for arguments in experiments] == list(less)
     for arguments in experiments:
-        less = ["--data-root", str(data_pack)] if arguments[1] == "uci" else ["--samples", "50"]
-        assert run([*arguments, *less]) == 0
-        assert "Teye, Azizpour" in capsys.readouterr().out
-    assert (own_folder / "pictures" / "toy.svg").is_file()
+        assert run([*arguments, *less[arguments[1]]]) == 0
+        source = "Mukhoti et al. 2020" if arguments[1] == "batch-size" else "Teye, Azizpour"
+        assert source in capsys.readouterr().out
+    assert {"toy.svg", "batch-size.svg"} <= {path.name for path in (own_folder / "pictures").iterdir()}
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

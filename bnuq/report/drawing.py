@@ -82,12 +82,17 @@ def lines_of(names: Sequence[str]) -> dict[str, Line]:
 
 def check() -> None:
     """RequestError where matplotlib is not installed."""
+    if (why := why_not()) is not None:
+        raise RequestError(why)
+
+
+def why_not() -> str | None:
+    """Why nothing can be drawn; None where matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401 - whether it is there
     except ImportError:
-        raise RequestError(
-            'figures are drawn by matplotlib, which is not installed. Install it: pip install "bnuq[figures]"'
-        ) from None
+        return 'figures are drawn by matplotlib, which is not installed. Install it: pip install "bnuq[figures]"'
+    return None
 
 
 @contextlib.contextmanager

@@ -82,6 +82,17 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A curve in characters, row by row, and what is said of it, for where there are no pictures."""
+
+    rows: tuple[str, ...]
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        for row in self.rows:
+            yield from Paragraph(row).lines(width, clean)
+
+
+@dataclass(frozen=True)
 class Items:
     """A list, each entry behind a mark."""
 
@@ -203,7 +214,7 @@ class PathLine:
             yield from (Text(f"{self.what}:"), Text(path))
 
 
-Part = Paragraph | Items | Facts | Table | PathLine
+Part = Paragraph | Drawing | Items | Facts | Table | PathLine
 GAP = Paragraph()
 
 

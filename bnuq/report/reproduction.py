@@ -19,10 +19,11 @@ _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 def print_reproduction(result: Reproduction, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the table and what explains it on `stream`: in colour on a terminal, plain in a pipe."""
-    draw(_report(result), stream, columns_of(stream, width))
+    draw(report_parts(result), stream, columns_of(stream, width))
 
 
-def _report(result: Reproduction) -> Iterator[Part]:
+def report_parts(result: Reproduction) -> Iterator[Part]:
+    """What the report is made of."""
     yield title(f"bnuq {reproduction.COMMAND}  {result.provenance.get('bnuq', '')}")
     yield Facts(tuple(_facts(result)))
     yield from (GAP, title("In short"), Items(tuple(_in_short(result))))

@@ -41,10 +41,11 @@ _OOD_COLUMNS = {
 
 def print_several(several: Several, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    draw(_report(several), stream, columns_of(stream, width))
+    draw(report_parts(several), stream, columns_of(stream, width))
 
 
-def _report(several: Several) -> Iterator[Part]:
+def report_parts(several: Several) -> Iterator[Part]:
+    """What the report is made of."""
     yield title(f"bnuq evaluate  {several.provenance['bnuq']}, {_runs(several)}")
     yield Facts(tuple(_facts(several)))
     yield from (GAP, title("Test sets, mean and standard deviation over the runs"), _test_table(several))

@@ -34,7 +34,7 @@ _KINDS = ("test", "validation", "ood")  # of sets, in the order they are told
 def print_report(result: Result, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
     columns = columns_of(stream, width)
-    draw(_report(result, roomy=columns >= _ROOMY), stream, columns)
+    draw(report_parts(result, roomy=columns >= _ROOMY), stream, columns)
 
 
 def print_figures(paths: Sequence[Path], stream: TextIO, *, width: int | None = None) -> None:
@@ -43,7 +43,8 @@ def print_figures(paths: Sequence[Path], stream: TextIO, *, width: int | None = 
     draw((GAP, PathLine(paths[0].parent, "Figures"), names), stream, columns_of(stream, width))
 
 
-def _report(result: Result, *, roomy: bool) -> Iterator[Part]:
+def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
+    """What the report is made of."""
     task = regression if result.model.get("task") == "regression" else classification
     yield title(f"bnuq evaluate  {result.provenance['bnuq']}")
     yield Facts(tuple(_facts(result)))

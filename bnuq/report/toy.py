@@ -12,6 +12,7 @@ from bnuq.report import drawing
 from bnuq.report.parts import (
     GAP,
     Cell,
+    Drawing,
     Facts,
     Items,
     Paragraph,
@@ -50,10 +51,11 @@ def print_toy(toy: Toy, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
     columns = columns_of(stream, width)
     blocks = cleaner(getattr(stream, "encoding", None) or "utf-8")("█") == "█"
-    draw(_report(toy, columns, "░▒█·▔" if blocks else ".:#o="), stream, columns)
+    draw(report_parts(toy, columns, "░▒█·▔" if blocks else ".:#o="), stream, columns)
 
 
-def _report(toy: Toy, columns: int, marks: str) -> Iterator[Part]:
+def report_parts(toy: Toy, columns: int = 100, marks: str = "░▒█·▔") -> Iterator[Part]:
+    """What the report is made of; `marks` are those of a curve in characters."""
     made = toy.experiment
     near, far = made["data"]
     yield title(f"bnuq {COMMAND}  {toy.provenance.get('bnuq', '')}")
@@ -70,7 +72,7 @@ def _report(toy: Toy, columns: int, marks: str) -> Iterator[Part]:
     yield from (GAP, title("In short"), Items(tuple(_in_short(toy))))
     for curve in toy.curves.values():
         yield from (GAP, title(_name(curve)))
-        yield from (Paragraph(line) for line in _drawn(toy, curve, columns, marks))
+        yield Drawing(tuple(_drawn(toy, curve, columns, marks)))
     band95, band50, mean, true, _ = marks
     yield Paragraph(
         f"{mean} mean, {band50} 50 % and {band95} 95 % band with observation noise, {true} the curve that the data "

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
 from bnuq.progress import Progress, silent
@@ -18,6 +20,7 @@ from bnuq.run import Run, SweepSection
 from bnuq.stages.choosing import Judged, recommended
 from bnuq.stages.lower_bound import prior_of
 from bnuq.stages.material import Material
+from bnuq.stages.parts import forget_folder
 from bnuq.stages.passing import VALIDATION
 from bnuq.stages.preparation import check_request, prepare
 from bnuq.stages.provenance import Stopwatch, provenance
@@ -62,7 +65,7 @@ def sweep(
     try:
         networks = [one.swept(keeper, watch, progress) for one, keeper in zip(ready, keepers, strict=True)]
     except BaseException as error:
-        if not keepers[0].is_empty:
+        if not all(keeper.is_empty for keeper in keepers):
             error.add_note(f"finished parts are kept in {folder}: the same command goes on from them.")
         raise
     first = ready[0]
@@ -91,14 +94,17 @@ def sweep(
         path=out,
     )
     sweep_file.write(result, out)
-    keepers[0].forget()
+    for keeper in keepers:
+        keeper.forget()
+    if work is None:
+        forget_folder(folder)
     return result
 
 
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
     for run in runs:
         check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
-    if runs[0].mutual_information == "jackknife":
+    if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not of a sweep; expected plug-in or corrected.")
     if settings.criterion == "auroc" and not runs[0].ood:
         raise RequestError("--criterion auroc needs an OOD set to tell apart; add --ood REF.")
@@ -115,23 +121,32 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _at_hand(run: Run, ready: Sequence[Network]) -> Material | None:
     """The points of an earlier network of the same data."""
-    keys = "train", "test", "ood", "validation", "limit", "seed", "data_root", "trust_code"
-    same = (one for one in ready if all(getattr(one.run, key) == getattr(run, key) for key in keys))
+    same = (one for one in ready if _data_of(one.run) == _data_of(run))
     return next((one.ready.material for one in same), None)
+
+
+def _data_of(run: Run) -> tuple[Any, ...]:
+    """What names and cuts the points of a run."""
+    record = run.record()
+    named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation")}
+    return named, record["options"].get("folders"), run.limit, run.seed, run.data_root
 
 
 def _check_alike(ready: Sequence[Network]) -> None:
     """The last of the networks against those before it."""
     first, last = ready[0], ready[-1]
-    if first.todo.task != last.todo.task:
-        raise RequestError(
-            f"{last.name} is a {last.todo.task}, and {first.name} a {first.todo.task}; expected the same."
-        )
-    for name in sorted({*first.sets, *last.sets}):
-        pair = [None if (points := one.sets.get(name)) is None else points.sha256 for one in (first, last)]
+    for what, one, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
+        if one != other:
+            raise RequestError(
+                f"{last.name}: {what} is {other}, and {one} of {first.name}; expected the same, as networks are "
+                "compared draw by draw."
+            )
+    for name in sorted({*first.sets, *last.sets, "train"}):
+        pair = [None if (points := one.points_of(name)) is None else points.sha256 for one in (first, last)]
         if pair[0] != pair[1]:
+            what = "the reference" if name == "train" else f"set {name}"
             raise DataError(
-                f"set {name} of {last.name} is not that of {first.name}; networks are compared on the same points."
+                f"{what} of {last.name} is not that of {first.name}; networks are compared on the same points."
             )
     for other in ready[:-1]:
         if other.trained_with == last.trained_with:
@@ -139,6 +154,21 @@ def _check_alike(ready: Sequence[Network]) -> None:
                 f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected one "
                 "network a size."
             )
+
+
+_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
+
+
+def _shared(network: Network) -> tuple[Any, ...]:
+    run = network.run
+    return (
+        network.todo.task,
+        network.train_size,
+        run.samples,
+        run.seed,
+        run.mutual_information,
+        msgspec.to_builtins(run.scoring),
+    )
 
 
 def _order(point: SweepPoint) -> tuple[bool, int, int]:
@@ -154,8 +184,6 @@ def _recommended(
         (one for network in networks for one in network.candidates), key=lambda one: one.found.batch_size
     )
     name = VALIDATION if VALIDATION in first.sets else "test"
-    if settings.criterion == "pll" and any("pll" not in one.found.points[name] for one in candidates):
-        raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
     ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
     found = recommended(
         candidates,
@@ -163,7 +191,6 @@ def _recommended(
         protocol,
         judged=Judged(name, first.sets[name], ood),
         score=SPREAD[first.todo.task],
-        train_size=networks[0].train_size,
     )
     return found, () if found is not None else ("no size is recommended: there are not two that can be compared",)
 

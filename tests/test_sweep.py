@@ -24,6 +24,7 @@ from bnuq.results import sweep as sweep_file
 from bnuq.results.sweep import Sweep
 from bnuq.run import Options, Run, SweepSection, resolve, resolve_sweep
 from bnuq.sampling import keyed
+from bnuq.stages import preparation
 from bnuq.sweep import sweep
 
 
@@ -185,7 +186,7 @@ def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: P
 def test_n_is_the_training_sets_size_where_it_is_said(folder: Path) -> None:
     text = (folder / "run.toml").read_text()
     (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 960"))
-    small, large = swept(folder, limit=50), None
+    small = swept(folder, limit=50)
     (folder / "run.toml").write_text(text)
     plain = swept(folder, limit=50)
     large = one(small, 16).elbo.expected_log_likelihood.value
@@ -258,6 +259,30 @@ def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> Non
     assert any("a regression's likelihood needs τ" in note for note in found.notes)
     known = swept(tmp_path, sizes=(8, 32), tau=4.0)
     assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
+
+
+def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_are_there(folder: Path) -> None:
+    whole, part = swept(folder, sizes=(8, 32)), swept(folder, sizes=(8, 32), train_points=48)
+    assert one(whole, 8).elbo.elbo.se == 0.0 and one(part, 8).elbo.elbo.se > 0
+    for found in (whole, part):
+        terms = found.models[0].elbo
+        assert terms is not None and terms.c is not None and terms.c.mc_se is not None and terms.c.mc_se > 0
+    assert whole.models[0].elbo.c.se == 0.0 and part.models[0].elbo.c.se > 0
+    with np.load(folder / "train.npz") as held:
+        np.savez(folder / "train.npz", x=held["x"], y=held["y"], group=np.arange(small_run.TRAIN) // 8)
+    grouped = swept(folder, sizes=(8, 32), train_points=48)
+    assert one(grouped, 8).elbo.elbo.se != pytest.approx(one(part, 8).elbo.elbo.se, rel=1e-6)
+    assert one(grouped, 8).elbo.elbo.mc_se == pytest.approx(one(part, 8).elbo.elbo.mc_se)
+
+
+def test_the_error_of_c_over_points_is_that_of_other_points(folder: Path) -> None:
+    slopes, stated = [], []
+    for seed in range(8):
+        terms = swept(folder, sizes=(4, 16), samples=4, draw_sets=2, train_points=20, seed=seed).models[0].elbo
+        assert terms is not None and terms.c is not None and terms.c.se is not None and terms.c.mc_se is not None
+        slopes.append(terms.c.value)
+        stated.append(np.hypot(terms.c.se, terms.c.mc_se))
+    assert 0.4 < np.mean(stated) / np.std(slopes, ddof=1) < 2.5
 
 
 # ── the choice ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -342,10 +367,49 @@ def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
         swept(pair, "run.toml", "second.toml", sizes=None)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[sampling]\nseed = 1", "seed is 1, and 0 of model"),
+        ("[sampling]\nsamples = 6", "samples is 6, and 8 of model"),
+        ("[data]\ntrain_size = 9600", "train_size is 9600, and 96 of model"),
+        ('[sampling]\nmutual_information = "corrected"', "mutual_information is corrected, and plug-in of model"),
+    ],
+)
+def test_networks_are_compared_draw_by_draw(pair: Path, line: str, said: str) -> None:
+    path, (table, key) = pair / "second.toml", line.split("\n")
+    for name in ("run.toml", "second.toml"):
+        (pair / name).write_text((pair / name).read_text().replace("samples = 8\n", ""))
+    runs_with = "samples" not in line
+    (pair / "run.toml").write_text((pair / "run.toml").read_text().replace("[sampling]", "[sampling]\nsamples = 8"))
+    text = path.read_text().replace("[sampling]", "[sampling]\nsamples = 8") if runs_with else path.read_text()
+    path.write_text(text.replace(table, f"{table}\n{key}"))
+    with pytest.raises(RequestError, match=said):
+        swept(pair, "run.toml", "second.toml", sizes=None, samples=None)
+
+
+def test_networks_need_one_reference(pair: Path) -> None:
+    with np.load(pair / "train.npz") as held:
+        np.savez(pair / "train2.npz", x=held["x"][::-1], y=held["y"][::-1])
+    path = pair / "second.toml"
+    path.write_text(path.read_text().replace('"train.npz"', '"train2.npz"'))
+    with pytest.raises(DataError, match="the reference of other is not that of model"):
+        swept(pair, "run.toml", "second.toml", sizes=None)
+
+
+def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):
+        (pair / toml).rename(pair / model)
+    read, really = [], preparation.load_material
+    monkeypatch.setattr(preparation, "load_material", lambda run: read.append(run) or really(run))
+    swept(pair, "model.pt", "other.pt", sizes=None, arch="net.py:net")
+    assert len(read) == 1
+
+
 def test_run_files_must_agree_on_how_they_are_swept(pair: Path) -> None:
     with (pair / "second.toml").open("a") as file:
         file.write("\n[sweep]\ndraw_sets = 7\n")
-    with pytest.raises(RequestError, match=r"sweep\.draw_sets is 7, and 5 in"):
+    with pytest.raises(RequestError, match=r"sweep\.draw_sets is 7 for other\.pt, and 5 for model\.pt"):
         swept(pair, "run.toml", "second.toml")
     assert swept(pair, "run.toml", "second.toml", draw_sets=2).draw_sets == 2
 
@@ -395,13 +459,12 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     assert "finished parts are kept in" in stopped.value.__notes__[0]
     assert not (folder / "s.h5").exists()
     work = folder / "s.h5.work"
-    assert {path.name.split("-", 1)[1] for path in work.iterdir()} == {
-        "b8-omega.part", "b16-omega.part", "b8-test-0.part", "b16-test-0.part"
-    }  # fmt: skip
+    kinds = sorted(path.name.split("-")[1:3] for path in work.iterdir())
+    assert kinds == [["b16", "omega.part"], ["b16", "test"], ["b8", "omega.part"], ["b8", "test"]]
     again = _Interrupting(10**9)
     found = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert any("1 parts of an interrupted sweep" in note for note in found.notes)
+    assert any("2 parts of an interrupted sweep" in note for note in found.notes)
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
@@ -416,6 +479,39 @@ def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(folder: Path
     again = _Interrupting(10**9)
     sweep(*asked(folder, (8, 16, 32)), progress=again)
     assert [title for title in again.titles if title.startswith("Drawing")] == ["Drawing 40 mini-batches of 32"]
+
+
+def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
+    runs, settings = asked(folder, (8, 16))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
+    found = sweep([replace(run, chunk_size=5) for run in runs], settings)
+    assert any("2 parts of an interrupted sweep" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seed": 1}, {"samples": 9}, {"layers": ("first:1",)}, {"mutual_information": "corrected"}]
+)
+def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+    runs, settings = asked(folder, (8, 16))
+    if "layers" in changed:  # of this network, the only one: under another name it is the same request
+        assert any("2 parts" in note for note in sweep([replace(run, **changed) for run in runs], settings).notes)
+        return
+    found = sweep([replace(run, **changed) for run in runs], settings)
+    assert not any("parts of an interrupted sweep" in note for note in found.notes)
+
+
+def test_parts_of_other_code_are_left(folder: Path) -> None:
+    (folder / "act.py").write_text("from torch import nn\n\nACT = nn.ReLU\n")
+    code = (folder / "net.py").read_text()
+    (folder / "net.py").write_text("from act import ACT\n" + code.replace("nn.ReLU()", "ACT()"))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+    (folder / "act.py").write_text("from torch import nn\n\nACT = nn.Tanh\n")
+    found = sweep(*asked(folder, (8, 16)))
+    assert not any("parts of an interrupted sweep" in note for note in found.notes)
 
 
 def test_parts_of_another_request_are_not_taken(folder: Path) -> None:
@@ -441,10 +537,12 @@ def test_a_damaged_part_is_made_again(folder: Path) -> None:
 def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
     work = folder / "mine"
     work.mkdir()
-    (work / "letter.txt").write_text("dear")
+    other = f"{'0' * 24}-b8-omega.part"  # of another sweep that shares the folder
+    for name in ("film.mkv.part", "letter.txt", other):
+        (work / name).write_text("dear")
     runs, settings = asked(folder, (8, 16))
     sweep(runs, settings, work=work)
-    assert [path.name for path in work.iterdir()] == ["letter.txt"]
+    assert {path.name for path in work.iterdir()} == {"film.mkv.part", "letter.txt", other}
 
 
 # ── refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -487,11 +585,49 @@ def test_a_sweep_needs_a_reference(folder: Path) -> None:
         swept(folder)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("batch_sizes = []", "sweep.batch_sizes is []"),
+        ("prior = 'gaussian'\nprior_mean = [0.0, inf]\nprior_deviation = [0.0, 1.0]", "variance of mean"),
+        ("kl_weight = inf", "sweep.kl_weight is inf"),
+        ("sizes = [8]", "sweep.sizes is not known"),
+        ("draw_sets = 1", "sweep.draw_sets is 1"),
+    ],
+)
+def test_what_the_run_file_says_of_sweeps_is_checked(folder: Path, line: str, said: str) -> None:
+    with (folder / "run.toml").open("a") as file:
+        file.write(f"\n[sweep]\n{line}\n")
+    with pytest.raises(RequestError) as error:
+        swept(folder, sizes=None)
+    assert said in str(error.value)
+
+
+def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> None:
+    small_regression.write(tmp_path)
+    found = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)
+    for point in found.points:
+        infinite = np.isinf(point.figures["tau"]["test"].of_sets)
+        assert ("pll" in point.figures) == (not infinite.any())
+        told = [caution for caution in found.cautions if caution.text.startswith(f"b = {point.batch_size}")]
+        assert ("tau-infinite" in [caution.code for caution in told]) == infinite.any()
+    assert any(np.isinf(point.figures["tau"]["test"].of_sets).any() for point in found.points)
+
+
+def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    torch.save(state | {"1.weight": torch.zeros(4)}, folder / "model.pt")
+    found = swept(folder, draw_sets=3)
+    for point in found.points:
+        assert point.degenerate and point.figures["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
+    assert "nothing-random" in [caution.code for caution in found.cautions] and found.recommended is None
+
+
 def test_layers_with_too_few_values_a_channel_are_named(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     found = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
     texts = [caution.text for caution in found.cautions if caution.code == "few-values"]
-    assert len(texts) == 1 and texts[0].startswith("b = 3: layer ")
+    assert len(texts) == 1 and texts[0].startswith("b = 3: layer 1 takes its statistics of 3 values a channel")
 
 
 def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:

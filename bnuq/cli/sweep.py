@@ -236,7 +236,7 @@ def _sizes(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) >= 1 for word in words):
+    if not all(word.isdecimal() and len(word) < 19 and int(word) >= 1 for word in words):
         raise RequestError(f"--batch-sizes is {text}; expected whole numbers, such as 32,128,512.")
     return tuple(int(word) for word in words)
 

@@ -18,6 +18,7 @@ from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, of_refer
 from bnuq.report.parts import (
     GAP,
     Cell,
+    Drawing,
     Facts,
     Items,
     Paragraph,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
 _AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws
 _ROWS = 9  # of the curves on a terminal
+_WIDE = 0.5  # an interval of a slope, that says little
 _MARKS = "ox+*#"  # of the sets in them
 
 
@@ -45,7 +47,7 @@ def print_sweep(sweep: Sweep, stream: TextIO, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
     columns = columns_of(stream, width)
     between = "·" if cleaner(getattr(stream, "encoding", None) or "utf-8")("·") == "·" else "."
-    draw(_report(sweep, columns, between), stream, columns)
+    draw(report_parts(sweep, columns, between), stream, columns)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def _auroc(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
     return point.auroc.get(sweep.score, {}).get(name)
 
 
-def _report(sweep: Sweep, columns: int, between: str) -> Iterator[Part]:
+def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Iterator[Part]:
+    """What the report is made of; `between` is the mark between the points of a curve in characters."""
     lines = _lines(sweep)
     yield title(f"bnuq {COMMAND}  {sweep.provenance['bnuq']}")
     yield Facts(tuple(_facts(sweep)))
@@ -100,10 +103,9 @@ def _report(sweep: Sweep, columns: int, between: str) -> Iterator[Part]:
     for line in lines:
         yield from (GAP, title(line.title), _table(sweep, line))
         if any(point.degenerate for point in line.points):
-            yield Paragraph("* nothing random: b is the whole reference", "dim")
+            yield Paragraph("* nothing random: no draw changes an output", "dim")
         if drawn := tuple(_drawn(sweep, line, columns, between)):
-            yield GAP
-            yield from (Paragraph(row) for row in drawn)
+            yield from (GAP, Drawing(drawn))
     assumed: dict[str, None] = {}
     for line in lines:
         yield from _elbo_parts(sweep, line)
@@ -161,10 +163,10 @@ def _in_words(sweep: Sweep, lines: Sequence[_Line]) -> Iterator[str]:
             text = _size_in_words(sweep, line)
             yield of + text if of else _capital(text)
             yield from (of + _ranking_in_words(sweep, line, name) for name in _names(sweep, "ood"))
-        whole = [point.batch_size for point in line.points if point.degenerate]
-        if whole:
-            spread = _named(sweep)
-            text = f"with b = {whole[0]:,}, the whole reference, nothing is random: {spread} is exactly 0."
+        if fixed := [point for point in line.points if point.degenerate]:
+            sizes = _listed([f"b = {point.batch_size:,}" for point in fixed])
+            whole = ", the whole reference," if all(_is_whole(sweep, point) for point in fixed) else ""
+            text = f"with {sizes}{whole} nothing is random, as no draw changes an output: {_named(sweep)} is exactly 0."
             yield of + text if of else _capital(text)
     if any(line.model is None for line in lines):
         yield (
@@ -172,6 +174,12 @@ def _in_words(sweep: Sweep, lines: Sequence[_Line]) -> Iterator[str]:
             "training, and would differ again if they were trained again, by more than the errors tell."
         )
     yield from _recommended_in_words(sweep)
+
+
+def _is_whole(sweep: Sweep, point: SweepPoint) -> bool:
+    """Whether it is known that a mini-batch is the whole reference."""
+    terms = sweep.models[point.model].elbo
+    return terms is not None and terms.reference_points == point.batch_size
 
 
 def _capital(text: str) -> str:
@@ -198,8 +206,10 @@ def _size_in_words(sweep: Sweep, line: _Line) -> str:
 
 def _law(slope: Figure) -> str:
     low, high = _interval(slope)
-    if low <= -1 <= high:
+    if low <= -1 <= high < 0 and high - low < _WIDE:
         return "falls as 1/b"
+    if low <= -1 <= high:
+        return "may fall as 1/b, but how fast is hardly known"
     if high < -1:
         return "falls faster than 1/b"
     if high < 0:
@@ -276,8 +286,8 @@ def _from_where_on(claims: Sequence[tuple[int, bool]]) -> int | None:
 def _change(first: Repeated, last: Repeated) -> Figure:
     """What the figure gains from one size to another.
 
-    Draw sets are paired. Points are the same, so that the error over them is no larger than that of either, and the
-    larger of the two is told.
+    Draw sets are paired. Errors over points are taken for independent: points are the same, so that this is more than
+    enough wherever a point that ranks high at one size does so at the other.
     """
     points = [one.figure.se for one in (first, last) if one.figure.se is not None]
     pairs = len(first.of_sets) if len(first.of_sets) == len(last.of_sets) else 0
@@ -286,7 +296,7 @@ def _change(first: Repeated, last: Repeated) -> Figure:
         with np.errstate(invalid="ignore", over="ignore"):
             draws = float(np.std(last.of_sets - first.of_sets, ddof=1)) / math.sqrt(pairs)
     value = last.figure.value - first.figure.value
-    return Figure(value, se=max(points) if points else None, mc_se=draws)
+    return Figure(value, se=math.hypot(*points) if points else None, mc_se=draws)
 
 
 def _alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
@@ -307,7 +317,7 @@ def _recommended_in_words(sweep: Sweep) -> Iterator[str]:
         yield "No size is recommended: " + (
             "nothing is random at any of them."
             if all(point.degenerate for point in sweep.points)
-            else "none has what it would be chosen by."
+            else "there are not two that could be compared."
         )
         return
     several = chosen.protocol == "single" and len(sweep.models) > 1
@@ -825,7 +835,7 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[_Line]) -> None:
         at_bottom = axes.get_xaxis_transform()
         axes.plot(
             whole, [0.0] * len(whole), linestyle="", marker="o", markerfacecolor="white", color=drawing.GREY,
-            transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: b is the whole reference",
+            transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: nothing is random",
         )  # fmt: skip
     unit = METRICS[metric].unit
     axes.set_ylabel(f"mean {NAMES[metric][0]} ({unit})")

@@ -66,16 +66,16 @@ def resolve_sweep(
         )
         out = folder / options.out if options.out is not None else folder / f"{run.checkpoint.stem}.sweep.h5"
         runs.append(replace(run, out=out if not runs else runs[0].out))
-        spoken.append((path, written.sweep))
-    for path, section in spoken[1:]:
+        spoken.append(written.sweep)
+    for run, section in zip(runs[1:], spoken[1:], strict=True):
         for key in (field.name for field in msgspec.structs.fields(SweepSection)):
-            one, other = getattr(spoken[0][1], key), getattr(section, key)
+            one, other = getattr(spoken[0], key), getattr(section, key)
             if key not in settings and one != other:
                 raise RequestError(
-                    f"{path}: sweep.{key} is {as_toml(other)}, and {as_toml(one)} in {spoken[0][0]}; expected the same "
-                    f"for all models, or --{key.replace('_', '-')}."
+                    f"sweep.{key} is {as_toml(other)} for {run.checkpoint.name}, and {as_toml(one)} for "
+                    f"{runs[0].checkpoint.name}; expected the same for all models, or --{key.replace('_', '-')}."
                 )
-    return tuple(runs), msgspec.structs.replace(spoken[0][1], **settings)
+    return tuple(runs), msgspec.structs.replace(spoken[0], **settings)
 
 
 def _resolved(

@@ -118,7 +118,7 @@ class SweepSection(Section, frozen=True):
     of the Gaussian prior of a channel's mean and of its standard deviation, `prior_precision` is Nτλ of a weight decay.
     """
 
-    batch_sizes: tuple[Annotated[int, Meta(ge=1)], ...] | None = None
+    batch_sizes: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)] | None = None
     draw_sets: Annotated[int, Meta(ge=2)] = 5
     train_points: Positive = 1000
     criterion: SizeCriterion = "elbo"
@@ -127,7 +127,7 @@ class SweepSection(Section, frozen=True):
     prior_deviation: tuple[float, PositiveNumber] | None = None
     prior_precision: PositiveNumber | None = None
     counts: Counts = "measured"
-    kl_weight: Annotated[float, Meta(ge=0)] = 1.0
+    kl_weight: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
 
 
 class RunsSection(Section, frozen=True):

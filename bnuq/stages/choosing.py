@@ -14,10 +14,8 @@ from bnuq.data import Points
 from bnuq.records import Figure
 from bnuq.results.sweep import Protocol, Recommended
 from bnuq.run import SizeCriterion
-from bnuq.stages.lower_bound import LowerBound
+from bnuq.stages.lower_bound import LowerBound, with_interval
 from bnuq.stages.sizes import AtSize
-
-_NORMAL = 1.959964
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ def recommended(
     *,
     judged: Judged,
     score: str,
-    train_size: int,
 ) -> Recommended | None:
     """The best of the candidates (ascending sizes) by the criterion; None where fewer than two can be compared.
 
@@ -53,7 +50,9 @@ def recommended(
     is √(se² + mc_se²), an upper bound.
     """
     random = [one for one in candidates if not one.found.degenerate]
-    if criterion == "elbo":
+    if criterion == "pll":
+        random = [one for one in random if "pll" in one.found.points[judged.name]]
+    elif criterion == "elbo":
         random = [one for one in random if one.bound is not None and one.found.batch_size in one.bound.at]
     if len(random) < 2:
         return None
@@ -64,7 +63,7 @@ def recommended(
     }[criterion]
     best = max(random, key=values)
     behind_of: dict[str, Callable[[Candidate], Figure]] = {
-        "elbo": lambda one: _elbo_behind(one, best, train_size),
+        "elbo": lambda one: _elbo_behind(one, best),
         "pll": lambda one: _pll_behind(one, best, judged),
         "auroc": lambda one: _auroc_behind(one, best, judged, score),
     }
@@ -76,7 +75,7 @@ def recommended(
     size = best.found.batch_size
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
-        decided = "prior" if _likelihood_is_flat(random, train_size) else "likelihood and prior"
+        decided = "prior" if _likelihood_is_flat(random) else "likelihood and prior"
     return Recommended(
         batch_size=size,
         model=best.model,
@@ -91,31 +90,32 @@ def recommended(
     )
 
 
-def _likelihood_is_flat(random: Sequence[Candidate], train_size: int) -> bool:
+def _likelihood_is_flat(random: Sequence[Candidate]) -> bool:
     """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
 
     def value(one: Candidate) -> float:
         return float(one.found.log_likelihood.mean())  # pyright: ignore[reportOptionalMemberAccess] - it has an ELBO
 
-    difference = _likelihood_difference(min(random, key=value), max(random, key=value), train_size)
+    difference = _likelihood_difference(min(random, key=value), max(random, key=value))
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _likelihood_difference(one: Candidate, other: Candidate, train_size: int) -> Figure:
+def _likelihood_difference(one: Candidate, other: Candidate) -> Figure:
     (a, c), (b, d) = ((x.found.log_likelihood, x.found.of_training_points) for x in (one, other))
-    assert a is not None and b is not None and c is not None and d is not None
+    assert one.bound is not None and a is not None and b is not None and c is not None and d is not None
+    errors = one.bound.errors
     return Figure(
-        train_size * float(a.mean() - b.mean()),
-        se=train_size * metrics.standard_error(c - d),
-        mc_se=train_size * metrics.standard_error(a - b),
+        errors.train_size * float(a.mean() - b.mean()),
+        se=errors.train_size * errors.of_mean(c - d),
+        mc_se=errors.train_size * metrics.standard_error(a - b),
     )
 
 
-def _elbo_behind(one: Candidate, best: Candidate, train_size: int) -> Figure:
+def _elbo_behind(one: Candidate, best: Candidate) -> Figure:
     assert one.bound is not None and best.bound is not None
-    difference = _likelihood_difference(one, best, train_size)
+    difference = _likelihood_difference(one, best)
     kl = one.bound.at[one.found.batch_size].kl - best.bound.at[best.found.batch_size].kl
-    return _with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
+    return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
 def _pll(one: Candidate, judged: Judged) -> np.ndarray:
@@ -125,7 +125,7 @@ def _pll(one: Candidate, judged: Judged) -> np.ndarray:
 def _pll_behind(one: Candidate, best: Candidate, judged: Judged) -> Figure:
     difference = _pll(one, judged) - _pll(best, judged)
     se = metrics.standard_error(difference.mean(0), group=judged.points.group)
-    return _with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
+    return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
 
 
 def _auroc(one: Candidate, judged: Judged, name: str, score: str) -> np.ndarray:
@@ -145,9 +145,4 @@ def _auroc_behind(one: Candidate, best: Candidate, judged: Judged, score: str) -
             pairs[0], pairs[1], test_group=judged.points.group, ood_group=points.group
         )
         errors.append(math.sqrt(variance))
-    return _with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))
-
-
-def _with_interval(value: float, se: float, mc_se: float) -> Figure:
-    half = _NORMAL * math.hypot(se, mc_se)
-    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
+    return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from scipy.special import stdtrit
 
 from bnuq import metrics
@@ -28,6 +29,22 @@ class LowerBound:
 
     terms: ElboTerms
     at: Mapping[int, Elbo]
+    errors: TrainingErrors
+
+
+@dataclass(frozen=True)
+class TrainingErrors:
+    """What standing for the whole training set costs: errors over its points, by `group` where there are any, and none
+    where all of it is there."""
+
+    train_size: int
+    points: int
+    group: Int64[np.ndarray, " point"] | None
+
+    def of_mean(self, values: Float64[np.ndarray, " point"]) -> float:
+        """Standard error of the mean of per-point values, drawn without replacement out of the training set."""
+        left = max(0.0, 1 - self.points / self.train_size)
+        return math.sqrt(left) * metrics.standard_error(values, group=self.group) if left else 0.0
 
 
 def prior_of(settings: SweepSection) -> Prior:
@@ -40,7 +57,10 @@ def prior_of(settings: SweepSection) -> Prior:
         if (given is None) != (key not in of_kind):
             what = f"needs --{option} {value}" if key in of_kind else f"takes no --{option}"
             raise RequestError(f'the prior "{settings.prior}" {what} (sweep.{key} in the run file).')
-    return Prior(settings.prior, settings.prior_mean, settings.prior_deviation, settings.prior_precision)
+    try:
+        return Prior(settings.prior, settings.prior_mean, settings.prior_deviation, settings.prior_precision)
+    except ValueError as error:
+        raise RequestError(f"sweep.prior: {error}") from error
 
 
 def lower_bound(
@@ -49,19 +69,20 @@ def lower_bound(
     draw_sets: DrawSets,
     settings: SweepSection,
     *,
-    train_size: int,
+    errors: TrainingErrors,
     reference_points: int,
+    augmented: bool,
     tau: float | None,
 ) -> LowerBound | None:
     """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None where no size is random.
 
-    N is `train_size`; q_b is that of Gaussian statistics, factorised over channels, with the nominal or the measured
-    number of values. Source: Mukhoti et al. 2020, eq. 1; Teye et al. 2018, §3.3.
+    q_b is that of Gaussian statistics, factorised over channels, with the nominal or the measured number of values.
+    Source: Mukhoti et al. 2020, eq. 1; Teye et al. 2018, §3.3.
     """
     random = [size for size, one in found.items() if not one.degenerate and one.log_likelihood is not None]
     if not random:
         return None
-    prior = prior_of(settings)
+    prior, train_size = prior_of(settings), errors.train_size
     layers = _counts(banks, random, reference_points)
     mean, sd = _population(banks[max(random)])
     live = sd > 0
@@ -75,14 +96,16 @@ def lower_bound(
         by_draw, by_point = found[size].log_likelihood, found[size].of_training_points
         assert by_draw is not None and by_point is not None
         value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
-        se = train_size * metrics.standard_error(by_point)
-        at[size] = Elbo(_figure(value - kl, se, mc_se), _figure(value, se, mc_se), kl, by_draw)
+        se = train_size * errors.of_mean(by_point)
+        at[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
     units = int(live.sum())
     inverse = np.concatenate([1 / density[key][live] for key in ("mean", "sd")])
+    # With augmentation noise does not vanish at b = N, as the finite-population factor has it.
+    linear = {size: found[size] for size in at if not augmented or 2 * size <= reference_points}
     c, predicted, why_none = _asymptotics(
-        at,
+        linear,
         draw_sets,
-        train_size=train_size,
+        errors,
         reference_points=reference_points,
         parameters=2 * units,
         weight=settings.kl_weight,
@@ -95,7 +118,7 @@ def lower_bound(
         kl_weight=settings.kl_weight,
         train_size=train_size,
         reference_points=reference_points,
-        points=len(next(iter(found.values())).of_training_points),  # pyright: ignore[reportArgumentType] - random has it
+        points=errors.points,
         units=units,
         tau=tau,
         layers=layers,
@@ -103,17 +126,18 @@ def lower_bound(
         predicted=predicted,
         why_none=why_none,
     )
-    return LowerBound(terms, at)
+    return LowerBound(terms, at, errors)
 
 
-def _figure(value: float, se: float, mc_se: float) -> Figure:
+def with_interval(value: float, se: float, mc_se: float) -> Figure:
+    """A figure with both errors, and the normal interval of both together."""
     half = _NORMAL * math.hypot(se, mc_se)
     return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _counts(banks: Mapping[int, BatchStatistics], sizes: Sequence[int], population: int) -> tuple[LayerCounts, ...]:
     """The values of a channel for an item of the mini-batch, layer by layer: the median over sizes of what their draws
-    tell; the nominal number where they tell nothing, or more than can be."""
+    tell; the nominal number where they tell nothing."""
     found = []
     for number, layer in enumerate(banks[sizes[0]].layers):
         nominal = float(layer.count[0]) / sizes[0]
@@ -156,38 +180,53 @@ def _kl(
 
 
 def _asymptotics(
-    at: Mapping[int, Elbo],
+    found: Mapping[int, AtSize],
     draw_sets: DrawSets,
+    errors: TrainingErrors,
     *,
-    train_size: int,
     reference_points: int,
     parameters: int,
     weight: float,
     inverse_density: float,
 ) -> tuple[Figure | None, Figure | None, str]:
-    """c, b* = 2Nc/P + mean(1/ρ), and why there is no b*."""
-    if len(at) < 2:
+    """c, b* = 2Nc/P + mean(1/ρ), each with both errors, and why there is no b*.
+
+    The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
+    """
+    if len(found) < 2:
         return None, None, "one size has no slope"
-    by_set = np.stack([one.log_likelihood.reshape(draw_sets.sets, -1).mean(1) for one in at.values()], axis=1)
-    errors = np.array([metrics.standard_error(one.log_likelihood) for one in at.values()])
-    slope = metrics.likelihood_slope(
-        np.array(list(at)), by_set.mean(0), errors, population=reference_points, replicates=by_set
-    )
-    degrees = draw_sets.sets - 1
-    c = _with_error(slope.c, slope.se, degrees)
-    if not slope.c > 0:
+    by_draw = [_told(one.log_likelihood) for one in found.values()]
+    by_set = np.stack([one.reshape(draw_sets.sets, -1).mean(1) for one in by_draw], axis=1)
+    by_point = np.stack([_told(one.of_training_points) for one in found.values()], axis=1)
+    mc_errors = np.array([metrics.standard_error(one) for one in by_draw])
+
+    def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
+        return metrics.likelihood_slope(
+            np.array(list(found)), means, mc_errors, population=reference_points, replicates=replicates
+        )
+
+    whole = slope(by_set.mean(0), by_set)
+    se = errors.of_mean(np.array([slope(row).c for row in by_point]))
+    c = _with_error(whole.c, se, whole.se, draw_sets.sets - 1)
+    if not whole.c > 0:
         return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
     if not (weight > 0 and parameters > 0):
         return c, None, "the KL has no weight"
-    told = {"train_size": train_size, "parameters": parameters}
-    best = metrics.predicted_batch_size(slope.c / weight, **told, inverse_density=inverse_density)
-    return c, _with_error(best, 2 * train_size * slope.se / weight / parameters, degrees), ""
+    told = {"train_size": errors.train_size, "parameters": parameters}
+    best = metrics.predicted_batch_size(whole.c / weight, **told, inverse_density=inverse_density)
+    scale = 2 * errors.train_size / weight / parameters
+    return c, _with_error(best, scale * se, scale * whole.se, draw_sets.sets - 1), ""
 
 
-def _with_error(value: float, mc_se: float, degrees: int) -> Figure:
-    """With Student's interval: the error is from as few draw sets as there are."""
-    half = float(stdtrit(degrees, 0.975)) * mc_se
-    return Figure(value, mc_se=mc_se, low=value - half, high=value + half)
+def _told(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+    assert values is not None  # of a size that has an ELBO
+    return values
+
+
+def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Figure:
+    """With an interval of both errors, that over draw sets by Student, as there are few."""
+    half = math.hypot(_NORMAL * se, float(stdtrit(degrees, 0.975)) * mc_se)
+    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _parameters(prior: Prior) -> dict[str, float]:

@@ -12,40 +12,35 @@ from pathlib import Path
 import numpy as np
 
 from bnuq.errors import BnuqError, RequestError
-from bnuq.files.content import is_file
 from bnuq.files.writing import write_bytes
 from bnuq.sampling.bank import BatchStatistics
 
-_SUFFIX = ".part"
+_KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how a part's name ends
 
 
 class Parts:
     """A folder of finished parts, arrays by name; `key` is a text that stands for all that determines them."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._folder, self._key = folder, key[:24]
+        self.folder, self._key = folder, key[:_KEY]
 
     def make_folder(self) -> None:
         """RequestError where the folder cannot be made or written to."""
         try:
-            self._folder.mkdir(exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise RequestError(
-                f"{self._folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
+                f"{self.folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
             ) from error
-        if not os.access(self._folder, os.W_OK):
+        if not os.access(self.folder, os.W_OK):
             raise RequestError(
-                f"{self._folder}: the work folder may not be written to. Name another with --work FOLDER."
+                f"{self.folder}: the work folder may not be written to. Name another with --work FOLDER."
             )
 
     @property
     def is_empty(self) -> bool:
-        """Whether no part is in the folder, of this key or another."""
-        return next(self._folder.glob(f"*{_SUFFIX}"), None) is None
-
-    def has(self, name: str) -> bool:
-        """Whether a part of this name is there."""
-        return is_file(self._path(name))
+        """Whether there is no part of this key."""
+        return next(self.folder.glob(f"{self._key}-*{_SUFFIX}"), None) is None
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
         """The part of this name; None where it is not there, or not whole."""
@@ -72,11 +67,17 @@ class Parts:
         bank.save(self._path(name))
 
     def forget(self) -> None:
-        """Remove every part in the folder, and the folder if nothing else is in it."""
-        for path in self._folder.glob(f"*{_SUFFIX}"):
+        """Remove every part of this key."""
+        for path in self.folder.glob(f"{self._key}-*{_SUFFIX}"):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self._folder.rmdir()
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{self._key}-{name}{_SUFFIX}"
+        return self.folder / f"{self._key}-{name}{_SUFFIX}"
+
+
+def forget_folder(folder: Path) -> None:
+    """Remove a folder of parts, those of other keys included, and nothing else that is in it."""
+    for path in folder.glob(f"{'[0-9a-f]' * _KEY}-*{_SUFFIX}"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -24,7 +24,7 @@ from bnuq.run import DETERMINISTIC, Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.tiles import FromBank, tiles
 from bnuq.stages import memory, scoring
@@ -342,9 +342,8 @@ class _Passing:
         need = self._bytes(engines, size)
         if asked is not None or free is None:
             return size, need
-        while need > free / 2 and self._bytes(engines, size // 2) < 0.9 * need:
-            size //= 2
-            need = self._bytes(engines, size)
+        size = fitting_chunk(list(engines.values()), self._todo.outputs, size, free)
+        need = self._bytes(engines, size)
         samples = max(engine.samples for engine in engines.values())
         if samples > 1 and size < min(whole, self._largest or whole):
             self._largest = size
@@ -369,11 +368,27 @@ class _Passing:
         core = _stochastic(engine)
         deviation = core.deviation if core is not None else None
         if deviation is not None:
-            self._note(
-                f"{method} was computed in {self._run.precision}: on its first {deviation.points} points probabilities "
-                f"lie {deviation.mean:.2g} from those of float32 on average, {deviation.largest:.2g} at most; "
-                "statistics of mini-batches, deterministic figures and scores are not touched"
-            )
+            self._note(precision_in_words(method, self._run.precision, deviation))
+
+
+def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, free: int | None) -> int:
+    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing."""
+
+    def need(points: int) -> int:
+        return max(bytes_taken(engine, points, outputs) for engine in engines)
+
+    while free is not None and need(size) > free / 2 and need(size // 2) < 0.9 * need(size):
+        size //= 2
+    return size
+
+
+def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
+    """How far an arithmetic other than float32 was from it."""
+    return (
+        f"{method} was computed in {precision}: on its first {deviation.points} points probabilities lie "
+        f"{deviation.mean:.2g} from those of float32 on average, {deviation.largest:.2g} at most; statistics of "
+        "mini-batches, deterministic figures and scores are not touched"
+    )
 
 
 def bytes_taken(engine: Engine, size: int, outputs: int) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.special import stdtrit
 
 from bnuq import metrics
 from bnuq.data import Points
@@ -26,6 +27,7 @@ _MEANS: dict[str, tuple[str, ...]] = {
     ),
     "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
 }
+_NORMAL = 1.959964
 _SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
@@ -78,5 +80,7 @@ def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Point
         over_points = se if math.isfinite(se) else None
     error = mc_se if math.isfinite(mc_se) else None
     limits = (-math.inf if metric == "pll" else 0.0, 1.0 if metric in _SHARES else math.inf)
-    low, high = interval(metric, value, over_points, error, limits=limits)
+    # Student's interval of the error over few draw sets: `interval` takes both for normal.
+    wide = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / _NORMAL)
+    low, high = interval(metric, value, *wide, limits=limits)
     return Repeated(Figure(value, se=over_points, mc_se=error, low=low, high=high), of_sets)

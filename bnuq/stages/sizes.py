@@ -7,7 +7,8 @@ computed, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from bnuq import metrics
 from bnuq.data import Points
+from bnuq.errors import SamplingError
 from bnuq.progress import Advance, Progress
 from bnuq.run import Run
 from bnuq.sampling.bank import BatchStatistics
@@ -28,12 +30,15 @@ from bnuq.stages import memory
 from bnuq.stages.drawing import draw_bank
 from bnuq.stages.material import Pipeline
 from bnuq.stages.parts import Parts
-from bnuq.stages.passing import VALIDATION, Ahead, Scorer, bytes_taken
+from bnuq.stages.passing import VALIDATION, Ahead, Scorer, fitting_chunk, precision_in_words
 from bnuq.stages.plan import Plan
 
 PART = 1024  # points whose scores are kept together
 TRAIN = "train"
 SPREAD = {"classification": "mutual_information", "regression": "variance"}  # what dies away as b grows
+
+_DIFFER = "differ"  # beside the scores of a part: whether the passes of each draw set do
+_LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, K) and targets (n, …): (draw, n)
 
@@ -63,7 +68,7 @@ class AtSize:
     """What a network gives at one size: per-point scores by set and name, (R, n) each; what was fitted in each draw
     set; and the log-likelihood of the training points, mean over them (draw,) and mean over draws (point,).
 
-    `degenerate`: the draws do not differ; there is one draw set then, of one draw.
+    `degenerate`: the draws do not differ. R is 1 then where every mini-batch is the whole reference.
     """
 
     batch_size: int
@@ -117,8 +122,8 @@ def at_sizes(
     training: Training | None,
     parts: Parts,
     progress: Progress,
-) -> tuple[dict[int, AtSize], int]:
-    """What the network gives at each size of `banks`; and the parts that were there already.
+) -> Passed:
+    """What the network gives at each size of `banks`.
 
     `sets` hold "test", OOD sets, and "validation" where there are such points, which a regression is fitted to first.
     """
@@ -136,14 +141,25 @@ def at_sizes(
         likelihood = {} if training is None else passing.likelihoods(training)
     found = {}
     for size in banks:
-        degenerate = passing.rows[size][0] == 1 or not scores["test"][size]["differ"].any()
-        told = {name: {k: v for k, v in of_set[size].items() if k != "differ"} for name, of_set in scores.items()}
+        degenerate = passing.rows[size][0] == 1 or not scores["test"][size][_DIFFER].any()
+        told = {name: {k: v for k, v in of_set[size].items() if k != _DIFFER} for name, of_set in scores.items()}
         if degenerate:  # rounding is no spread
-            spread = SPREAD[todo.task]
-            told = {name: values | {spread: np.zeros((1, len(sets[name])))} for name, values in told.items()}
+            spread, sets_of_draws = SPREAD[todo.task], passing.rows[size][1]
+            told = {
+                name: values | {spread: np.zeros((sets_of_draws, len(sets[name])))} for name, values in told.items()
+            }
         by_draw, by_point = likelihood.get(size, (None, None))
         found[size] = AtSize(size, degenerate, told, fitted[size], by_draw, by_point)
-    return found, passing.kept
+    return Passed(found, passing.kept, tuple(passing.notes))
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What the passes came to at each size, the parts that were there already, and what the user should know."""
+
+    at: dict[int, AtSize]
+    kept: int
+    notes: tuple[str, ...]
 
 
 class _Passing:
@@ -168,8 +184,9 @@ class _Passing:
         }
         """T and R by size."""
         self.kept = 0
-        self._engine: Stochastic | None = None
-        self._chunk = 0
+        self.notes: list[str] = []
+        self._engines: dict[tuple[int, ...], Stochastic] = {}
+        self._chunk: int | None = None
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
         """What is fitted to the validation points, in every draw set; or what was given."""
@@ -178,8 +195,8 @@ class _Passing:
             reductions = self._reductions(
                 validation, VALIDATION, {size: [None] * r for size, (_, r) in self.rows.items()}
             )
-            for block in self._blocks(validation):
-                self._take(block, reductions)
+            for block in self._blocks(validation, tuple(self._banks)):
+                self._take(block, reductions, VALIDATION)
         return {
             size: [
                 self._scorer.fitted(
@@ -195,11 +212,12 @@ class _Passing:
     ) -> dict[int, dict[str, np.ndarray]]:
         """The per-point scores (R, n) of one set at each size, and "differ": whether the passes of a draw set do."""
 
-        def made(part: Points, blocks: Iterator[Tensor]) -> dict[int, dict[str, np.ndarray]]:
-            reductions = self._reductions(part, name, fitted)
+        def made(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+            reductions = self._reductions(part, name, {size: fitted[size] for size in sizes})
             for block in blocks:
-                self._take(block, reductions)
-            return {size: _of_reductions(of_size) for size, of_size in reductions.items()}
+                self._take(block, reductions, name)
+            kept = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
+            return {size: _of_reductions(of_size, kept) for size, of_size in reductions.items()}
 
         found = list(self._parted(name, points, made))
         return {
@@ -210,13 +228,13 @@ class _Passing:
     def likelihoods(self, training: Training) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The log-likelihood of the training points at each size, by draw and by point."""
 
-        def made(part: Points, blocks: Iterator[Tensor]) -> dict[int, dict[str, np.ndarray]]:
-            found: dict[int, list[np.ndarray]] = {size: [] for size in self._banks}
+        def made(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+            found: dict[int, list[np.ndarray]] = {size: [] for size in sizes}
             first = 0
             assert part.targets is not None
             for block in blocks:
                 targets = part.targets[first : first + block.shape[1]]
-                for size, own in self._by_size(block):
+                for size, own in self._by_size(block, sizes):
                     found[size].append(training.log_likelihood(own, targets).double().cpu().numpy())
                 first += block.shape[1]
             joined = {size: np.concatenate(values, axis=1) for size, values in found.items()}
@@ -235,92 +253,92 @@ class _Passing:
         self,
         name: str,
         points: Points,
-        made: Callable[[Points, Iterator[Tensor]], dict[int, dict[str, np.ndarray]]],
+        made: Callable[[Points, Iterator[Tensor], Sequence[int]], dict[int, dict[str, np.ndarray]]],
     ) -> Iterator[dict[int, dict[str, np.ndarray]]]:
-        """The parts of a set in order, those that are kept read and the others made."""
-        firsts = range(0, len(points), PART)
-        there = [all(self._parts.has(_part_name(size, name, first)) for size in self._banks) for first in firsts]
-        for first, is_there in zip(firsts, there, strict=True):
+        """The parts of a set in order: for the sizes that have it, what was kept of it, and the others made."""
+        of_set = f"{name}-{points.sha256[:8]}"
+        for first in range(0, len(points), PART):
             rows = np.arange(first, min(len(points), first + PART))
-            kept = {size: self._parts.load(_part_name(size, name, first)) for size in self._banks} if is_there else {}
-            whole = {size: one for size, one in kept.items() if one is not None}
-            if len(whole) == len(self._banks):
-                self.kept += 1
-                self._advance(len(rows) * sum(bank.samples for bank in self._banks.values()))
-                yield whole
-                continue
-            part = points.subset(rows)
-            found = made(part, self._blocks(part))
-            for size, arrays in found.items():
-                self._parts.save(_part_name(size, name, first), arrays)
+            kept = {size: self._parts.load(f"b{size}-{of_set}-{first}") for size in self._banks}
+            found = {size: one for size, one in kept.items() if one is not None}
+            self.kept += len(found)
+            self._advance(len(rows) * sum(self._banks[size].samples for size in found))
+            if missing := tuple(size for size in self._banks if size not in found):
+                part = points.subset(rows)
+                fresh = made(part, self._blocks(part, missing), missing)
+                for size, arrays in fresh.items():
+                    self._parts.save(f"b{size}-{of_set}-{first}", arrays)
+                found |= fresh
             yield found
 
     def _reductions(self, points: Points, name: str, fitted: Mapping[int, Sequence[Any]]) -> dict[int, list[Any]]:
+        labelled = name in ("test", VALIDATION)
         return {
             size: [
-                self._scorer.reduction(
-                    metrics.plain_weights(samples),
-                    points,
-                    fitted=fitted[size][r],
-                    labelled=name in ("test", VALIDATION),
-                )
-                for r in range(sets)
+                self._scorer.reduction(metrics.plain_weights(self.rows[size][0]), points, fitted=one, labelled=labelled)
+                for one in of_size
             ]
-            for size, (samples, sets) in self.rows.items()
+            for size, of_size in fitted.items()
         }
 
-    def _take(self, block: Tensor, reductions: Mapping[int, Sequence[Any]]) -> None:
-        for size, own in self._by_size(block):
+    def _take(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
+        for size, own in self._by_size(block, list(reductions)):
             samples, _ = self.rows[size]
-            for r, reduction in enumerate(reductions[size]):
-                reduction.add(own[r * samples : (r + 1) * samples])
+            try:
+                for r, reduction in enumerate(reductions[size]):
+                    reduction.add(own[r * samples : (r + 1) * samples])
+            except SamplingError as error:
+                raise SamplingError(f"b = {size}, {name}: {error}") from error
 
-    def _by_size(self, block: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def _by_size(self, block: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         first = 0
-        for size, bank in self._banks.items():
-            yield size, block[first : first + bank.samples]
-            first += bank.samples
+        for size in sizes:
+            yield size, block[first : first + self._banks[size].samples]
+            first += self._banks[size].samples
 
-    def _blocks(self, points: Points) -> Iterator[Tensor]:
-        """The outputs (draws of all sizes, chunk, K) of some points of a set, chunk by chunk."""
-        engine = self._ready(points)
+    def _blocks(self, points: Points, sizes: tuple[int, ...]) -> Iterator[Tensor]:
+        """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk."""
+        engine, chunk = self._ready(points, sizes)
 
         def load(rows: slice) -> Tensor:
             return self._pipeline.evaluated(points, rows)
 
         with ExitStack() as closing:
             feed = Ahead(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
-            for block in chunks(engine, len(points), feed, size=self._chunk, on_halved=self._halved):
+            for block in chunks(engine, len(points), feed, size=chunk, on_halved=self._halved):
                 yield block
                 self._advance(engine.samples * block.shape[1])
 
     def _halved(self, size: int) -> None:
         self._chunk = size
+        self._note(f"memory ran out, so {size} points pass together from there on (--chunk-size {size})")
 
-    def _ready(self, points: Points) -> Stochastic:
-        """The engine of all sizes' draws, and how many points pass it together."""
-        if self._engine is None:
-            omega = reduce(BatchStatistics.joined, self._banks.values())
-            self._engine = Stochastic(self._model, self._todo.sites, omega=omega, precision=self._run.precision)
-            self._engine.prepare(self._pipeline.evaluated(points, slice(0, 64)))
-            self._chunk = self._run.chunk_size or default_chunk(points.point_shape)
-            free = memory.available(self._pipeline.device)
-            if self._run.chunk_size is None and free is not None:
-                while self._chunk > 1 and bytes_taken(self._engine, self._chunk, self._todo.outputs) > free / 2:
-                    self._chunk //= 2
-        return self._engine
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _ready(self, points: Points, sizes: tuple[int, ...]) -> tuple[Stochastic, int]:
+        """The engine of these sizes' draws, and how many points pass it together."""
+        engine = self._engines.get(sizes)
+        if engine is None:
+            omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
+            engine = Stochastic(self._model, self._todo.sites, omega=omega, precision=self._run.precision)
+            engine.prepare(self._pipeline.evaluated(points, slice(0, 64)))
+            self._engines[sizes] = engine
+            if engine.deviation is not None:
+                self._note(precision_in_words("mcbn", self._run.precision, engine.deviation))
+        size = self._run.chunk_size or min(default_chunk(points.point_shape), self._chunk or sys.maxsize)
+        if self._run.chunk_size is None:
+            size = fitting_chunk([engine], self._todo.outputs, size, memory.available(self._pipeline.device))
+        return engine, size
 
 
-def _part_name(size: int, name: str, first: int) -> str:
-    return f"b{size}-{name}-{first}"
-
-
-def _of_reductions(reductions: Sequence[Any]) -> dict[str, Float64[np.ndarray, "draw_set point"]]:
-    """The per-point scores of every draw set, and whether its passes differ."""
+def _of_reductions(reductions: Sequence[Any], left_out: Collection[str]) -> dict[str, np.ndarray]:
+    """The per-point scores that every draw set has, and whether its passes differ: (R, n), and (R, 1)."""
     scores = [reduction.scores() for reduction in reductions]
-    found = {name: np.stack([one.points[name] for one in scores]) for name in scores[0].points}
-    differ = np.array([[float(reduction.passes_differ)] * scores[0].n for reduction in reductions])
-    return found | {"differ": differ}
+    names = [name for name in scores[0].points if name not in left_out and all(name in one.points for one in scores)]
+    found = {name: np.stack([one.points[name] for one in scores]) for name in names}
+    return found | {_DIFFER: np.array([[float(reduction.passes_differ)] for reduction in reductions])}
 
 
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import torch
 
 import bnuq
 from bnuq import metrics
@@ -21,17 +23,18 @@ from bnuq.results.sweep import Decay, Repeated, SweepPoint, SweptModel
 from bnuq.run import Run, SweepSection
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.stages.choosing import Candidate
 from bnuq.stages.drawing import check_reference
-from bnuq.stages.lower_bound import LowerBound, lower_bound
+from bnuq.stages.lower_bound import LowerBound, TrainingErrors, lower_bound
 from bnuq.stages.material import Scale, target_scale
 from bnuq.stages.parts import Parts
 from bnuq.stages.passing import VALIDATION, check_precision
 from bnuq.stages.plan import plan
 from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
-from bnuq.stages.provenance import Stopwatch, request_digest
+from bnuq.stages.provenance import Stopwatch
 from bnuq.stages.reference_check import cautions as reference_cautions
 from bnuq.stages.sized_figures import figures_of, separation
 from bnuq.stages.sizes import (
@@ -60,6 +63,7 @@ def default_sizes(reference_points: int) -> tuple[int, ...]:
 
 
 def samples_of(run: Run) -> int:
+    """T of a draw set; RequestError for what is no number of samples that a sweep can take."""
     if run.samples == "auto":
         raise RequestError('samples is "auto", which a sweep has not; name a number with --samples.')
     if run.samples < 2:
@@ -68,6 +72,7 @@ def samples_of(run: Run) -> int:
 
 
 def sizes_of(asked: Sequence[int] | None, default: Sequence[int]) -> tuple[int, ...]:
+    """The sizes that were asked for, in order and each once; the default where none were."""
     return tuple(sorted(set(asked if asked is not None else default)))
 
 
@@ -78,7 +83,6 @@ class Swept:
     model: SweptModel
     points: tuple[SweepPoint, ...]
     candidates: tuple[Candidate, ...]
-    train_size: int
     cautions: tuple[Caution, ...]
     notes: tuple[str, ...]
 
@@ -120,19 +124,38 @@ class Network:
         self.sets, self._scorer = scored_sets(run, self.todo, ready.material)
         check_precision(run, ready.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
+        self.train_size = run.train_size or len(self._train)
+        self._training, self._tau, self._why_no_elbo = self._training_points()
+        if settings.criterion == "pll" and self.todo.task == "regression" and not (run.scoring.tau or self._validation):
+            raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
+
+    def points_of(self, name: str) -> Points | None:
+        """Those of a set, or of the reference, "train"; None where there is no such set."""
+        return self._train if name == "train" else self.sets.get(name)
 
     def keeper(self, folder: Path) -> Parts:
         """What keeps this network's finished parts: by all that determines them, but for the sizes."""
+        run, pipeline = self.run, self.ready.pipeline
+        fits = self._validation if self.todo.task == "regression" else None
         facts = {
-            "bnuq": bnuq.__version__,
-            "request": request_digest(
-                replace(self.run, batch_size=None), checkpoint_sha256=self.ready.loaded.checkpoint.sha256
-            ),
-            "sets": {name: points.sha256 for name, points in self.sets.items()},
+            "versions": [bnuq.__version__, torch.__version__, pipeline.device.type],
+            "network": [self.ready.loaded.checkpoint.sha256, self._behaviour(), run.precision],
+            "layers": [site.name for site in self.todo.layers],
+            "pipeline": [msgspec.to_builtins(one) for one in (pipeline.normalize, run.normalize_targets, run.augment)],
+            "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],
             "reference": self._train.sha256,
-            "draws": [self._draw_sets.samples, self._draw_sets.sets, self._settings.train_points],
+            "draws": [run.seed, self._draw_sets.samples, self._draw_sets.sets],
         }
         return Parts(folder, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
+
+    def _behaviour(self) -> str:
+        """The network's outputs for a few points: whatever code makes it, they change when it does."""
+        outputs = Evaluation(self.ready.model).passes(self.ready.example)[0].double().cpu().numpy()
+        return hashlib.sha256((outputs.round(3) + 0.0).tobytes()).hexdigest()
+
+    @property
+    def _validation(self) -> Points | None:
+        return self.sets.get(VALIDATION)
 
     def swept(self, parts: Parts, watch: Stopwatch, progress: Progress) -> Swept:
         """The network at all its sizes."""
@@ -141,22 +164,23 @@ class Network:
         check = check_reference(run, todo, ready.model, ready.pipeline, train, progress)
         banks = banks_of(self.sizes, self._draw_sets, train=train, **shared)
         watch.lap("draw")
-        training, tau, why_none = self._training()
-        found, kept = at_sizes(
-            banks, self.sets, self._draw_sets, run=run, scorer=self._scorer, training=training, **shared
+        passed = at_sizes(
+            banks, self.sets, self._draw_sets, run=run, scorer=self._scorer, training=self._training, **shared
         )
+        found = passed.at
         watch.lap("evaluate")
-        train_size = run.train_size or len(train)
         bound = None
-        if training is not None:
+        if self._training is not None:
+            of_training = self._training.points
             bound = lower_bound(
                 found,
                 banks,
                 self._draw_sets,
                 self._settings,
-                train_size=train_size,
+                errors=TrainingErrors(self.train_size, len(of_training), of_training.group),
                 reference_points=len(train),
-                tau=tau,
+                augmented=run.augment is not None,
+                tau=self._tau,
             )
         told = {size: self._told(one, bound) for size, one in found.items()}
         points = tuple(self._points(told))
@@ -178,7 +202,6 @@ class Network:
                 Candidate(self._number, found[size], bound)
                 for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
             ),
-            train_size=train_size,
             cautions=(
                 *(
                     output_cautions(Evaluation(ready.model).passes(ready.example))
@@ -194,11 +217,12 @@ class Network:
                 *ready.loaded.notes,
                 *ready.material.notes,
                 *todo.notes,
-                *self._notes(kept, why_none, training is not None),
+                *passed.notes,
+                *self._notes(passed.kept),
             ),
         )
 
-    def _training(self) -> tuple[Training | None, float | None, str]:
+    def _training_points(self) -> tuple[Training | None, float | None, str]:
         """The training points of the ELBO's likelihood, τ of a regression, and why there are none."""
         train, run = self._train, self.run
         if train.targets is None:
@@ -216,7 +240,7 @@ class Network:
         if self.todo.task == "classification":
             return Training(check_labels(points, self.todo.outputs), classification_likelihood), None, ""
         scale = target_scale(run, train, self.todo.outputs)
-        tau = run.scoring.tau or self._tau(scale)
+        tau = run.scoring.tau or self._most_likely_tau(scale)
         if tau is None:
             return None, None, "a regression's likelihood needs τ: name validation points, or --tau"
         mean, std = (0.0, 1.0) if scale is None else (scale.mean, scale.std)
@@ -226,13 +250,19 @@ class Network:
             "",
         )
 
-    def _tau(self, scale: Scale | None) -> float | None:
+    def _most_likely_tau(self, scale: Scale | None) -> float | None:
         """The most likely precision on the validation points, of the network as it is: one for all sizes, because a
         parameter that moved with b would be no part of the same ELBO."""
-        if (points := self.sets.get(VALIDATION)) is None:
+        if (points := self._validation) is None:
             return None
-        outputs = Evaluation(self.ready.model).passes(self.ready.pipeline.evaluated(points, slice(None)))[0]
-        f = outputs.cpu().double().numpy()
+        pipeline, engine = self.ready.pipeline, Evaluation(self.ready.model)
+        blocks = chunks(
+            engine,
+            len(points),
+            lambda rows: pipeline.evaluated(points, rows),
+            size=self.run.chunk_size or default_chunk(points.point_shape),
+        )
+        f = np.concatenate([block[0].cpu().double().numpy() for block in blocks])
         f = f if scale is None else f * scale.std + scale.mean
         error = float(metrics.constant_sigma(np.asarray(points.targets, dtype=np.float64) - f, metric="pll"))
         return 1 / error**2 if error > 0 else None
@@ -268,6 +298,8 @@ class Network:
     def _decay(self, line: Sequence[SweepPoint]) -> dict[str, Decay]:
         """The slopes of the spread over sizes, set by set."""
         random = [point for point in line if not point.degenerate]
+        if self.run.augment is not None:  # noise does not vanish at b = N, as the finite-population factor has it
+            random = [point for point in random if 2 * point.batch_size <= len(self._train)]
         metric = SPREAD[self.todo.task]
         if len(random) < 2:
             return {}
@@ -279,17 +311,18 @@ class Network:
             if math.isfinite(slope.value):
                 error = metrics.standard_error(slope.of_sets)
                 figure = Figure(slope.value, mc_se=error, low=slope.low, high=slope.high)
-                found[name] = Decay(figure, slope.residual, tuple(sizes))
+                used = tuple(size for size, of_size in zip(sizes, values.T, strict=True) if (of_size > 0).all())
+                found[name] = Decay(figure, slope.residual, used)
         return found
 
     def _cautions(self, found: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]) -> Iterator[Caution]:
         for size, bank in banks.items():
-            thin = [layer.name for layer in bank.layers if int(layer.count.min()) <= _FEW_VALUES]
-            if thin:
+            thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))
+            if (values := int(thinnest.count.min())) <= _FEW_VALUES:
                 yield Caution(
                     "few-values",
-                    f"b = {size}: layer {thin[0]} takes its statistics of {int(bank.layers[0].count.min())} values a "
-                    "channel; so few have a variance so small now and then that outputs explode. Use a larger size.",
+                    f"b = {size}: layer {thinnest.name} takes its statistics of {values} values a channel; so few have "
+                    "a variance so small now and then that outputs explode. Use a larger size.",
                 )
         same = [size for size, one in found.items() if one.degenerate]
         if same and len(same) == len(found):
@@ -300,19 +333,25 @@ class Network:
             )
         if self.todo.task == "regression":
             for size, one in found.items():
-                if one.fitted[0] is not None:
-                    yield from one.fitted[0].cautions(f"b = {size}", self.run.scoring)
+                fitted = [fit for fit in one.fitted if fit is not None]
+                odd = [fit for fit in fitted if fit.at_end] or fitted[:1]
+                where = f"b = {size}" + (
+                    f", {len(odd)} of {len(fitted)} draw sets" if 0 < len(odd) < len(fitted) else ""
+                )
+                yield from odd[0].cautions(where if odd[0].at_end else f"b = {size}", self.run.scoring) if odd else ()
 
-    def _notes(self, kept: int, why_none: str, has_elbo: bool) -> Iterator[str]:
+    def _notes(self, kept: int) -> Iterator[str]:
         if kept:
             yield f"{self.name}: {kept} parts of an interrupted sweep were there already, and were not made again"
-        if not has_elbo:
-            yield f"there is no ELBO: {why_none}"
+        if self._training is None:
+            yield f"there is no ELBO: {self._why_no_elbo}"
         elif self.run.train_size is None:
             yield (
                 f"N of the ELBO is the size of the reference, {len(self._train)}; if the network was trained on more, "
                 "say train_size under [data]: the size that the ELBO picks grows with it"
             )
+        if self.run.bank is not None:
+            yield f"a sweep's points share their draws: the bank of {self.run.bank} was left out"
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
             yield f"a sweep draws mcbn alone; {', '.join(others)} of the run file was left out"

@@ -271,3 +271,34 @@ def test_bootstrap_spread_is_the_delong_error_with_groups_and_without():
     expected = math.sqrt(metrics.delong_variance(test, ood, test_group=group, ood_group=group))
     assert clustered == pytest.approx(expected, rel=0.1)
     assert clustered > 1.2 * plain
+
+
+# ── differences of two AUROCs on the same points ─────────────────────────────────────────────────────────────────────
+
+
+def test_scores_that_rank_alike_have_no_variance_between_them() -> None:
+    random = np.random.default_rng(0)
+    test, ood = random.normal(size=40), random.normal(1.0, 1.0, 30)
+    assert metrics.delong_difference_variance((test, ood), (np.exp(test), np.exp(ood))) == 0
+
+
+def test_against_a_score_that_ranks_nothing_the_variance_is_delongs() -> None:
+    random = np.random.default_rng(1)
+    test, ood = random.normal(size=40), random.normal(1.0, 1.0, 30)
+    nothing = np.zeros(40), np.zeros(30)
+    group = {"test_group": np.arange(40) // 4, "ood_group": np.arange(30) // 3}
+    for groups in ({}, group):
+        found = metrics.delong_difference_variance((test, ood), nothing, **groups)
+        assert found == pytest.approx(metrics.delong_variance(test, ood, **groups))
+
+
+def test_the_variance_of_a_difference_is_that_of_many_samples() -> None:
+    random = np.random.default_rng(2)
+    differences, stated = [], []
+    for _ in range(300):
+        shared, own = random.normal(size=130), random.normal(size=(2, 130))
+        scores = shared + 0.7 * own + np.where(np.arange(130) < 70, 0.0, 1.0)
+        pairs = [(one[:70], one[70:]) for one in scores]
+        differences.append(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
+        stated.append(metrics.delong_difference_variance(*pairs))
+    assert np.mean(stated) == pytest.approx(np.var(differences, ddof=1), rel=0.25)

@@ -10,7 +10,31 @@ from typing import Annotated
 
 import typer
 
-from bnuq.cli.options import REFERENCE, chosen, listed, positive, samples_of
+from bnuq.cli.options import (
+    Arch,
+    Arithmetic,
+    AsJson,
+    ChunkSize,
+    DataRoot,
+    Debug,
+    Device,
+    Layers,
+    Limit,
+    Ood,
+    Quiet,
+    Seed,
+    Strict,
+    Tau,
+    Test,
+    Train,
+    TrustCode,
+    TrustPickle,
+    Validation,
+    chosen,
+    listed,
+    positive,
+    samples_of,
+)
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 from bnuq.run import (
@@ -33,13 +57,11 @@ def command(
         str | None,
         typer.Argument(help="A checkpoint (model.pt) or a run file (model.toml); without one, bnuq.toml here."),
     ] = None,
-    train: Annotated[str | None, typer.Option(help=f"Reference that mini-batches are drawn from: {REFERENCE}.")] = None,
-    test: Annotated[str | None, typer.Option(help="Labelled test set.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")] = None,
-    validation: Annotated[str | None, typer.Option(help="Points held out of training.")] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
-    ] = None,
+    train: Train = None,
+    test: Test = None,
+    ood: Ood = None,
+    validation: Validation = None,
+    arch: Arch = None,
     method: Annotated[
         list[str] | None, typer.Option(help="mcbn, mcdo, mcbn+mcdo, deterministic; repeat it, or use commas.")
     ] = None,
@@ -71,11 +93,8 @@ def command(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", "-b", help="Size b of MCBN's mini-batches.", show_default="training's")
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
+    layers: Layers = None,
+    seed: Seed = None,
     mutual_information: Annotated[
         str | None,
         typer.Option(
@@ -110,35 +129,23 @@ def command(
             metavar="NAME",
         ),
     ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(
-            help="Regression: the precision τ of the observations, 1 / (noise sd)², where it is known.",
-            show_default="fitted to the validation points",
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
-    ] = None,
-    chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
+    tau: Tau = None,
+    device: Device = None,
+    precision: Arithmetic = None,
+    chunk_size: ChunkSize = None,
+    limit: Limit = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Result file.", show_default="MODEL.bnuq.h5")] = None,
     save_samples: Annotated[bool, typer.Option("--save-samples", help="Keep the raw outputs (T, n, K).")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")] = None,
+    data_root: DataRoot = None,
     again: Annotated[
         Path | None, typer.Option("--from", help="Run again what this result file holds.", metavar="RESULT")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")] = False,
-    trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")
-    ] = False,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run code named by a file that was merely found, and remember that.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+    trust_pickle: TrustPickle = False,
+    trust_code: TrustCode = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Evaluate the uncertainty of a trained network: how large it is, whether it means anything, and whether it tells
     unfamiliar data apart. Writes one HDF5 file and prints a report."""

@@ -1,9 +1,12 @@
-"""What options of several commands have in common: their texts taken apart, with errors that name the option."""
+"""The options that mean the same in several commands, and how texts are taken apart, with errors that name them."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
 
 from bnuq.errors import RequestError
 from bnuq.files.content import exists
@@ -11,6 +14,41 @@ from bnuq.files.folders import expanded
 from bnuq.run import Samples
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
+
+Train = Annotated[str | None, typer.Option(help=f"Reference that mini-batches are drawn from: {REFERENCE}.")]
+Test = Annotated[str | None, typer.Option(help="Labelled test set.")]
+Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")]
+Validation = Annotated[str | None, typer.Option(help="Points held out of training.")]
+Arch = Annotated[
+    str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
+]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
+]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")]
+Tau = Annotated[
+    float | None,
+    typer.Option(
+        help="Regression: the precision τ of the observations, 1 / (noise sd)², where it is known.",
+        show_default="fitted to the validation points",
+    ),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")]
+Arithmetic = Annotated[
+    str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
+]
+ChunkSize = Annotated[int | None, typer.Option(help="Points that pass together; memory only.")]
+Limit = Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Strict = Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")]
+TrustPickle = Annotated[bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run code named by a file that was merely found, and remember that.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def listed(values: list[str] | None) -> tuple[str, ...] | None:

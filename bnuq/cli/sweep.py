@@ -9,7 +9,31 @@ from typing import Annotated, Any
 
 import typer
 
-from bnuq.cli.options import REFERENCE, chosen, listed, positive, samples_of
+from bnuq.cli.options import (
+    Arch,
+    Arithmetic,
+    AsJson,
+    ChunkSize,
+    DataRoot,
+    Debug,
+    Device,
+    Layers,
+    Limit,
+    Ood,
+    Quiet,
+    Seed,
+    Strict,
+    Tau,
+    Test,
+    Train,
+    TrustCode,
+    TrustPickle,
+    Validation,
+    chosen,
+    listed,
+    positive,
+    samples_of,
+)
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 from bnuq.run import (
@@ -52,13 +76,11 @@ def command(
             metavar="NAME",
         ),
     ] = None,
-    train: Annotated[str | None, typer.Option(help=f"Reference that mini-batches are drawn from: {REFERENCE}.")] = None,
-    test: Annotated[str | None, typer.Option(help="Labelled test set.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")] = None,
-    validation: Annotated[str | None, typer.Option(help="Points held out of training.")] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
-    ] = None,
+    train: Train = None,
+    test: Test = None,
+    ood: Ood = None,
+    validation: Validation = None,
+    arch: Arch = None,
     samples: Annotated[
         str | None,
         typer.Option("--samples", "-T", help="Draws T of a draw set.", show_default="20", metavar="INTEGER"),
@@ -102,11 +124,8 @@ def command(
         float | None,
         typer.Option(help="Weight of the KL: below 1 against counting correlated channels twice.", show_default="1"),
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(help='Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".'),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same figures.", show_default="0")] = None,
+    layers: Layers = None,
+    seed: Seed = None,
     mutual_information: Annotated[
         str | None,
         typer.Option(
@@ -127,19 +146,11 @@ def command(
         str | None,
         typer.Option(help="Regression: what τ is the best by, crps or pll.", show_default="crps", metavar="NAME"),
     ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(
-            help="Regression: the precision τ of the observations, where it is known.",
-            show_default="fitted to the validation points",
-        ),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
-    ] = None,
-    chunk_size: Annotated[int | None, typer.Option(help="Points that pass together; memory only.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")] = None,
+    tau: Tau = None,
+    device: Device = None,
+    precision: Arithmetic = None,
+    chunk_size: ChunkSize = None,
+    limit: Limit = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Result file.", show_default="MODEL.sweep.h5")] = None,
     figures: Annotated[
         Path | None,
@@ -154,17 +165,13 @@ def command(
             show_default="OUT.work",
         ),
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")] = False,
-    trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")
-    ] = False,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run code named by a file that was merely found, and remember that.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
+    data_root: DataRoot = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
+    trust_pickle: TrustPickle = False,
+    trust_code: TrustCode = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Sweep the mini-batch size of MCBN: where does the uncertainty vanish, does it still tell unfamiliar data apart,
     and which size does the ELBO pick? Writes one HDF5 file and prints a report."""

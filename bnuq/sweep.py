@@ -80,12 +80,10 @@ def sweep(
         seed=runs[0].seed,
         score=SPREAD[first.todo.task],
         recommended=best,
-        cautions=tuple(_once(caution for one in networks for caution in one.cautions))
-        + tuple(_cautions_of_choice(best, first.sets)),
+        cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
         notes=(
             *_how_asked(runs, settings, replaces=out if replaces else None),
             *_once(note for one in networks for note in one.notes),
-            *why_none,
         ),
         seconds=watch.seconds(),
         provenance=provenance(
@@ -149,6 +147,11 @@ def _check_alike(ready: Sequence[Network]) -> None:
                 f"{what} of {last.name} is not that of {first.name}; networks are compared on the same points."
             )
     for other in ready[:-1]:
+        if other.ready.loaded.checkpoint.sha256 == last.ready.loaded.checkpoint.sha256:
+            raise RequestError(
+                f"{other.name} and {last.name} are the same network: their checkpoints do not differ in a byte. To "
+                "sweep one network, name it once, with --batch-sizes."
+            )
         if other.trained_with == last.trained_with:
             raise RequestError(
                 f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected one "
@@ -175,10 +178,8 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
     return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
 
 
-def _recommended(
-    first: Network, networks: Sequence[Swept], settings: Settings
-) -> tuple[Recommended | None, tuple[str, ...]]:
-    """The size to use, or why there is none."""
+def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
+    """The size to use, or why there is none although there are sizes to compare."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
         (one for network in networks for one in network.candidates), key=lambda one: one.found.batch_size
@@ -192,11 +193,24 @@ def _recommended(
         judged=Judged(name, first.sets[name], ood),
         score=SPREAD[first.todo.task],
     )
-    return found, () if found is not None else ("no size is recommended: there are not two that can be compared",)
+    random = [one for one in candidates if not one.found.degenerate]
+    return found, f"none has {settings.criterion.upper()}" if found is None and len(random) > 1 else ""
 
 
-def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points]) -> Iterator[Caution]:
+def _cautions_of(networks: Sequence[Swept]) -> Iterator[Caution]:
+    """Those of all networks once, those of some with the name of theirs."""
+    told = Counter(caution for one in networks for caution in dict.fromkeys(one.cautions))
+    yield from (caution for caution, count in told.items() if count == len(networks))
+    for one in networks:
+        for caution in dict.fromkeys(one.cautions):
+            if told[caution] < len(networks):
+                yield replace(caution, text=f"{one.model.name}: {caution.text}")
+
+
+def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Caution]:
     if best is None:
+        if why_none:
+            yield Caution("no-recommendation", f"No size is recommended: {why_none}; the notes say why.")
         return
     if best.of == "test":
         yield Caution(

@@ -104,6 +104,13 @@ def test_mutual_information_falls_as_one_over_b(folder: Path) -> None:
     slope = found.models[0].decay["test"].slope
     assert -1.35 < slope.value < -0.75
     assert slope.low is not None and slope.high is not None and slope.low < slope.value < slope.high
+    slopes, errors = [], []
+    for seed in range(8):
+        one_seed = swept(folder, sizes=(8, 32), samples=8, limit=20, seed=seed).models[0].decay["test"].slope
+        assert one_seed.se is not None and one_seed.mc_se is not None
+        slopes.append(one_seed.value)
+        errors.append(np.hypot(one_seed.se, one_seed.mc_se))
+    assert 0.4 < np.mean(errors) / np.std(slopes, ddof=1) < 2.5
 
 
 def test_without_sizes_powers_of_two_up_to_half_the_reference_are_swept(folder: Path) -> None:
@@ -119,7 +126,7 @@ def test_sizes_are_put_in_order_each_once(folder: Path) -> None:
 def test_one_size_alone_is_reported_and_not_recommended(folder: Path) -> None:
     found = swept(folder, sizes=(16,))
     assert found.recommended is None and found.models[0].decay == {}
-    assert any("no size is recommended" in note for note in found.notes)
+    assert "no-recommendation" not in [caution.code for caution in found.cautions]
     assert found.points[0].elbo is not None
 
 
@@ -195,6 +202,26 @@ def test_n_is_the_training_sets_size_where_it_is_said(folder: Path) -> None:
     assert not any("N of the ELBO" in note for note in small.notes)
 
 
+def test_a_training_set_cannot_be_smaller_than_the_reference(folder: Path) -> None:
+    path = folder / "run.toml"
+    path.write_text(path.read_text().replace("[data]", "[data]\ntrain_size = 95"))
+    with pytest.raises(RequestError, match=r"data\.train_size is 95, and the reference alone has 96 points"):
+        swept(folder)
+
+
+def test_the_elbo_of_a_size_is_the_same_whatever_is_swept_beside_it(folder: Path) -> None:
+    few, many = swept(folder, sizes=(16, 32)), swept(folder, sizes=(4, 8, 16, 48))
+    assert one(few, 16).elbo.kl == one(many, 16).elbo.kl
+    assert one(few, 16).elbo.elbo.value == pytest.approx(one(many, 16).elbo.elbo.value, rel=1e-6)
+
+
+def test_a_prior_on_the_command_line_replaces_that_of_the_run_file_whole(folder: Path) -> None:
+    with (folder / "run.toml").open("a") as file:
+        file.write('\n[sweep]\nprior = "weight_decay"\nprior_precision = 2.0\n')
+    assert swept(folder).models[0].elbo.prior_parameters == {"precision": 2.0}
+    assert swept(folder, prior="unit").models[0].elbo.prior_parameters == {}
+
+
 def test_a_heavy_prior_decides_and_it_is_said(folder: Path) -> None:
     text = (folder / "run.toml").read_text()
     (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 96"))
@@ -250,6 +277,7 @@ def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> Non
     found = swept(folder)
     assert found.recommended is None and found.models[0].elbo is None
     assert "there is no ELBO: the reference has no labels" in found.notes
+    assert "no-recommendation" in [caution.code for caution in found.cautions]
 
 
 def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> None:
@@ -322,7 +350,8 @@ def test_the_best_auroc_chooses_and_says_that_the_ood_set_is_seen(folder: Path) 
 def pair(folder: Path) -> Path:
     """Two networks, trained with batches of 16 and of 32."""
     text = (folder / "run.toml").read_text()
-    shutil.copy(folder / "model.pt", folder / "other.pt")
+    state = torch.load(folder / "model.pt", weights_only=True)
+    torch.save(state | {"7.bias": state["7.bias"] + 0.1}, folder / "other.pt")
     (folder / "second.toml").write_text(
         text.replace("model.pt", "other.pt").replace("train_batch_size = 16", "train_batch_size = 32")
     )
@@ -354,8 +383,24 @@ def test_networks_must_know_their_training_batch_size(pair: Path) -> None:
 
 
 def test_networks_of_one_size_cannot_be_told_apart(pair: Path) -> None:
+    path = pair / "second.toml"
+    path.write_text(path.read_text().replace("train_batch_size = 32", "train_batch_size = 16"))
     with pytest.raises(RequestError, match="were both trained with batches of 16"):
-        swept(pair, "run.toml", "run.toml", sizes=None)
+        swept(pair, "run.toml", "second.toml", sizes=None)
+
+
+def test_one_network_under_two_names_is_told(pair: Path) -> None:
+    shutil.copy(pair / "model.pt", pair / "other.pt")
+    with pytest.raises(RequestError, match="model and other are the same network"):
+        swept(pair, "run.toml", "second.toml", sizes=None)
+
+
+def test_warnings_of_one_network_alone_name_it(pair: Path) -> None:
+    state = torch.load(pair / "other.pt", weights_only=True)
+    torch.save(state | {"1.running_mean": state["1.running_mean"] + 9.0}, pair / "other.pt")
+    found = swept(pair, "run.toml", "second.toml", sizes=None)
+    (text,) = (caution.text for caution in found.cautions if caution.code == "reference-mismatch")
+    assert text.startswith("other: The reference")
 
 
 def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
@@ -464,7 +509,7 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     again = _Interrupting(10**9)
     found = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert any("2 parts of an interrupted sweep" in note for note in found.notes)
+    assert any("4 files of an interrupted sweep" in note for note in found.notes)
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
@@ -486,7 +531,7 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
     found = sweep([replace(run, chunk_size=5) for run in runs], settings)
-    assert any("2 parts of an interrupted sweep" in note for note in found.notes)
+    assert any("4 files of an interrupted sweep" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -497,10 +542,10 @@ def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]
         sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
     runs, settings = asked(folder, (8, 16))
     if "layers" in changed:  # of this network, the only one: under another name it is the same request
-        assert any("2 parts" in note for note in sweep([replace(run, **changed) for run in runs], settings).notes)
+        assert any("4 files of" in note for note in sweep([replace(run, **changed) for run in runs], settings).notes)
         return
     found = sweep([replace(run, **changed) for run in runs], settings)
-    assert not any("parts of an interrupted sweep" in note for note in found.notes)
+    assert not any("files of an interrupted sweep" in note for note in found.notes)
 
 
 def test_parts_of_other_code_are_left(folder: Path) -> None:
@@ -511,7 +556,7 @@ def test_parts_of_other_code_are_left(folder: Path) -> None:
         sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
     (folder / "act.py").write_text("from torch import nn\n\nACT = nn.Tanh\n")
     found = sweep(*asked(folder, (8, 16)))
-    assert not any("parts of an interrupted sweep" in note for note in found.notes)
+    assert not any("files of an interrupted sweep" in note for note in found.notes)
 
 
 def test_parts_of_another_request_are_not_taken(folder: Path) -> None:

@@ -117,7 +117,8 @@ def _code_of(error: BaseException) -> int:
         _give_up_stdout()
         return _say(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
     if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
-        show()
+        with contextlib.suppress(OSError):  # nobody reads it
+            show()
         return REFUSED
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)

@@ -161,7 +161,7 @@ def command(
     work: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of finished parts: an interrupted sweep goes on from them. Removed once the result is there.",
+            help="Folder of finished parts: an interrupted sweep goes on from them. They are removed when it is done.",
             show_default="OUT.work",
         ),
     ] = None,

@@ -684,7 +684,14 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "kind": KIND,
         "task": sweep.task,
         "models": [_model_summary(one) for one in sweep.models],
-        "sampling": {"samples": sweep.samples, "draw_sets": sweep.draw_sets, "seed": sweep.seed},
+        "sampling": {
+            "samples": sweep.samples,
+            "draw_sets": sweep.draw_sets,
+            "batch_sizes": sorted({point.batch_size for point in sweep.points}),
+            "layers": list(sweep.models[0].layers),
+            "seed": sweep.seed,
+            **{key: told for key in ("device", "precision") if (told := _asked(sweep, key)) is not None},
+        },
         "sets": {one.name: {"role": one.role, "n": one.n, "sha256": one.sha256} for one in sweep.sets},
         "score": sweep.score,
         "points": [_point_summary(sweep, point) for point in sweep.points],
@@ -694,6 +701,11 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "notes": list(sweep.notes),
         "result": None if sweep.path is None else str(sweep.path),
     }
+
+
+def _asked(sweep: Sweep, key: str) -> Any:
+    """An option of the first network's request."""
+    return sweep.models[0].record.get("options", {}).get(key)
 
 
 def _model_summary(one: SweptModel) -> dict[str, Any]:

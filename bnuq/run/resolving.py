@@ -71,11 +71,15 @@ def resolve_sweep(
         for key in (field.name for field in msgspec.structs.fields(SweepSection)):
             one, other = getattr(spoken[0], key), getattr(section, key)
             if key not in settings and one != other:
+                ours, theirs = ("not said" if value is None else as_toml(value) for value in (other, one))
                 raise RequestError(
-                    f"sweep.{key} is {as_toml(other)} for {run.checkpoint.name}, and {as_toml(one)} for "
+                    f"sweep.{key} is {ours} for {run.checkpoint.name}, and {theirs} for "
                     f"{runs[0].checkpoint.name}; expected the same for all models, or --{key.replace('_', '-')}."
                 )
-    return tuple(runs), msgspec.structs.replace(spoken[0], **settings)
+    written = spoken[0]
+    if "prior" in settings:  # another prior has other parameters
+        written = msgspec.structs.replace(written, prior_mean=None, prior_deviation=None, prior_precision=None)
+    return tuple(runs), msgspec.structs.replace(written, **settings)
 
 
 def _resolved(

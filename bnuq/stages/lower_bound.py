@@ -83,21 +83,19 @@ def lower_bound(
     if not random:
         return None
     prior, train_size = prior_of(settings), errors.train_size
-    layers = _counts(banks, random, reference_points)
-    mean, sd = _population(banks[max(random)])
-    live = sd > 0
-    density = {
-        "mean": _of_units(layers, "nominal" if settings.counts == "nominal" else "mean"),
-        "sd": _of_units(layers, "nominal" if settings.counts == "nominal" else "sd"),
-    }
     at = {}
     for size in random:
-        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * one for key, one in density.items()})
+        mean, sd = _population(banks[size])
+        own = _densities(_counts(banks, [size], reference_points), settings)
+        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * one for key, one in own.items()})
         by_draw, by_point = found[size].log_likelihood, found[size].of_training_points
         assert by_draw is not None and by_point is not None
         value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
         se = train_size * errors.of_mean(by_point)
         at[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
+    layers = _counts(banks, random, reference_points)
+    density = _densities(layers, settings)
+    live = _population(banks[max(random)])[1] > 0
     units = int(live.sum())
     inverse = np.concatenate([1 / density[key][live] for key in ("mean", "sd")])
     # With augmentation noise does not vanish at b = N, as the finite-population factor has it.
@@ -161,6 +159,12 @@ def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Fl
     pooled = bank.pooled()
     mean = np.concatenate([layer.mean[0] for layer in pooled.layers]).astype(np.float64)
     return mean, np.sqrt(np.concatenate([layer.var[0] for layer in pooled.layers]).astype(np.float64))
+
+
+def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[str, Float64[np.ndarray, " unit"]]:
+    """The values for an item of the mini-batch that the mean and the deviation of every unit are taken to rest on."""
+    keys = {"mean": "mean", "sd": "sd"} if settings.counts == "measured" else {"mean": "nominal", "sd": "nominal"}
+    return {name: _of_units(layers, key) for name, key in keys.items()}
 
 
 def _of_units(layers: Sequence[LayerCounts], key: str) -> Float64[np.ndarray, " unit"]:

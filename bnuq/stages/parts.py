@@ -23,6 +23,8 @@ class Parts:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder, self._key = folder, key[:_KEY]
+        self.read = 0
+        """How many parts were there already, and were read."""
 
     def make_folder(self) -> None:
         """RequestError where the folder cannot be made or written to."""
@@ -46,9 +48,11 @@ class Parts:
         """The part of this name; None where it is not there, or not whole."""
         try:
             with np.load(io.BytesIO(self._path(name).read_bytes()), allow_pickle=False) as kept:
-                return {key: kept[key] for key in kept.files}
+                found = {key: kept[key] for key in kept.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
+        self.read += 1
+        return found
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a part; ResultError where it cannot be written."""
@@ -58,9 +62,12 @@ class Parts:
 
     def load_bank(self, name: str) -> BatchStatistics | None:
         """The bank of this name; None where it is not there, or not whole."""
-        with contextlib.suppress(BnuqError, OSError):
-            return BatchStatistics.load(self._path(name))
-        return None
+        try:
+            found = BatchStatistics.load(self._path(name))
+        except (BnuqError, OSError):
+            return None
+        self.read += 1
+        return found
 
     def save_bank(self, name: str, bank: BatchStatistics) -> None:
         """Keep a bank; ResultError where it cannot be written."""

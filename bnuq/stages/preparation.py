@@ -46,6 +46,11 @@ def prepare(run: Run, material: Material | None = None) -> Prepared:
         trust_pickle=run.trust_pickle,
     )
     material = material or load_material(run)
+    if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
+        raise RequestError(
+            f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "
+            "the size of the whole training set, of which the reference is a part."
+        )
     pipeline = Pipeline(run, device_named(run.device), input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))

@@ -150,15 +150,14 @@ def at_sizes(
             }
         by_draw, by_point = likelihood.get(size, (None, None))
         found[size] = AtSize(size, degenerate, told, fitted[size], by_draw, by_point)
-    return Passed(found, passing.kept, tuple(passing.notes))
+    return Passed(found, tuple(passing.notes))
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What the passes came to at each size, the parts that were there already, and what the user should know."""
+    """What the passes came to at each size, and what the user should know."""
 
     at: dict[int, AtSize]
-    kept: int
     notes: tuple[str, ...]
 
 
@@ -183,7 +182,6 @@ class _Passing:
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self.kept = 0
         self.notes: list[str] = []
         self._engines: dict[tuple[int, ...], Stochastic] = {}
         self._chunk: int | None = None
@@ -261,7 +259,6 @@ class _Passing:
             rows = np.arange(first, min(len(points), first + PART))
             kept = {size: self._parts.load(f"b{size}-{of_set}-{first}") for size in self._banks}
             found = {size: one for size, one in kept.items() if one is not None}
-            self.kept += len(found)
             self._advance(len(rows) * sum(self._banks[size].samples for size in found))
             if missing := tuple(size for size in self._banks if size not in found):
                 part = points.subset(rows)

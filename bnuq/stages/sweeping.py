@@ -17,6 +17,7 @@ import bnuq
 from bnuq import metrics
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import RequestError
+from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Progress
 from bnuq.records import Caution, Figure
 from bnuq.results.sweep import Decay, Repeated, SweepPoint, SweptModel
@@ -194,7 +195,7 @@ class Network:
                 batchnorm_layers=len(todo.sites.batchnorms),
                 layers=tuple(site.name for site in todo.layers),
                 elbo=None if bound is None else bound.terms,
-                decay=self._decay([point for point in points if point.protocol == "single"]),
+                decay=self._decay([found[point.batch_size] for point in points if point.protocol == "single"]),
                 record=replace(run, batch_size=None, methods=("mcbn",)).record(),
             ),
             points=points,
@@ -218,7 +219,7 @@ class Network:
                 *ready.material.notes,
                 *todo.notes,
                 *passed.notes,
-                *self._notes(passed.kept),
+                *self._notes(parts.read),
             ),
         )
 
@@ -295,24 +296,26 @@ class Network:
         if self._matched and self.trained_with is not None:
             yield replace(told[self.trained_with], protocol="matched")
 
-    def _decay(self, line: Sequence[SweepPoint]) -> dict[str, Decay]:
-        """The slopes of the spread over sizes, set by set."""
-        random = [point for point in line if not point.degenerate]
+    def _decay(self, line: Sequence[AtSize]) -> dict[str, Decay]:
+        """The slopes of the spread over sizes, set by set, with errors over draw sets and, to first order, points."""
+        random = [one for one in line if not one.degenerate]
         if self.run.augment is not None:  # noise does not vanish at b = N, as the finite-population factor has it
-            random = [point for point in random if 2 * point.batch_size <= len(self._train)]
-        metric = SPREAD[self.todo.task]
-        if len(random) < 2:
-            return {}
-        sizes = [point.batch_size for point in random]
-        found = {}
-        for name in random[0].figures[metric]:
-            values = np.stack([point.figures[metric][name].of_sets for point in random], axis=1)
-            slope = metrics.log_log_slope(np.array(sizes), values, population=len(self._train))
-            if math.isfinite(slope.value):
-                error = metrics.standard_error(slope.of_sets)
-                figure = Figure(slope.value, mc_se=error, low=slope.low, high=slope.high)
-                used = tuple(size for size, of_size in zip(sizes, values.T, strict=True) if (of_size > 0).all())
-                found[name] = Decay(figure, slope.residual, used)
+            random = [one for one in random if 2 * one.batch_size <= len(self._train)]
+        metric, found = SPREAD[self.todo.task], {}
+        for name, points in self.sets.items():
+            positive = [one for one in random if (one.points[name][metric].mean(1) > 0).all()]
+            if len(positive) < 2:
+                continue
+            sizes = np.array([one.batch_size for one in positive])
+            values = np.stack([one.points[name][metric].mean(1) for one in positive], axis=1)
+            slope = metrics.log_log_slope(sizes, values, population=len(self._train))
+            mc_se = metrics.standard_error(slope.of_sets)
+            by_point = np.stack([one.points[name][metric].mean(0) for one in positive], axis=1) / values.mean(0)
+            se = metrics.standard_error(by_point @ least_squares_coefficients(np.log(sizes)), group=points.group)
+            half = math.hypot(slope.value - slope.low, 1.959964 * se)
+            figure = Figure(slope.value, se=se, mc_se=mc_se, low=slope.value - half, high=slope.value + half)
+            residual = slope.residual if len(sizes) > 2 else math.nan
+            found[name] = Decay(figure, residual, tuple(sizes.tolist()))
         return found
 
     def _cautions(self, found: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]) -> Iterator[Caution]:
@@ -328,8 +331,8 @@ class Network:
         if same and len(same) == len(found):
             yield Caution(
                 "nothing-random",
-                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: mutual information is 0 by "
-                "construction, and says nothing.",
+                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: the spread of the draws is 0, and "
+                "says nothing.",
             )
         if self.todo.task == "regression":
             for size, one in found.items():
@@ -342,7 +345,7 @@ class Network:
 
     def _notes(self, kept: int) -> Iterator[str]:
         if kept:
-            yield f"{self.name}: {kept} parts of an interrupted sweep were there already, and were not made again"
+            yield f"{self.name}: {kept} files of an interrupted sweep were there, and what they hold was not made again"
         if self._training is None:
             yield f"there is no ELBO: {self._why_no_elbo}"
         elif self.run.train_size is None:

@@ -276,7 +276,9 @@ def test_networks_of_different_weights_are_named_as_such():
 
 def test_without_a_recommendation_it_is_said_why():
     sweep = replace(small_sweep.single(), recommended=None)
-    assert "No size is recommended: there are not two that could be compared." in words(sweep)
+    assert "No size is recommended: what it would be chosen by is missing; the notes say why." in words(sweep)
+    few = replace(sweep, points=(sweep.points[0], sweep.points[-1]))
+    assert "No size is recommended: there are not two that could be compared." in words(few)
     alone = replace(sweep, points=sweep.points[-1:])
     assert "No size is recommended: nothing is random at any of them." in words(alone)
 
@@ -455,3 +457,14 @@ def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_pa
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
     command(path, as_json=True, figures=tmp_path / "pictures")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
+
+
+def test_a_predicted_size_that_the_computed_ones_speak_against_is_told_as_such():
+    sweep = small_sweep.single()
+    assert sweep.recommended is not None
+    sizes = sorted(sweep.recommended.behind)
+    at = sizes.index(sweep.recommended.batch_size)
+    assert 0 < at < len(sizes) - 1
+    for value, speaks in ((float(sizes[at]), False), (sizes[at - 1] * 0.9, True), (sizes[at + 1] * 1.1, True)):
+        chosen = replace(sweep.recommended, predicted_batch_size=Figure(value, mc_se=1.0))
+        assert ("speak against it" in words(replace(sweep, recommended=chosen))) == speaks

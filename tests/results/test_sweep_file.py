@@ -353,7 +353,10 @@ def test_the_summary_has_every_point_with_its_figures_by_set(kept):
     made = small_sweep.both()
     told = json.loads(json.dumps(summary(read(kept)), allow_nan=False))
     assert (told["command"], told["kind"], told["schema"]) == ("sweep-batch-size", "sweep", 1)
-    assert told["sampling"] == {"samples": 20, "draw_sets": 5, "seed": 0} and told["result"] == str(kept)
+    assert told["result"] == str(kept)
+    sizes = [32, 64, 128, 256, 512, 1024, 4096]
+    of_sampling = {"samples": 20, "draw_sets": 5, "batch_sizes": sizes, "layers": ["conv1", "bn.2"], "seed": 0}
+    assert told["sampling"] == of_sampling
     assert told["sets"]["svhn"] == {"role": "ood", "n": 900, "sha256": "bb"}
     first, *_, last = told["points"]
     assert len(told["points"]) == 10

@@ -1,0 +1,204 @@
+"""The picture of a sweep: Figure 1 of Mukhoti et al. 2020, with AUROC and ELBO below it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bnuq.metrics import METRICS
+from bnuq.records import Figure
+from bnuq.report import drawing
+from bnuq.report.drawing import short
+from bnuq.report.numbers import NAMES
+from bnuq.results.sweep import Recommended, Sweep, SweepPoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+from bnuq.report.sweep.lines import (
+    Line,
+    auroc_of,
+    behind_best,
+    brief,
+    error_of,
+    figure_of,
+    lines_of,
+    names_of,
+    score_name,
+    spread_of,
+)
+
+
+def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tuple[Path, ...]:
+    """Draw `folder`/sweep.svg or sweep.png, and make the folder where it is missing; the path of the picture.
+
+    Mean mutual information (variance, of a regression) against the size, below it the AUROC and the ELBO, where there
+    are any; the two protocols beside each other. Raises RequestError without matplotlib, or where `folder` is a file,
+    ResultError where it cannot be written. Source: the layout is that of Teye, Azizpour & Smith 2018, Fig. 1.
+    """
+    drawing.check()
+    drawing.make_folder(folder)
+    path = folder / f"sweep.{kind}"
+    lines = lines_of(sweep)
+    single, matched = ([line for line in lines if (line.model is None) is own] for own in (False, True))
+    columns = [column for column in (single, matched) if column]
+    ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
+    bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
+    rows = [_draw_spread, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
+    networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
+    about = f"{networks}, {sweep.draw_sets} × {sweep.samples} draws a size; bars: 1 standard error"
+    with drawing.picture(
+        path,
+        title="Uncertainty over the mini-batch size",
+        about=about,
+        columns=len(columns),
+        heights=(1.0, 0.8, 0.8)[: len(rows)],
+        size=(5.6, 3.4),
+    ) as panels:
+        for row, draw_row in enumerate(rows):
+            ours = panels[row * len(columns) : (row + 1) * len(columns)]
+            for axes, column in zip(ours, columns, strict=True):
+                _size_axis(axes, sweep, column)
+                draw_row(axes, sweep, column)
+                if row == len(rows) - 1:
+                    axes.set_xlabel("mini-batch size b" if column[0].model else "mini-batch size b, that of training")
+            if draw_row is not _draw_elbo:  # two scales of what is compared would mislead
+                low, high = min(axes.get_ylim()[0] for axes in ours), max(axes.get_ylim()[1] for axes in ours)
+                for axes in ours:
+                    axes.set_ylim(low, high)
+        for axes, column in zip(panels, columns, strict=False):
+            axes.set_title(column[0].title if len(column) == 1 else "One network at several sizes")
+    return (path,)
+
+
+def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+    sizes = sorted({point.batch_size for point in sweep.points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes[:: math.ceil(len(sizes) / 9)])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.minorticks_off()
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    if sweep.recommended is not None and _chosen_in(sweep.recommended, column[0]):
+        size = sweep.recommended.batch_size
+        label = f"recommended: b = {size:,}"
+        axes.axvline(size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
+
+
+def _chosen_in(chosen: Recommended, line: Line) -> bool:
+    """Whether a size was recommended of points of this protocol."""
+    return (line.model is None) == (chosen.protocol == "matched")
+
+
+def _logarithmic(axes: Axes, low: float, high: float) -> None:
+    """A y axis from `low` to `high` by factors, its numbers written out."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 2.0, 5.0), numticks=20))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.6g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _looks(sweep: Sweep, column: Sequence[Line]) -> dict[tuple[int, str], drawing.Line]:
+    """How a line of a column and a set are drawn: its colour tells the set, dashes and marker too if they can."""
+    of_sets = drawing.lines_of(["", *names_of(sweep, "test", "ood")])
+    of_lines = list(drawing.lines_of(["", *map(str, range(len(column)))]).values())[1:]
+    return {
+        (number, name): look if len(column) == 1 else drawing.Line(look.colour, of_line.dashes, of_line.marker)
+        for number, of_line in enumerate(of_lines)
+        for name, look in of_sets.items()
+    }
+
+
+def _label(column: Sequence[Line], line: Line, what: str) -> str:
+    if len(column) == 1 or line.model is None:
+        return short(what, 30)
+    return short(f"{line.model.name}, {what}" if what else line.model.name, 40)
+
+
+def _draw_bars(
+    axes: Axes, points: Sequence[SweepPoint], figures: Sequence[Figure | None], look: drawing.Line, label: str
+) -> None:
+    known = [
+        (point.batch_size, figure.value, error_of(figure) or 0.0)
+        for point, figure in zip(points, figures, strict=True)
+        if figure is not None and math.isfinite(figure.value)
+    ]
+    if not known:
+        return
+    sizes, values, errors = (np.array(column) for column in zip(*known, strict=True))
+    errors = np.where(np.isfinite(errors), errors, 0.0)
+    axes.errorbar(sizes, values, yerr=errors, **look.plotted, capsize=2.5, elinewidth=1, label=label)
+
+
+def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+    metric, looks = spread_of(sweep), _looks(sweep, column)
+    names = names_of(sweep, "test", "ood")
+    every = [
+        figure.value
+        for line in lines_of(sweep)
+        for point in line.random
+        for name in names
+        if (figure := figure_of(point, metric, name)) is not None and math.isfinite(figure.value)
+    ]
+    logarithmic = bool(every) and min(every) > 0
+    for place, line in enumerate(column):
+        for name in names:
+            figures = [figure_of(point, metric, name) for point in line.random]
+            _draw_bars(axes, line.random, figures, looks[place, name], _label(column, line, name))
+    if logarithmic:
+        _logarithmic(axes, min(every) / 1.8, max(every) * 1.8)
+    whole = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
+    if whole:
+        at_bottom = axes.get_xaxis_transform()
+        axes.plot(
+            whole, [0.0] * len(whole), linestyle="", marker="o", markerfacecolor="white", color=drawing.GREY,
+            transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: nothing is random",
+        )  # fmt: skip
+    unit = METRICS[metric].unit
+    axes.set_ylabel(f"mean {NAMES[metric][0]} ({unit})")
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        bare = len(handles) - len(axes.containers)  # matplotlib has what has no bars first
+        order = [*range(bare, len(handles)), *range(bare)]
+        axes.legend([handles[place] for place in order], [labels[place] for place in order], loc="best")
+
+
+def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+    looks = _looks(sweep, column)
+    axes.axhline(0.5, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
+    for place, line in enumerate(column):
+        for name in names_of(sweep, "ood"):
+            found = [auroc_of(sweep, point, name) for point in line.random]
+            figures = [None if one is None else one.figure for one in found]
+            _draw_bars(axes, line.random, figures, looks[place, name], _label(column, line, name))
+    axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
+
+
+def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
+    """How far each size lies behind the best of its line, the size that was recommended, and b*."""
+    lowest, highest = axes.get_xlim()
+    looks = list(drawing.lines_of(["", *map(str, range(len(column)))]).values())[1:]
+    for line, look in zip(column, looks, strict=True):
+        look = drawing.Line(drawing.INK, "-", "o") if len(column) == 1 else look
+        behind = behind_best(sweep, line)
+        points = [line.points[place] for place in behind]
+        _draw_bars(axes, points, list(behind.values()), look, _label(column, line, "") or "_")
+        predicted = None if line.model is None or line.model.elbo is None else line.model.elbo.predicted
+        if predicted is not None and math.isfinite(predicted.value):
+            at = f"b* = {brief(predicted.value)}"
+            if lowest < predicted.value < highest:
+                colour = drawing.GREY if len(column) == 1 else look.colour
+                axes.axvline(predicted.value, color=colour, linestyle="--", linewidth=1.2, label=at)
+            else:
+                axes.plot([], [], " ", label=f"{at}, outside")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}".replace("-", "−"))
+    axes.set_ylabel("ELBO − its best (nats)")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best")

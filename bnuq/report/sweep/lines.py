@@ -1,0 +1,137 @@
+"""What of a sweep is told together, how its figures are looked up, and how they are written in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq.metrics import SCORES
+from bnuq.records import Figure
+from bnuq.report.numbers import number
+from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points that are told together: of one network at several sizes, or (`model` None) of one network a size."""
+
+    model: SweptModel | None
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def random(self) -> list[SweepPoint]:
+        """Those where something is."""
+        return [point for point in self.points if not point.degenerate]
+
+    @property
+    def title(self) -> str:
+        return "A network for each size" if self.model is None else f"One network: {self.model.name}"
+
+
+def lines_of(sweep: Sweep) -> list[Line]:
+    single = [Line(model, sweep.line(number)) for number, model in enumerate(sweep.models)]
+    return [line for line in (*single, Line(None, sweep.matched)) if line.points]
+
+
+def spread_of(sweep: Sweep) -> str:
+    """The metric that says how far draws disagree."""
+    return "mutual_information" if sweep.task == "classification" else "variance"
+
+
+def spread_name(sweep: Sweep) -> str:
+    return "MI" if sweep.task == "classification" else "the variance of draws"
+
+
+def names_of(sweep: Sweep, *roles: str) -> list[str]:
+    return [one.name for role in roles for one in sweep.sets if one.role == role]
+
+
+def figure_of(point: SweepPoint, metric: str, name: str) -> Figure | None:
+    found = point.figures.get(metric, {}).get(name)
+    return None if found is None else found.figure
+
+
+def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
+    return point.auroc.get(sweep.score, {}).get(name)
+
+
+def interval_of(figure: Figure) -> tuple[float, float]:
+    """95 %, that of the figure or of its errors; NaN where it has neither."""
+    if figure.low is not None and figure.high is not None:
+        return figure.low, figure.high
+    error = error_of(figure)
+    reach = math.nan if error is None else 1.96 * error
+    return figure.value - reach, figure.value + reach
+
+
+def error_of(figure: Figure) -> float | None:
+    """Over points and draws where both are known, else over the one that is."""
+    known = [error for error in (figure.se, figure.mc_se) if error is not None]
+    return math.hypot(*known) if known else None
+
+
+def score_name(sweep: Sweep) -> str:
+    return "MI" if sweep.score == "mutual_information" else SCORES[sweep.score].title.partition(" (")[0].lower()
+
+
+def and_error(figure: Figure) -> str:
+    """Value and error with two digits of the error."""
+    error = error_of(figure)
+    if error is None or not (math.isfinite(error) and error > 0):
+        return brief(figure.value)
+    digits = min(9, max(0, 1 - power(error)))
+    return f"{grouped(figure.value, digits)} ± {grouped(error, digits)}"
+
+
+def grouped(value: float, digits: int) -> str:
+    if not 1000 <= abs(value) < 1e9:
+        return number(value, digits)
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def brief(value: float) -> str:
+    """Three digits."""
+    if not math.isfinite(value) or value == 0:
+        return number(value, 0)
+    return grouped(value, min(9, max(0, 2 - power(abs(value)))))
+
+
+def power(value: float) -> int:
+    """That of ten in the first digit."""
+    return math.floor(math.log10(value))
+
+
+def behind_best(sweep: Sweep, line: Line) -> dict[int, Figure]:
+    """How far the ELBO of each size lies from the best, by place in the line; empty where none is known."""
+    found = {
+        place: point.elbo
+        for place, point in enumerate(line.points)
+        if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
+    }
+    if not found:
+        return {}
+    chosen = sweep.recommended
+    if chosen is not None and by_elbo_of(chosen, line):
+        own = {place: chosen.behind.get(line.points[place].batch_size) for place in found}
+        if None not in own.values():
+            return {place: figure for place, figure in own.items() if figure is not None}
+    best = max(found, key=lambda place: found[place].elbo.value)
+    behind = {}
+    for place, one in found.items():
+        terms = sweep.models[line.points[place].model].elbo
+        ours, theirs = one.log_likelihood, found[best].log_likelihood
+        error = None
+        if terms is not None and len(ours) == len(theirs) > 1:
+            with np.errstate(invalid="ignore", over="ignore"):
+                error = terms.train_size * float(np.std(ours - theirs, ddof=1)) / math.sqrt(len(ours))
+        behind[place] = Figure(one.elbo.value - found[best].elbo.value, mc_se=error)
+    return behind
+
+
+def by_elbo_of(chosen: Recommended, line: Line) -> bool:
+    """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
+    first = line.points[0]
+    of_it = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
+    return chosen.criterion == "elbo" and of_it

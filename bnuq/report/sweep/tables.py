@@ -1,0 +1,237 @@
+"""The tables of a sweep: figures by size, the ELBO with what it assumes, and the slopes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from bnuq.metrics import METRICS
+from bnuq.records import Figure
+from bnuq.report.drawing import short
+from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
+from bnuq.report.parts import (
+    GAP,
+    Cell,
+    Paragraph,
+    Part,
+    Row,
+    Table,
+    title,
+)
+from bnuq.report.sweep.lines import (
+    Line,
+    and_error,
+    auroc_of,
+    behind_best,
+    brief,
+    by_elbo_of,
+    error_of,
+    figure_of,
+    interval_of,
+    names_of,
+    power,
+    score_name,
+    spread_name,
+    spread_of,
+)
+from bnuq.results.sweep import ElboTerms, Sweep, SweepPoint
+
+_OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
+_AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws
+_PRIORS = {
+    "unit": "unit information (q at one value, around the population's own statistics)",
+    "gaussian": "Gaussian",
+    "weight_decay": "that of weight decay, flat in means and N(0, 1/(2Nτλ)) in deviations",
+    "flat": "flat",
+    "gamma": "unit information with a Gamma distribution of S², at two values",
+}
+_IMPROPER = ("weight_decay", "flat")
+
+
+def table(sweep: Sweep, line: Line) -> Table:
+    """A row a size."""
+    columns: dict[str, list[Cell]] = {}
+    if line.model is None:
+        columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
+        if any(map(_other_size, line.points)):
+            trained = [point.train_batch_size for point in line.points]
+            columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
+    spread, [test, *_], ood = spread_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
+    wanted = [(metric, test, NAMES[metric][1]) for metric in _OF_TEST.get(sweep.task, ())]
+    of_sets = [(spread, name, f"{_column_name(sweep)} {short(name, 18)}".strip()) for name in (test, *ood)]
+    wanted += of_sets
+    wanted += [(metric, test, NAMES[metric][1]) for metric in _AFTER.get(sweep.task, ())]
+    for metric, name, header in wanted:
+        figures = [figure_of(point, metric, name) for point in line.points]
+        if any(figure is not None for figure in figures):
+            every = (figure_of(point, spread, of) for point in line.points for _, of, _ in of_sets)
+            digits = _digits(metric, every if metric == spread else figures)
+            columns[f"{ARROWS[METRICS[metric].direction].strip()} {header}".strip()] = [
+                Cell("0") if point.degenerate and metric == spread else with_error(figure, digits)
+                for point, figure in zip(line.points, figures, strict=True)
+            ]
+    for name in ood:
+        found = [auroc_of(sweep, point, name) for point in line.points]
+        if any(found):
+            columns[f"↑ AUROC {short(name, 18)}"] = [
+                with_error(None if one is None else one.figure, 3) for one in found
+            ]
+    rows = [
+        (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
+        for row, point in enumerate(line.points)
+    ]
+    return _by_size(tuple(columns), rows)
+
+
+def _other_size(point: SweepPoint) -> bool:
+    return point.train_batch_size != point.batch_size
+
+
+def _by_size(header: tuple[str, ...], rows: Sequence[Row]) -> Table:
+    """Sizes to the right, below a "b"."""
+    room = max(len(label) for label, _ in rows)
+    return Table(header, tuple((f"{label:>{room}}", cells) for label, cells in rows), stacks=True)
+
+
+def _column_name(sweep: Sweep) -> str:
+    return "MI" if sweep.task == "classification" else "variance"
+
+
+def _digits(metric: str, figures: Iterable[Figure | None]) -> int:
+    """Decimals of a column: four of what has a fixed scale, else so many that the smallest is seen and its error is."""
+    if METRICS[metric].unit not in ("nats", "target unit", "target unit²") or metric == "pll":
+        return 4
+    known = [one for one in figures if one is not None and math.isfinite(one.value) and one.value != 0]
+    if not known:
+        return 4
+    values = [abs(one.value) for one in known]
+    errors = [error for one in known if 0 < (error := total(one) or 0.0) < math.inf]
+    finest = max(1 - power(min(values)), -power(min(errors)) if errors else 0)
+    return min(7, max(0, decimals(values) - 1, finest))
+
+
+def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
+    bounded = [(place, point, point.elbo) for place, point in enumerate(line.points) if point.elbo is not None]
+    if not bounded:
+        return
+    behind = behind_best(sweep, line)
+    figures = [one for _, _, elbo in bounded for one in (elbo.elbo, elbo.expected_log_likelihood)]
+    digits = min(2, max(0, decimals([abs(one.value) for one in figures] + [abs(e.kl) for _, _, e in bounded]) - 1))
+    rows: list[Row] = []
+    for place, point, elbo in bounded:
+        away = behind.get(place)
+        cells = (
+            _cell(elbo.expected_log_likelihood, digits),
+            Cell(number(elbo.kl, digits)),
+            _cell(elbo.elbo, digits),
+            Cell("–") if away is None else Cell("best") if away.value == 0 else _cell(away, digits),
+        )
+        rows.append((f"{point.batch_size:,}", cells))
+    yield from (GAP, title(f"ELBO, nats. {line.title}"))
+    yield _by_size(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
+    if len(behind) > 1 and (sweep.recommended is None or not by_elbo_of(sweep.recommended, line)):
+        yield Paragraph("From best: ± over draws alone, which sizes share.", "dim")
+    if line.model is None:
+        yield Paragraph(
+            "Of networks with different weights: their likelihoods are different terms, and the prior of the weights "
+            "is left out."
+        )
+    elif line.model.elbo is not None:
+        yield Paragraph(_asymptotics(line.model.elbo))
+
+
+def _cell(figure: Figure, digits: int) -> Cell:
+    error = error_of(figure)
+    return Cell(number(figure.value, digits), "" if error is None else f"±{number(error, digits)}")
+
+
+def _asymptotics(terms: ElboTerms) -> str:
+    if terms.c is None or terms.predicted is None:
+        return f"No asymptotic optimum b*{': ' + terms.why_none if terms.why_none else ''}."
+    return (
+        f"A mini-batch costs c = {and_error(terms.c)} nats × b an example; the asymptotic optimum is b* = 2Nc/P + "
+        f"mean(1/ρ) = {and_error(terms.predicted)}, with P = {2 * terms.units:,} statistics."
+    )
+
+
+def assumptions(sweep: Sweep, line: Line) -> str:
+    """What the ELBO of the networks of a line rests on."""
+    models = [sweep.models[number] for number in dict.fromkeys(point.model for point in line.points)]
+    terms = [model.elbo for model in models if model.elbo is not None]
+    if not terms:
+        return ""
+    first = terms[0]
+    parameters = ", ".join(f"{key} = {brief(value)}" for key, value in first.prior_parameters.items())
+    prior = _PRIORS.get(first.prior, first.prior) + (f" ({parameters})" if parameters else "")
+    improper = "; it is improper, so that only differences between sizes mean anything" * (first.prior in _IMPROPER)
+    weight = "" if first.kl_weight == 1 else f"; the KL was given the weight {first.kl_weight:g}"
+    noise = "" if first.tau is None else f", observation precision τ = {brief(first.tau)}"
+    return (
+        f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels are "
+        f"taken for independent, which counts the KL too high where they are not{weight}. {_counted(terms)} The prior "
+        f"is {prior}{improper}. Weights are as they are{noise}. The likelihood is that of {first.points:,} training "
+        f"points, times N = {first.train_size:,}. The KL leaves out that a finite reference of "
+        f"{first.reference_points:,} is drawn from without replacement."
+    )
+
+
+def _counted(terms: Sequence[ElboTerms]) -> str:
+    if terms[0].counts == "nominal":
+        return "Each position of a channel counts as an independent value."
+    shares = [
+        value / layer.nominal
+        for one in terms
+        for layer in one.layers
+        for value in (layer.mean, layer.sd)
+        if layer.nominal > 0 and math.isfinite(value)
+    ]
+    text = "How many independent values a channel has was measured"
+    if not shares:
+        return f"{text}."
+    return f"{text}: {brief(min(shares))} to {brief(max(shares))} of its positions."
+
+
+def decay_parts(sweep: Sweep, lines: Sequence[Line]) -> Iterator[Part]:
+    told = [line.model for line in lines if line.model is not None and line.model.decay]
+    if not told:
+        return
+    rows: list[Row] = []
+    for model in told:
+        if len(told) > 1:
+            rows.append((model.name, ()))
+        for name, decay in model.decay.items():
+            low, high = interval_of(decay.slope)
+            sizes = f"{min(decay.sizes):,}–{max(decay.sizes):,}" if decay.sizes else "–"
+            interval = "–" if math.isnan(low) else f"{number(low, 2)} to {number(high, 2)}"
+            cells = (Cell(number(decay.slope.value, 3)), Cell(interval), Cell(number(decay.residual, 3)), Cell(sizes))
+            rows.append((short(name, 30), cells))
+    yield from (
+        GAP,
+        title(f"Log-log slope of mean {spread_name(sweep).removeprefix('the ')} against b; −1 is the law 1/b"),
+    )
+    yield Table(("slope", "95 % interval", "off by at most", "sizes"), tuple(rows))
+
+
+def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
+    yield (
+        "± standard error over points and draws together; over draws it is that of the mean over "
+        f"{sweep.draw_sets} draw sets. ↑ more is better, ↓ less is better, else neither. b: mini-batch size"
+        + (", M: that of training." if any(map(_other_size, sweep.matched)) else ".")
+    )
+    if sweep.task == "classification":
+        yield (
+            "PLL: log probability given to the true label, in nats, as is MI, mutual information: how far the passes "
+            "disagree. ECE: gap between stated confidence and accuracy."
+        )
+    else:
+        yield "Variance: how far the passes disagree, in squared target units; CRPS and RMSE are in target units."
+    if names_of(sweep, "ood"):
+        yield (
+            f"AUROC: chance that a point of the OOD set has more {score_name(sweep)} than one of the test set; 0.5 is "
+            "a guess."
+        )
+    if any(line.model is not None and line.model.decay for line in lines):
+        yield (
+            "Slopes: what a finite reference takes off is put back; off by at most: the largest distance from the "
+            "line, in ln units."
+        )

@@ -14,12 +14,6 @@ from bnuq.records import Figure
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import NAMES
-from bnuq.results.sweep import Recommended, Sweep, SweepPoint
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 from bnuq.report.sweep.lines import (
     Line,
     auroc_of,
@@ -32,6 +26,10 @@ from bnuq.report.sweep.lines import (
     score_name,
     spread_of,
 )
+from bnuq.results.sweep import Recommended, Sweep, SweepPoint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tuple[Path, ...]:
@@ -190,9 +188,12 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
         behind = behind_best(sweep, line)
         points = [line.points[place] for place in behind]
         _draw_bars(axes, points, list(behind.values()), look, _label(column, line, "") or "_")
-        predicted = None if line.model is None or line.model.elbo is None else line.model.elbo.predicted
+        if line.model is None or line.model.elbo is None:
+            continue
+        predicted = line.model.elbo.predicted
         if predicted is not None and math.isfinite(predicted.value):
-            at = f"b* = {brief(predicted.value)}"
+            whose = "" if len(column) == 1 else f"{short(line.model.name, 20)}: "
+            at = f"{whose}b* = {brief(predicted.value)}"
             if lowest < predicted.value < highest:
                 colour = drawing.GREY if len(column) == 1 else look.colour
                 axes.axvline(predicted.value, color=colour, linestyle="--", linewidth=1.2, label=at)

@@ -1,4 +1,4 @@
-"""A sweep over mini-batch sizes: what every network gives at every size, the ELBO, how MI decays, and their file.
+"""The file of a sweep over mini-batch sizes.
 
     /                 attributes: format, bnuq, command, kind ("sweep"), and as JSON task, samples, draw_sets, seed,
                       score, sets, points (how many there are), recommended, warnings, notes, seconds, provenance
@@ -21,198 +21,47 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import h5py
 import msgspec
 import numpy as np
-from jaxtyping import Float64
 
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
 from bnuq.results.file import add_scale, add_variable, check_replaceable, unit_of
 from bnuq.results.reading import numbers, open_result
-from bnuq.results.summary import SCHEMA, json_number
-from bnuq.run import Task
+from bnuq.results.sweep.records import (
+    COMMAND,
+    KIND,
+    Decay,
+    Elbo,
+    ElboTerms,
+    LayerCounts,
+    Protocol,
+    Repeated,
+    Sweep,
+    SweepPoint,
+    SweptModel,
+    SweptSet,
+)
+from bnuq.results.sweep.summary import summary
+from bnuq.results.sweep.told import (
+    ERRORS,
+    ToldDecay,
+    ToldTerms,
+    ToldTexts,
+    decay_told,
+    figure_of,
+    recommended_of,
+    recommended_told,
+    terms_told,
+)
 
 FORMAT = 1
-KIND = "sweep"
-COMMAND = "sweep-batch-size"
-
-Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
-Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """A figure on R independent draw sets of T draws each: `figure` is their mean, its `mc_se` their sd/√R, its `se`
-    that over points. `of_sets` are the values; draw set r of every size holds the same mini-batches, cut to the size.
-    """
-
-    figure: Figure
-    of_sets: Float64[np.ndarray, " draw_set"]
-
-
-@dataclass(frozen=True)
-class Elbo:
-    """ELBO(b) = expected log-likelihood − KL, in nats of the whole training set; the KL times its weight.
-
-    `log_likelihood` is the mean log-likelihood of the training points under every draw, in nats per example.
-    """
-
-    elbo: Figure
-    expected_log_likelihood: Figure
-    kl: float
-    log_likelihood: Float64[np.ndarray, " draw"]
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One network at one size. `figures` are by metric and set, `auroc` by score and OOD set.
-
-    Where every mini-batch is the whole reference nothing is random: `degenerate`, mutual information and variance are
-    exactly 0, and there is no ELBO (the KL of a point mass is infinite).
-    """
-
-    model: int
-    protocol: Protocol
-    batch_size: int
-    train_batch_size: int | None
-    degenerate: bool
-    figures: Mapping[str, Mapping[str, Repeated]]
-    auroc: Mapping[str, Mapping[str, Repeated]]
-    elbo: Elbo | None
-
-
-@dataclass(frozen=True)
-class LayerCounts:
-    """The numbers of values a channel of one layer has for each item of a mini-batch: `nominal` (its positions), and
-    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN where that cannot be told."""
-
-    name: str
-    channels: int
-    nominal: float
-    mean: float
-    sd: float
-
-
-@dataclass(frozen=True)
-class ElboTerms:
-    """What the ELBO of one network rests on, and its asymptotics.
-
-    `points` training points stood for `train_size`. `c` is minus the slope of the mean log-likelihood per example on
-    (1/b)(N_ref − b)/(N_ref − 1), in nats; `predicted` is b* = 2Nc/P + mean(1/ρ), P = 2 · `units`; None where they
-    cannot be told: fewer than two sizes, or no size is too large.
-    """
-
-    prior: str
-    prior_parameters: Mapping[str, float]
-    counts: Literal["nominal", "measured"]
-    kl_weight: float
-    train_size: int
-    reference_points: int
-    points: int
-    units: int
-    tau: float | None
-    layers: tuple[LayerCounts, ...]
-    c: Figure | None
-    predicted: Figure | None
-    why_none: str = ""
-
-
-@dataclass(frozen=True)
-class Decay:
-    """The log-log slope of mean mutual information (variance, of a regression) against b over `sizes`, the
-    finite-population factor taken out: −1 where the law 1/b holds. `residual` is the largest distance from the line,
-    in ln units."""
-
-    slope: Figure
-    residual: float
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SweptModel:
-    """A network of the sweep; `decay` is by set, and there for networks that were swept over two sizes or more."""
-
-    name: str
-    path: str
-    sha256: str
-    train_batch_size: int | None
-    parameters: int
-    batchnorm_layers: int
-    layers: tuple[str, ...]
-    elbo: ElboTerms | None
-    decay: Mapping[str, Decay]
-    record: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """The size that `criterion` is the highest at, on the points of `of` ("train", "validation" or "test").
-
-    `behind` tells for every size that was compared how far its criterion lies above (+) or below (−) the recommended
-    one's, with the error of that difference on common random numbers; `within` are the sizes that lie behind by no more
-    than one such error. `decided_by` is "prior" where the likelihood changes over the sizes by less than its error.
-    """
-
-    batch_size: int
-    model: int
-    protocol: Protocol
-    criterion: Choice
-    of: str
-    behind: Mapping[int, Figure]
-    within: tuple[int, ...]
-    decided_by: Literal["likelihood and prior", "prior", "data"]
-    predicted_batch_size: Figure | None
-    at_end: Literal["", "smallest", "largest"]
-
-
-@dataclass(frozen=True)
-class SweptSet:
-    """A set that was evaluated; `role` is "test", "ood" or "validation"."""
-
-    name: str
-    role: str
-    n: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Everything that a sweep found. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
-
-    task: Task
-    models: tuple[SweptModel, ...]
-    points: tuple[SweepPoint, ...]
-    sets: tuple[SweptSet, ...]
-    samples: int
-    draw_sets: int
-    seed: int
-    score: str
-    recommended: Recommended | None
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
-    seconds: Mapping[str, float]
-    provenance: Mapping[str, str]
-    path: Path | None = field(default=None)
-
-    def line(self, model: int) -> tuple[SweepPoint, ...]:
-        """The points of one network, by ascending size: protocol "single"."""
-        return tuple(point for point in self.points if point.protocol == "single" and point.model == model)
-
-    @property
-    def matched(self) -> tuple[SweepPoint, ...]:
-        """The points of one network a size, by ascending size: protocol "matched"."""
-        return tuple(point for point in self.points if point.protocol == "matched")
-
-
-# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_ERRORS = ("se", "mc_se", "low", "high")
 
 
 def write(sweep: Sweep, path: Path) -> None:
@@ -241,7 +90,7 @@ def _lay_out(file: Any, sweep: Sweep) -> None:
         "score": sweep.score,
         "sets": [asdict(one) for one in sweep.sets],
         "points": len(sweep.points),
-        "recommended": None if sweep.recommended is None else _recommended_told(sweep.recommended),
+        "recommended": None if sweep.recommended is None else recommended_told(sweep.recommended),
         "warnings": [asdict(caution) for caution in sweep.cautions],
         "notes": sweep.notes,
         "seconds": dict(sweep.seconds),
@@ -258,12 +107,6 @@ def _lay_out(file: Any, sweep: Sweep) -> None:
         _lay_out_line(file.create_group("matched", track_order=True), sweep, sweep.matched, places)
 
 
-def _recommended_told(found: Recommended) -> dict[str, Any]:
-    told = {key: getattr(found, key) for key in _Recommended.__struct_fields__}
-    behind = [[size, _told(figure)] for size, figure in found.behind.items()]
-    return told | {"behind": behind, "predicted_batch_size": _told(found.predicted_batch_size)}
-
-
 def _lay_out_models(room: Any, models: Sequence[SweptModel]) -> None:
     axis = add_scale(room, "model", np.arange(len(models)))
     for key in ("name", "path", "sha256"):
@@ -272,8 +115,8 @@ def _lay_out_models(room: Any, models: Sequence[SweptModel]) -> None:
         add_variable(room, key, _whole(getattr(one, key) for one in models), (axis,))
     for key, values in {
         "layers": [one.layers for one in models],
-        "elbo": [None if one.elbo is None else _terms_told(one.elbo) for one in models],
-        "decay": [{name: _decay_told(decay) for name, decay in one.decay.items()} for one in models],
+        "elbo": [None if one.elbo is None else terms_told(one.elbo) for one in models],
+        "decay": [{name: decay_told(decay) for name, decay in one.decay.items()} for one in models],
         "record": [dict(one.record) for one in models],
     }.items():
         add_variable(room, key, [json.dumps(value) for value in values], (axis,))
@@ -295,29 +138,6 @@ def _utf8(text: str) -> str:
 
 def _whole(values: Iterable[int | None]) -> np.ndarray:
     return np.array([-1 if value is None else value for value in values], np.int64)
-
-
-def _terms_told(terms: ElboTerms) -> dict[str, Any]:
-    told = {key: getattr(terms, key) for key in _Terms.__struct_fields__}
-    return told | {
-        "prior_parameters": {key: json_number(value) for key, value in terms.prior_parameters.items()},
-        "layers": len(terms.layers),
-        "c": _told(terms.c),
-        "predicted": _told(terms.predicted),
-    }
-
-
-def _decay_told(decay: Decay) -> dict[str, Any]:
-    return {"slope": _told(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
-
-
-def _told(figure: Figure | None) -> dict[str, Any] | None:
-    """A figure as JSON values, without the errors that it has not."""
-    if figure is None:
-        return None
-    errors = {key: getattr(figure, key) for key in _ERRORS}
-    known = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
-    return {key: json_number(value) for key, value in {"value": figure.value, **known}.items()}
 
 
 def _lay_out_line(room: Any, sweep: Sweep, points: Sequence[SweepPoint], places: Mapping[int, int]) -> None:
@@ -362,7 +182,7 @@ def _add_repeated(room: Any, name: str, table: Any, axes: tuple[Any, ...], *, un
 
 def _add_figures(room: Any, name: str, figures: Sequence[Figure | None], axes: tuple[Any, ...], *, unit: str) -> None:
     shape = tuple(len(axis) for axis in axes)
-    for key in ("value", *_ERRORS):
+    for key in ("value", *ERRORS):
         values = [None if figure is None else getattr(figure, key) for figure in figures]
         column = np.array([math.nan if value is None else value for value in values], np.float64)
         add_variable(room, name if key == "value" else f"{name}_{key}", column.reshape(shape), axes, unit=unit)
@@ -395,88 +215,8 @@ def read(path: Path) -> Sweep:
     return found
 
 
-_Size = Annotated[int, msgspec.Meta(ge=1)]
-_Number = float | Literal["nan", "inf", "-inf"]
-
-
-class _Figure(msgspec.Struct):
-    value: _Number
-    se: _Number | None = None
-    mc_se: _Number | None = None
-    low: _Number | None = None
-    high: _Number | None = None
-
-    @property
-    def figure(self) -> Figure:
-        told = {key: getattr(self, key) for key in _ERRORS}
-        errors: dict[str, Any] = {key: None if value is None else float(value) for key, value in told.items()}
-        return Figure(float(self.value), **errors)
-
-
-class _Set(msgspec.Struct):
-    name: str
-    role: Literal["test", "ood", "validation"]
-    n: _Size
-    sha256: str
-
-
-class _Caution(msgspec.Struct):
-    code: str
-    text: str
-
-
-class _Recommended(msgspec.Struct):
-    batch_size: _Size
-    model: int
-    protocol: Protocol
-    criterion: Choice
-    of: str
-    behind: list[tuple[_Size, _Figure]]
-    within: tuple[_Size, ...]
-    decided_by: Literal["likelihood and prior", "prior", "data"]
-    predicted_batch_size: _Figure | None
-    at_end: Literal["", "smallest", "largest"]
-
-
-class _Terms(msgspec.Struct):
-    prior: str
-    prior_parameters: dict[str, _Number]
-    counts: Literal["nominal", "measured"]
-    kl_weight: float
-    train_size: _Size
-    reference_points: _Size
-    points: _Size
-    units: int
-    tau: float | None
-    layers: Annotated[int, msgspec.Meta(ge=0)]
-    c: _Figure | None
-    predicted: _Figure | None
-    why_none: str
-
-
-class _Decay(msgspec.Struct):
-    slope: _Figure
-    residual: _Number
-    sizes: tuple[_Size, ...]
-
-
-class _Texts(msgspec.Struct):
-    task: Task
-    samples: _Size
-    draw_sets: _Size
-    seed: int
-    score: str
-    sets: list[_Set]
-    points: _Size
-    recommended: _Recommended | None
-    warnings: list[_Caution]
-    notes: tuple[str, ...]
-    seconds: dict[str, float]
-    provenance: dict[str, str]
-
-
 def _read(file: Any, path: Path) -> Sweep:
-    texts = msgspec.convert({key: json.loads(file.attrs[key]) for key in _Texts.__struct_fields__}, _Texts)
+    texts = msgspec.convert({key: json.loads(file.attrs[key]) for key in ToldTexts.__struct_fields__}, ToldTexts)
     sets = tuple(SweptSet(**msgspec.structs.asdict(one)) for one in texts.sets)
     models = _read_models(file["models"])
     placed: list[tuple[int, SweepPoint]] = []
@@ -496,24 +236,13 @@ def _read(file: Any, path: Path) -> Sweep:
         draw_sets=texts.draw_sets,
         seed=texts.seed,
         score=texts.score,
-        recommended=None if texts.recommended is None else _recommended(texts.recommended),
+        recommended=None if texts.recommended is None else recommended_of(texts.recommended),
         cautions=tuple(Caution(one.code, one.text) for one in texts.warnings),
         notes=texts.notes,
         seconds=texts.seconds,
         provenance=texts.provenance,
         path=path,
     )
-
-
-def _recommended(told: _Recommended) -> Recommended:
-    fields = {key: getattr(told, key) for key in _Recommended.__struct_fields__}
-    fields["behind"] = {size: one.figure for size, one in told.behind}
-    fields["predicted_batch_size"] = _figure(told.predicted_batch_size)
-    return Recommended(**fields)
-
-
-def _figure(told: _Figure | None) -> Figure | None:
-    return None if told is None else told.figure
 
 
 def _read_models(room: Any) -> tuple[SweptModel, ...]:
@@ -527,7 +256,7 @@ def _read_models(room: Any) -> tuple[SweptModel, ...]:
     )
     found = []
     for row in range(len(names)):
-        decay = msgspec.convert(json.loads(decays[row]), dict[str, _Decay])
+        decay = msgspec.convert(json.loads(decays[row]), dict[str, ToldDecay])
         found.append(
             SweptModel(
                 name=names[row],
@@ -546,7 +275,7 @@ def _read_models(room: Any) -> tuple[SweptModel, ...]:
 
 
 def _read_terms(room: Any, row: int, text: Any) -> ElboTerms | None:
-    told = msgspec.convert(text, _Terms | None)
+    told = msgspec.convert(text, ToldTerms | None)
     if told is None:
         return None
     layers: tuple[LayerCounts, ...] = ()
@@ -557,9 +286,9 @@ def _read_terms(room: Any, row: int, text: Any) -> ElboTerms | None:
         columns = [numbers(counted, key, "f", shape=shape) for key in ("nominal", "mean", "sd")]
         rows = zip(names, channels, *columns, strict=True)
         layers = tuple(LayerCounts(name, int(n), *map(float, values)) for name, n, *values in rows)
-    fields = {key: getattr(told, key) for key in _Terms.__struct_fields__}
+    fields = {key: getattr(told, key) for key in ToldTerms.__struct_fields__}
     fields["prior_parameters"] = {key: float(value) for key, value in told.prior_parameters.items()}
-    return ElboTerms(**fields | {"layers": layers, "c": _figure(told.c), "predicted": _figure(told.predicted)})
+    return ElboTerms(**fields | {"layers": layers, "c": figure_of(told.c), "predicted": figure_of(told.predicted)})
 
 
 def _read_line(room: Any, protocol: Protocol, sets: Sequence[SweptSet]) -> list[tuple[int, SweepPoint]]:
@@ -625,7 +354,7 @@ def _read_repeated(room: Any, name: str, shape: tuple[int, ...]) -> Any:
 def _read_figures(room: Any, name: str, shape: tuple[int, ...]) -> Any:
     """An array of figures, of this shape."""
     values = numbers(room, name, "f", shape=shape)
-    errors = {key: numbers(room, f"{name}_{key}", "f", shape=shape) for key in _ERRORS}
+    errors = {key: numbers(room, f"{name}_{key}", "f", shape=shape) for key in ERRORS}
     found = np.empty(shape, dtype=object)
     for place in np.ndindex(*shape):
         known: dict[str, Any] = {
@@ -670,101 +399,3 @@ def _check_complete(found: Sweep) -> None:
         for point in found.points
     ):
         raise ValueError("the size that it recommends is none of its own")
-
-
-# ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def summary(sweep: Sweep) -> dict[str, Any]:
-    """The sweep as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    return {
-        "bnuq": sweep.provenance["bnuq"],
-        "schema": SCHEMA,
-        "command": COMMAND,
-        "kind": KIND,
-        "task": sweep.task,
-        "models": [_model_summary(one) for one in sweep.models],
-        "sampling": {
-            "samples": sweep.samples,
-            "draw_sets": sweep.draw_sets,
-            "batch_sizes": sorted({point.batch_size for point in sweep.points}),
-            "layers": list(sweep.models[0].layers),
-            "seed": sweep.seed,
-            **{key: told for key in ("device", "precision") if (told := _asked(sweep, key)) is not None},
-        },
-        "sets": {one.name: {"role": one.role, "n": one.n, "sha256": one.sha256} for one in sweep.sets},
-        "score": sweep.score,
-        "points": [_point_summary(sweep, point) for point in sweep.points],
-        "recommended": None if sweep.recommended is None else _recommended_summary(sweep, sweep.recommended),
-        "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in sweep.cautions],
-        "notes": list(sweep.notes),
-        "result": None if sweep.path is None else str(sweep.path),
-    }
-
-
-def _asked(sweep: Sweep, key: str) -> Any:
-    """An option of the first network's request."""
-    return sweep.models[0].record.get("options", {}).get(key)
-
-
-def _model_summary(one: SweptModel) -> dict[str, Any]:
-    terms: dict[str, Any] | None = None
-    if one.elbo is not None:
-        layers = [
-            {"name": layer.name, "channels": layer.channels}
-            | {key: json_number(getattr(layer, key)) for key in ("nominal", "mean", "sd")}
-            for layer in one.elbo.layers
-        ]
-        terms = _terms_told(one.elbo) | {"layers": layers}
-    return {
-        "name": one.name,
-        "path": one.path,
-        "sha256": one.sha256,
-        "train_batch_size": one.train_batch_size,
-        "parameters": one.parameters,
-        "batchnorm_layers": one.batchnorm_layers,
-        "layers": list(one.layers),
-        "elbo": terms,
-        "decay": {name: _decay_told(decay) for name, decay in one.decay.items()},
-    }
-
-
-def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc = {score: _figures_told(by) for score, by in point.auroc.items()}
-    elbo = {} if point.elbo is None else {key: _told(getattr(point.elbo, key)) for key in _OF_ELBO}
-    return {
-        "batch_size": point.batch_size,
-        "train_batch_size": point.train_batch_size,
-        "protocol": point.protocol,
-        "model": sweep.models[point.model].name,
-        "degenerate": point.degenerate,
-        **{metric: _figures_told(by) for metric, by in point.figures.items()},
-        "auroc": auroc.get(sweep.score, {}),
-        "auroc_by": auroc,
-        **dict.fromkeys((*_OF_ELBO, "kl")),
-        **elbo,
-        **({} if point.elbo is None else {"kl": json_number(point.elbo.kl)}),
-    }
-
-
-_OF_ELBO = ("elbo", "expected_log_likelihood")
-
-
-def _figures_told(by: Mapping[str, Repeated]) -> dict[str, Any]:
-    return {name: _told(one.figure) for name, one in by.items()}
-
-
-def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
-    return {
-        "batch_size": found.batch_size,
-        "criterion": found.criterion,
-        "range": [min(found.within, default=found.batch_size), max(found.within, default=found.batch_size)],
-        "predicted_batch_size": _told(found.predicted_batch_size),
-        "decided_by": found.decided_by,
-        "behind": {str(size): _told(figure) for size, figure in found.behind.items()},
-        "protocol": found.protocol,
-        "model": sweep.models[found.model].name,
-        "of": found.of,
-        "at_end": found.at_end,
-    }

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS
 from bnuq.records import Figure
@@ -108,11 +108,7 @@ _ERRORS = ("value", "se", "mc_se")
 
 def write(found: BatchSizes, path: Path) -> BatchSizes:
     """Put the record at `path`, whole or not at all, and return it with that path; ResultError where it cannot be."""
-    with h5py.File("batch-size", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, found)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, found)))
     return replace(found, path=path.absolute())
 
 

@@ -40,6 +40,7 @@ import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.files.content import kind_of
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
@@ -61,10 +62,7 @@ def write(result: Result, path: Path) -> None:
     may not fit in memory, are added on disk, after the room for them was taken.
     """
     check_replaceable(path)
-    with h5py.File("result", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, result)
-        file.flush()
-        image = file.id.get_file_image()
+    image = image_of(lambda file: _lay_out(file, result))
     kept = [one.samples for method in result.methods.values() for one in method.sets.values() if one.samples]
     with replaced(path) as beside:
         beside.write(image)

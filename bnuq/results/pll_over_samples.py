@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import jackknife_error, standard_error
 from bnuq.records import Figure
@@ -135,11 +135,7 @@ def _spread(
 
 def write(found: PllOverSamples, path: Path) -> PllOverSamples:
     """Put the record at `path`, whole or not at all, and return it with that path; ResultError where it cannot be."""
-    with h5py.File("pll", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, found)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, found)))
     return replace(found, path=path.absolute())
 
 

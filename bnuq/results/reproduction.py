@@ -24,6 +24,7 @@ import h5py
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import nadeau_bengio, t_test
 from bnuq.results.file import add_scale, add_variable, check_replaceable
@@ -193,11 +194,7 @@ def _unit(figure: str) -> str:
 def write(result: Reproduction, path: Path) -> None:
     """Write `result` to `path`, whole or not at all; ResultError where that cannot be done."""
     check_replaceable(path)
-    with h5py.File("reproduction", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, result)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, result)))
 
 
 def _lay_out(file: Any, result: Reproduction) -> None:

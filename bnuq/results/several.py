@@ -23,11 +23,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import h5py
 import msgspec
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.results.file import (
@@ -195,11 +195,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
 def write(several: Several, path: Path) -> None:
     """Write `several` to `path`, whole or not at all; ResultError where that cannot be done."""
     check_replaceable(path)
-    with h5py.File("several", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, several, path.absolute().parent)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, several, path.absolute().parent)))
 
 
 def _lay_out(file: Any, several: Several, folder: Path) -> None:

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.records import Figure
 from bnuq.results.file import add_scale, add_variable, check_replaceable
@@ -94,11 +94,7 @@ class Toy:
 
 def write(toy: Toy, path: Path) -> Toy:
     """Put the record at `path`, whole or not at all, and return it with that path; ResultError where it cannot be."""
-    with h5py.File("toy", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, toy)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, toy)))
     return replace(toy, path=path.absolute())
 
 

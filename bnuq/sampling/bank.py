@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Float, Int64
 
 from bnuq.errors import ResultError
-from bnuq.files.hdf5 import open_hdf5
+from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import write_bytes
 
 
@@ -78,12 +77,12 @@ class BatchStatistics:
 
     def save(self, path: str | Path) -> None:
         """Write the bank to an HDF5 file, beside and renamed."""
-        with h5py.File("bank", "w", driver="core", backing_store=False) as file:
+
+        def lay_out(file: Any) -> None:
             file.attrs["bnuq_bank"] = 1
             self.write_to(file)
-            file.flush()
-            data = file.id.get_file_image()
-        write_bytes(Path(path), data)
+
+        write_bytes(Path(path), image_of(lay_out))
 
     def write_to(self, group: Any) -> None:
         """Lay the bank out in an open HDF5 group: one group a layer, numbered in execution order."""

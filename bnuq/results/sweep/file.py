@@ -25,10 +25,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import h5py
 import msgspec
 import numpy as np
 
+from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Figure
@@ -70,11 +70,7 @@ def write(sweep: Sweep, path: Path) -> None:
     Replicates of its figures are not kept: their values by draw set are.
     """
     check_replaceable(path)
-    with h5py.File("sweep", "w", driver="core", backing_store=False) as file:
-        _lay_out(file, sweep)
-        file.flush()
-        image = file.id.get_file_image()
-    write_bytes(path, image)
+    write_bytes(path, image_of(lambda file: _lay_out(file, sweep)))
 
 
 def _lay_out(file: Any, sweep: Sweep) -> None:

@@ -69,8 +69,9 @@ def open_result(path: Path, kind: Kind, *, newest: int) -> Iterator[Any]:
     """
     with open_hdf5(path) as file:
         try:
-            if _kind(file) != kind:
-                raise ResultError(f"{path} is not a result file of {_COMMANDS[kind]}.")
+            if (found := _kind(file)) != kind:
+                other = "" if found is None else f", but of {_COMMANDS[found]}"
+                raise ResultError(f"{path} is not a result file of {_COMMANDS[kind]}{other}.")
             version = int(np.asarray(file.attrs["format"])[()])
             if version > newest:
                 raise ResultError(

@@ -20,6 +20,7 @@ from bnuq.errors import ResultError
 from bnuq.metrics import METRICS
 from bnuq.records import Figure
 from bnuq.report.sweep import print_sweep
+from bnuq.results import file as result_file
 from bnuq.results.reading import kind_of_result
 from bnuq.results.sweep import Elbo, Sweep, read, summary, write
 
@@ -390,3 +391,10 @@ def test_the_summary_tells_the_recommendation_and_what_it_rests_on(kept):
     assert model["decay"]["test"]["slope"]["low"] == -1.04 and other["decay"] == {}
     without = replace(small_sweep.single(), recommended=None)
     assert summary(without)["recommended"] is None
+
+
+def test_a_sweep_that_is_taken_for_an_evaluation_is_told_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "s.h5"
+    write(small_sweep.single(), path)
+    with pytest.raises(ResultError, match="is not a result file of bnuq evaluate, but of bnuq sweep-batch-size"):
+        result_file.read(path)

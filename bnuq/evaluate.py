@@ -21,7 +21,7 @@ from bnuq.stages.drawing import check_reference, draw_bank
 from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
-from bnuq.stages.preparation import check_request, output_cautions, prepare, scored_sets
+from bnuq.stages.preparation import check_request, how_asked, output_cautions, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
 
@@ -100,7 +100,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 *_cautions(run, todo, check, found, material),
             ),
             notes=(
-                *_how_asked(run, replaces=replaces),
+                *how_asked([run], replaces=run.out if replaces else None),
                 *_without_validation(material, run, todo),
                 *loaded.notes,
                 *material.notes,
@@ -120,14 +120,6 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
         )
         result_file.write(result, run.out)
     return result
-
-
-def _how_asked(run: Run, *, replaces: bool) -> Iterator[str]:
-    if run.run_file is not None and run.run_file_was_found:
-        where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
-        yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
-    if replaces:
-        yield f"an earlier result was replaced: {run.out.name}"
 
 
 def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:

@@ -22,7 +22,7 @@ from bnuq.stages.lower_bound import prior_of
 from bnuq.stages.material import Material
 from bnuq.stages.parts import forget_folder
 from bnuq.stages.passing import VALIDATION
-from bnuq.stages.preparation import check_request, prepare
+from bnuq.stages.preparation import check_request, how_asked, prepare
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.sizes import SPREAD
 from bnuq.stages.sweeping import Network, Swept, default_sizes, samples_of, sizes_of
@@ -82,7 +82,8 @@ def sweep(
         recommended=best,
         cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
         notes=(
-            *_how_asked(runs, settings, replaces=out if replaces else None),
+            *how_asked(runs, replaces=out if replaces else None),
+            *_put_in_order(settings),
             *_once(note for one in networks for note in one.notes),
         ),
         seconds=watch.seconds(),
@@ -231,15 +232,9 @@ def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], wh
         )
 
 
-def _how_asked(runs: Sequence[Run], settings: Settings, *, replaces: Path | None) -> Iterator[str]:
-    for run in runs:
-        if run.run_file is not None and run.run_file_was_found:
-            where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
-            yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
-    if settings.batch_sizes is not None and list(settings.batch_sizes) != list(sizes_of(settings.batch_sizes, ())):
+def _put_in_order(settings: Settings) -> Iterator[str]:
+    if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
         yield "batch sizes were put in order, each once"
-    if replaces is not None:
-        yield f"an earlier result was replaced: {replaces.name}"
 
 
 def _described(name: str, points: Points) -> SweptSet:

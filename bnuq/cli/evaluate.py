@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +12,15 @@ from bnuq.cli.options import (
     Arithmetic,
     AsJson,
     ChunkSize,
+    CrpsOf,
     DataRoot,
     Debug,
     Device,
+    FitBy,
     Layers,
     Limit,
     Ood,
+    PllOf,
     Quiet,
     Seed,
     Strict,
@@ -35,6 +35,7 @@ from bnuq.cli.options import (
     positive,
     samples_of,
 )
+from bnuq.cli.telling import tell
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 from bnuq.run import (
@@ -103,32 +104,9 @@ def command(
             metavar="NAME",
         ),
     ] = None,
-    pll: Annotated[
-        str | None,
-        typer.Option(
-            help="Regression: PLL of the mixture of draws, or of a Gaussian with its moments: mixture, moment or "
-            "moment_full (with the covariance of the outputs).",
-            show_default="mixture",
-            metavar="NAME",
-        ),
-    ] = None,
-    crps: Annotated[
-        str | None,
-        typer.Option(
-            help="Regression: CRPS of the Gaussian with the draws' moments, of their mixture, or of the bare draws: "
-            "gaussian, mixture, ensemble or fair (ensemble without its bias).",
-            show_default="gaussian",
-            metavar="NAME",
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None,
-        typer.Option(
-            help="Regression: what τ and the constant baseline are the best by, on validation points: crps or pll.",
-            show_default="crps",
-            metavar="NAME",
-        ),
-    ] = None,
+    pll: PllOf = None,
+    crps: CrpsOf = None,
+    fit: FitBy = None,
     tau: Tau = None,
     device: Device = None,
     precision: Arithmetic = None,
@@ -188,7 +166,7 @@ def command(
         from bnuq.several import evaluate_several
 
         result = evaluate_several(runs, progress=progress)
-        told, shown = partial(several.summary, result), partial(print_several, result)
+        told, shown = several.summary, print_several
     else:
         run = _run(model, again, options)
         from bnuq.evaluate import evaluate
@@ -196,16 +174,8 @@ def command(
         from bnuq.results.summary import summary
 
         result = evaluate(run, progress=progress)
-        told, shown = partial(summary, result), partial(print_report, result)
-    refused = strict and bool(result.cautions)
-    if as_json:
-        if not refused:
-            typer.echo(json.dumps(told(), allow_nan=False, indent=2))
-    elif not quiet:
-        shown(sys.stdout)
-    if refused:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
-        raise RequestError(f"--strict: there were warnings ({codes}); {result.path} was written and tells them.")
+        told, shown = summary, print_report
+    tell(result, summary=told, show=shown, as_json=as_json, quiet=quiet, strict=strict)
 
 
 def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:

@@ -34,6 +34,32 @@ Tau = Annotated[
         show_default="fitted to the validation points",
     ),
 ]
+PllOf = Annotated[
+    str | None,
+    typer.Option(
+        help="Regression: PLL of the mixture of draws, or of a Gaussian with its moments: mixture, moment or "
+        "moment_full (with the covariance of the outputs).",
+        show_default="mixture",
+        metavar="NAME",
+    ),
+]
+CrpsOf = Annotated[
+    str | None,
+    typer.Option(
+        help="Regression: CRPS of the Gaussian with the draws' moments, of their mixture, or of the bare draws: "
+        "gaussian, mixture, ensemble or fair (ensemble without its bias).",
+        show_default="gaussian",
+        metavar="NAME",
+    ),
+]
+FitBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Regression: what τ and the constant baseline are the best by, on validation points: crps or pll.",
+        show_default="crps",
+        metavar="NAME",
+    ),
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")]
 Arithmetic = Annotated[
     str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -14,12 +12,15 @@ from bnuq.cli.options import (
     Arithmetic,
     AsJson,
     ChunkSize,
+    CrpsOf,
     DataRoot,
     Debug,
     Device,
+    FitBy,
     Layers,
     Limit,
     Ood,
+    PllOf,
     Quiet,
     Seed,
     Strict,
@@ -34,6 +35,7 @@ from bnuq.cli.options import (
     positive,
     samples_of,
 )
+from bnuq.cli.telling import tell
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 from bnuq.run import (
@@ -132,20 +134,9 @@ def command(
             help="How MI is estimated: plug-in or corrected (× T/(T−1)).", show_default="plug-in", metavar="NAME"
         ),
     ] = None,
-    pll: Annotated[
-        str | None,
-        typer.Option(help="Regression: PLL, mixture, moment or moment_full.", show_default="mixture", metavar="NAME"),
-    ] = None,
-    crps: Annotated[
-        str | None,
-        typer.Option(
-            help="Regression: CRPS, gaussian, mixture, ensemble or fair.", show_default="gaussian", metavar="NAME"
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None,
-        typer.Option(help="Regression: what τ is the best by, crps or pll.", show_default="crps", metavar="NAME"),
-    ] = None,
+    pll: PllOf = None,
+    crps: CrpsOf = None,
+    fit: FitBy = None,
     tau: Tau = None,
     device: Device = None,
     precision: Arithmetic = None,
@@ -226,17 +217,13 @@ def command(
 
     result = sweep(runs, settings, work=work, progress=silent if quiet else bars)
     drawn = () if figures is None else save_figures(result, figures, kind="svg")
-    refused = strict and bool(result.cautions)
-    if as_json:
-        if not refused:
-            typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
-    elif not quiet:
-        print_sweep(result, sys.stdout)
+
+    def show(found: Any, stream: TextIO) -> None:
+        print_sweep(found, stream)
         if drawn:
-            print_figures(drawn, sys.stdout)
-    if refused:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
-        raise RequestError(f"--strict: there were warnings ({codes}); {result.path} was written and tells them.")
+            print_figures(drawn, stream)
+
+    tell(result, summary=summary, show=show, as_json=as_json, quiet=quiet, strict=strict)
 
 
 def _sizes(text: str | None) -> tuple[int, ...] | None:

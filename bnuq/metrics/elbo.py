@@ -60,6 +60,9 @@ def kl_gamma(
     return np.where(point, math.inf, kl)[()]
 
 
+IMPROPER_PRIORS = ("weight_decay", "flat")  # against which KL has a free constant
+
+
 @dataclass(frozen=True)
 class Prior:
     """What is held of ω before a mini-batch is seen, p(ω): of each unit's mean μ and standard deviation σ apart.
@@ -98,7 +101,7 @@ class Prior:
     @property
     def proper(self) -> bool:
         """Whether KL has no free constant; where it has, only its differences over the batch size mean anything."""
-        return self.kind in ("unit", "gaussian", "gamma")
+        return self.kind not in IMPROPER_PRIORS
 
 
 def kl_of_statistics(

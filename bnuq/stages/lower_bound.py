@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,16 +84,18 @@ def lower_bound(
         return None
     prior, train_size = prior_of(settings), errors.train_size
     at = {}
+    counts = {size: _counts(banks[size], reference_points) for size in random}
     for size in random:
         mean, sd = _population(banks[size])
-        own = _densities(_counts(banks, [size], reference_points), settings)
+        own = _densities(counts[size], settings)
         kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * one for key, one in own.items()})
         by_draw, by_point = found[size].log_likelihood, found[size].of_training_points
         assert by_draw is not None and by_point is not None
         value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
         se = train_size * errors.of_mean(by_point)
         at[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
-    layers = _counts(banks, random, reference_points)
+    told = [counts[size] for size in random if size < reference_points]  # the whole reference tells no count
+    layers = _middle(told or list(counts.values()))
     density = _densities(layers, settings)
     live = _population(banks[max(random)])[1] > 0
     units = int(live.sum())
@@ -133,25 +135,24 @@ def with_interval(value: float, se: float, mc_se: float) -> Figure:
     return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
-def _counts(banks: Mapping[int, BatchStatistics], sizes: Sequence[int], population: int) -> tuple[LayerCounts, ...]:
-    """The values of a channel for an item of the mini-batch, layer by layer: the median over sizes of what their draws
-    tell; the nominal number where they tell nothing."""
+def _counts(bank: BatchStatistics, population: int) -> tuple[LayerCounts, ...]:
+    """The values of a channel for an item of the mini-batch, layer by layer; the nominal number where the draws tell
+    none."""
     found = []
-    for number, layer in enumerate(banks[sizes[0]].layers):
-        nominal = float(layer.count[0]) / sizes[0]
-        of_sizes = [
-            metrics.effective_counts(one.mean, one.var, batch_size=size, population=population)
-            for size in sizes
-            for one in [banks[size].layers[number]]
-        ]
-        mean, sd = (_median([getattr(one, key) for one in of_sizes], nominal) for key in ("mean", "sd"))
+    for layer in bank.layers:
+        nominal = float(layer.count[0]) / bank.batch_size
+        told = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
+        mean, sd = (one if math.isfinite(one) and one > 0 else nominal for one in (told.mean, told.sd))
         found.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
     return tuple(found)
 
 
-def _median(values: Sequence[float], otherwise: float) -> float:
-    told = [value for value in values if math.isfinite(value) and value > 0]
-    return float(np.median(told)) if told else otherwise
+def _middle(of_sizes: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
+    """The median over sizes, layer by layer."""
+    return tuple(
+        replace(layers[0], **{key: float(np.median([getattr(one, key) for one in layers])) for key in ("mean", "sd")})
+        for layers in zip(*of_sizes, strict=True)
+    )
 
 
 def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Float64[np.ndarray, " unit"]]:

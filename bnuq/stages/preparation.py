@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -136,3 +137,13 @@ def _check_bank(run: Run) -> None:
             f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
             "chosen from it."
         )
+
+
+def how_asked(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
+    """Notes on run files that were merely found, and on the result that the new one replaces."""
+    for run in runs:
+        if run.run_file is not None and run.run_file_was_found:
+            where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
+            yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
+    if replaces is not None:
+        yield f"an earlier result was replaced: {replaces.name}"

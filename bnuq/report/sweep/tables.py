@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from bnuq.metrics import METRICS
+from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records import Figure
 from bnuq.report.drawing import short
 from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
@@ -45,7 +46,6 @@ _PRIORS = {
     "flat": "flat",
     "gamma": "unit information with a Gamma distribution of S², at two values",
 }
-_IMPROPER = ("weight_decay", "flat")
 
 
 def table(sweep: Sweep, line: Line) -> Table:
@@ -163,7 +163,9 @@ def assumptions(sweep: Sweep, line: Line) -> str:
     first = terms[0]
     parameters = ", ".join(f"{key} = {brief(value)}" for key, value in first.prior_parameters.items())
     prior = _PRIORS.get(first.prior, first.prior) + (f" ({parameters})" if parameters else "")
-    improper = "; it is improper, so that only differences between sizes mean anything" * (first.prior in _IMPROPER)
+    improper = "; it is improper, so that only differences between sizes mean anything" * (
+        first.prior in IMPROPER_PRIORS
+    )
     weight = "" if first.kl_weight == 1 else f"; the KL was given the weight {first.kl_weight:g}"
     noise = "" if first.tau is None else f", observation precision τ = {brief(first.tau)}"
     return (

@@ -14,13 +14,20 @@ Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual informatio
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number means: `direction` says which way is better, "none" where neither is (shown, never gated)."""
+    """What a number means: `direction` says which way is better, "none" where neither is (shown, never gated).
+
+    `tolerance` is how much worse `bnuq check` lets it be without being asked: in its unit, or "1%" of the baseline's.
+    `mc_error` says how its Monte Carlo error is told: by the jackknife, or where a figure goes in steps of 1/n, by the
+    bootstrap.
+    """
 
     name: str
     title: str
     unit: str
     direction: Direction
     source: str
+    tolerance: str = ""
+    mc_error: Literal["jackknife", "bootstrap"] = "jackknife"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.estimates import group_index, standard_error
 from bnuq.metrics.resampling import blocks, resampled_counts
 
-Value = TypeVar("Value", float, np.ndarray)
+Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,6 @@ MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
 RANKED = 10_000  # points of each set, picked at random, on which rank figures' Monte Carlo error is measured
 RESAMPLED = 20_000  # points up to which OOD figures are resampled 1000 times; beyond, fewer, but at least 200
 
-_BY_BOOTSTRAP = {"accuracy", "ece", "variation_ratio", "max_probability", "aurc", "coverage50", "coverage95"} | {
-    "aupr_out",
-    "aupr_in",
-    "fpr95",
-    "fpr95_id_positive",
-    "pll_optimum",
-}  # fmt: skip  - ln |e| of a point that is nearly met leaps when a draw is left out
 _SHARE = (0.0, 1.0)
 _HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
 _OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that say nothing of a single one
@@ -220,7 +213,7 @@ def figure(
     """
     sampled = len(jackknife) > 0
     mc_se = None
-    if sampled and samples >= MIN_SAMPLES and name in _BY_BOOTSTRAP:
+    if sampled and samples >= MIN_SAMPLES and _by_bootstrap(name):
         mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife)))
     elif sampled and samples >= MIN_SAMPLES:
         mc_se = float(metrics.jackknife_error(jackknife))
@@ -236,6 +229,11 @@ def figure(
         jackknife=jackknife if sampled else None,
         bootstrap=bootstrap if sampled else None,
     )
+
+
+def _by_bootstrap(name: str) -> bool:
+    """Whether a figure goes in steps; ln |e| of a point that is nearly met leaps, too, when a draw is left out."""
+    return name == "pll_optimum" or (name in metrics.METRICS and metrics.METRICS[name].mc_error == "bootstrap")
 
 
 def of_replicates(
@@ -272,11 +270,8 @@ def normalized_figure(
     both = "constant", "optimum"
     replicates = metrics.normalized(scores.replicates[name], *(bound_replicates[bound] for bound in both))
     replicates = np.asarray(replicates, dtype=np.float64)
-    value, se = float(replicates[draws.full.start]), math.nan
-    if math.isfinite(value):
-        constant, optimum = (bounds[bound] for bound in both)
-        pull = (scores.points[name] - constant) - value / 100 * (optimum - constant)
-        se = metrics.standard_error(100 * pull / float((optimum - constant).mean()), group=scores.group)
+    influence = metrics.normalized_influence(scores.points[name], *(bounds[bound] for bound in both))
+    se = metrics.standard_error(influence, group=scores.group)
     return of_replicates(f"normalized_{name}", replicates, draws, se=error_over_points(se, scores))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -28,10 +28,13 @@ from bnuq.stages.reference_check import cautions as reference_cautions
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
-def evaluate(run: Run, *, progress: Progress = silent) -> Result:
+def evaluate(
+    run: Run, *, progress: Progress = silent, look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None
+) -> Result:
     """Evaluate `run`, write its result file, and give the result.
 
-    Raises BnuqError with one message where the request cannot be carried out; the result file is then not touched.
+    `look` is shown the sets before anything is drawn, and may raise where they will not do. Raises BnuqError with one
+    message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -51,6 +54,9 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
+    described = {name: _described(name, points, todo.task) for name, points in sets.items()}
+    if look is not None:
+        look(described)
     check_precision(run, pipeline.device)
     check = None
     if material.train is not None:
@@ -91,7 +97,7 @@ def evaluate(run: Run, *, progress: Progress = silent) -> Result:
                 "reference_points": None if material.train is None else len(material.train),
                 "test_points": material.test_points,
             },
-            sets={name: _described(name, points, todo.task) for name, points in sets.items()},
+            sets=described,
             methods=found.methods,
             cautions=(
                 *(output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),

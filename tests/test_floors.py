@@ -18,7 +18,7 @@ FLOORS = [
     {"code"},
     {"run"},
     {"sampling", "models", "data", "results"},
-    {"stages"},
+    {"stages", "gate"},
     {"evaluate"},
     {"several", "sweep"},
     {"reproduce"},
@@ -27,7 +27,7 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "records", "progress", "metrics", "files", "code", "run", "results", "report", "cli"}
+WITHOUT_TORCH = {"errors", "records", "progress", "metrics", "files", "code", "run", "results", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:
@@ -87,6 +87,7 @@ def loaded_by(code: str) -> set[str]:
         ["--help"],
         ["evaluate", "--help"],
         ["report", "--help"],
+        ["check", "--help"],
         ["reproduce", "uci", "--help"],
         ["data"],
         ["metrics"],

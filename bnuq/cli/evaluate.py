@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.gate import Gate
 from bnuq.cli.options import (
     Arch,
     Arithmetic,
@@ -118,6 +119,15 @@ def command(
     again: Annotated[
         Path | None, typer.Option("--from", help="Run again what this result file holds.", metavar="RESULT")
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            help="A result that this one must not be worse than, as bnuq check has it, by [check] of the run file: "
+            "exit code 1 where it is.",
+            metavar="RESULT",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     strict: Strict = False,
@@ -165,17 +175,22 @@ def command(
         from bnuq.results import several
         from bnuq.several import evaluate_several
 
-        result = evaluate_several(runs, progress=progress)
-        told, shown = several.summary, print_several
-    else:
-        run = _run(model, again, options)
-        from bnuq.evaluate import evaluate
-        from bnuq.report.terminal import print_report
-        from bnuq.results.summary import summary
+        if baseline is not None:
+            raise RequestError(f"--baseline {baseline} is held against one result, and several runs were asked for.")
+        aggregate = evaluate_several(runs, progress=progress)
+        tell(aggregate, summary=several.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
+        return
+    run = _run(model, again, options)
+    gate = None if baseline is None else Gate(baseline, run)
+    from bnuq.evaluate import evaluate
+    from bnuq.report.terminal import print_report
+    from bnuq.results.summary import summary
 
-        result = evaluate(run, progress=progress)
-        told, shown = summary, print_report
-    tell(result, summary=told, show=shown, as_json=as_json, quiet=quiet, strict=strict)
+    result = evaluate(run, progress=progress, look=None if gate is None else gate.look)
+    if gate is None:
+        tell(result, summary=summary, show=print_report, as_json=as_json, quiet=quiet, strict=strict)
+    else:
+        gate.tell(result, as_json=as_json, quiet=quiet, strict=strict)
 
 
 def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:

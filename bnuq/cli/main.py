@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bnuq
-from bnuq.cli import data, evaluate, methods, metrics, report, reproduce, sweep
+from bnuq.cli import check, data, evaluate, methods, metrics, report, reproduce, sweep
 from bnuq.errors import BnuqError, is_out_of_memory
 from bnuq.report.plain import printable
 
@@ -57,6 +57,7 @@ def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
 for _name, _module in {
     "evaluate": evaluate,
     "sweep-batch-size": sweep,
+    "check": check,
     "report": report,
     "data": data,
     "metrics": metrics,
@@ -76,7 +77,8 @@ app.add_typer(_published, name="reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 2 refused with a message, 3 a fault in bnuq, 130/143 interrupted."""
+    """Run the command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
+    130/143 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     with contextlib.suppress(ValueError):  # not in the main thread: then nobody's signals are ours
         signal.signal(signal.SIGTERM, _terminated)

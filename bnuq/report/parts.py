@@ -86,10 +86,13 @@ class Drawing:
     """A curve in characters, row by row, and what is said of it, for where there are no pictures."""
 
     rows: tuple[str, ...]
+    said: str = ""
 
     def lines(self, width: int, clean: Clean) -> Iterator[Text]:
         for row in self.rows:
             yield from Paragraph(row).lines(width, clean)
+        if self.said:
+            yield from Paragraph(self.said, "dim").lines(width, clean)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,16 @@ class Items:
         for text in self.texts:
             for row, line in enumerate(_wrapped(clean(text), width - 3)):
                 yield Text(f" {clean('·') if row == 0 else ' '} {line}")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Warnings: what is wrong, its code, and what to do, which pages tell (empty: the text says it)."""
+
+    rows: tuple[tuple[str, str, str], ...]
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        yield from Items(tuple(f"{text} [{code}]" for text, code, _ in self.rows)).lines(width, clean)
 
 
 @dataclass(frozen=True)
@@ -214,7 +227,7 @@ class PathLine:
             yield from (Text(f"{self.what}:"), Text(path))
 
 
-Part = Paragraph | Drawing | Items | Facts | Table | PathLine
+Part = Paragraph | Drawing | Items | Advice | Facts | Table | PathLine
 GAP = Paragraph()
 
 

@@ -352,13 +352,14 @@ def add_variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, un
         data.attrs["units"] = unit
 
 
-def read(path: Path) -> Result:
+def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     """The result in the file at `path`, without its bank and raw samples; ResultError where that is not one.
 
-    Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again.
+    Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again. The
+    log-likelihoods (T × n), most of a file, may be left out.
     """
     with open_result(path, "evaluate", newest=FORMAT) as file:
-        result = _read(file, path.absolute())
+        result = _read(file, path.absolute(), file.get("log_likelihood", {}) if log_likelihoods else {})
         _check_complete(result)
     return result
 
@@ -413,7 +414,7 @@ def _read_texts(file: Any) -> _Texts:
     return msgspec.convert(texts, _Texts)
 
 
-def _read(file: Any, path: Path) -> Result:
+def _read(file: Any, path: Path, likelihoods: Any) -> Result:
     texts = _read_texts(file)
     sets = {}
     for name, facts in texts.sets.items():
@@ -427,7 +428,7 @@ def _read(file: Any, path: Path) -> Result:
         )
     figures = _read_figures(file["figures"], texts.sampling)
     order = list(dict.fromkeys(address[0] for address, _ in figures))
-    methods = {name: _read_method(file, name, figures, sets) for name in order}
+    methods = {name: _read_method(file["methods"][name], name, figures, sets, likelihoods) for name in order}
     check = None
     if "reference_check" in file:
         room = file["reference_check"]
@@ -473,9 +474,12 @@ def _read_figures(room: Any, sampling: Mapping[str, Any]) -> list[tuple[Address,
 
 
 def _read_method(
-    file: Any, name: str, figures: list[tuple[Address, Figure]], known: Mapping[str, EvaluatedSet]
+    room: Any,
+    name: str,
+    figures: list[tuple[Address, Figure]],
+    known: Mapping[str, EvaluatedSet],
+    likelihoods: Any,
 ) -> MethodResult:
-    room = file["methods"][name]
     found: dict[str, dict[str, Figure]] = {}
     ood: dict[str, dict[str, dict[str, Figure]]] = {one.name: {} for one in known.values() if one.kind == "ood"}
     bounds: dict[str, dict[str, Figure]] = {}
@@ -495,7 +499,6 @@ def _read_method(
             if one.kind == "ood":
                 ood.setdefault(set_name, {})
     sets: dict[str, SetResult] = {}
-    likelihoods = file.get("log_likelihood", {})
     for set_name in (one.name for one in known.values() if one.kind != "validation"):
         group, points = room[set_name], (known[set_name].n,)
         key = f"{name}_{set_name}"

@@ -8,6 +8,7 @@ from bnuq.run.resolving import resolve, resolve_again, resolve_all, resolve_all_
 from bnuq.run.runfile import (
     DETERMINISTIC,
     Augment,
+    CheckSection,
     Counts,
     Criterion,
     Crps,
@@ -28,6 +29,7 @@ from bnuq.run.runfile import (
 __all__ = [
     "DETERMINISTIC",
     "Augment",
+    "CheckSection",
     "Counts",
     "Criterion",
     "Crps",

@@ -137,6 +137,15 @@ class RunsSection(Section, frozen=True):
     seed: tuple[Seed, ...] | None = None
 
 
+class CheckSection(Section, frozen=True):
+    """[check]: how `bnuq check`, and `evaluate --baseline`, compare: tolerances by metric or address, floors
+    (ADDRESS>=NUMBER), and what may differ between the two results."""
+
+    tolerance: dict[str, float | str] = {}
+    require: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+
+
 class RunFile(Section, frozen=True):
     """A run file, as written."""
 
@@ -146,6 +155,7 @@ class RunFile(Section, frozen=True):
     scoring: ScoringSection = ScoringSection()
     sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None
+    check: CheckSection = CheckSection()
 
 
 class KeptOptions(Section, frozen=True):
@@ -246,6 +256,7 @@ def _keys(table: str) -> list[str]:
         "scoring": ScoringSection,
         "sweep": SweepSection,
         "runs": RunsSection,
+        "check": CheckSection,
         "data.normalize": Normalize,
         "data.normalize_targets": Normalize,
         "data.augment": Augment,

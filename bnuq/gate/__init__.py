@@ -1,0 +1,7 @@
+"""The gate: is the uncertainty of one result worse than that of another, by more than both their errors explain?"""
+
+from bnuq.gate.checking import check
+from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict
+from bnuq.gate.settings import Settings, Tolerance
+
+__all__ = ["Comparison", "Floor", "Outcome", "Pairing", "Settings", "Side", "Tolerance", "Verdict", "check"]

@@ -1,0 +1,278 @@
+"""The check: every figure that two results hold, held against its tolerance and against its error, all at once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+
+import bnuq
+from bnuq.errors import ResultError
+from bnuq.gate.comparability import check_comparable, figures_by_address, pairing
+from bnuq.gate.differences import Address, Error, Errors
+from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict
+from bnuq.gate.settings import Required, Settings, unused
+from bnuq.metrics import METRICS
+from bnuq.records import Caution, Direction, Figure
+from bnuq.results.file import BOUNDS, unit_of
+from bnuq.results.result import Result
+
+LEVEL = 0.05  # of all gated comparisons together
+_NO_SETTINGS = Settings()
+
+
+def check(current: Result, baseline: Result | None = None, settings: Settings = _NO_SETTINGS) -> Verdict:
+    """Whether `current` is worse than `baseline`, or breaks a floor of `settings`.
+
+    A figure is worse where its harm exceeds its tolerance, and where "there is no harm" is refuted at the 5 % level for
+    all gated figures together (one-sided, Student's t on Satterthwaite's degrees of freedom, adjusted as Holm has it).
+    Raises ResultError where the two cannot be compared: another task, T, b, scoring or data, or a figure that the
+    baseline holds and `current` does not, unless `settings` allow it by name; where a change larger than its tolerance
+    has no error; and where nothing was compared.
+
+    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    """
+    start = time.perf_counter()
+    floors = tuple(_floor(current, required) for required in settings.floors)
+    if baseline is None:
+        if not floors:
+            raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
+        return _uncompared(current, floors)
+    check_comparable(current, baseline, settings)
+    shared = pairing(current, baseline)
+    comparisons = tuple(_ranked(_judged(_measured(current, baseline, shared, settings), current, baseline)))
+    addresses = {one.address: one.metric for one in comparisons}
+    if not any(one.outcome != "not gated" for one in comparisons):
+        raise ResultError(
+            f"{current.path} and {baseline.path} have no figure in common that is gated; see --tolerance, --allow."
+        )
+    notes = (
+        *(f"tolerance of {key}: no figure of these results is meant by it" for key in unused(settings, addresses)),
+        *_new(current, baseline),
+    )
+    return Verdict(
+        current=_side(current),
+        baseline=_side(baseline),
+        pairing=shared,
+        comparisons=comparisons,
+        floors=floors,
+        cautions=tuple(_cautions(current, baseline, comparisons)),
+        notes=notes,
+        bnuq=bnuq.__version__,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def uncompared(current: Result, settings: Settings, *, why: str) -> Verdict:
+    """The verdict on a result that is accepted without having been compared, and why it was not: on floors alone."""
+    return _uncompared(current, tuple(_floor(current, one) for one in settings.floors), f"not compared: {why}")
+
+
+def _uncompared(current: Result, floors: tuple[Floor, ...], *notes: str) -> Verdict:
+    return Verdict(_side(current), None, None, (), floors, (), notes, bnuq.__version__, 0.0)
+
+
+def _side(result: Result) -> Side:
+    return Side(
+        path=result.path,
+        checkpoint=str(result.model["path"]),
+        checkpoint_sha256=str(result.model.get("sha256", "")),
+        samples=int(result.sampling["samples"]),
+        batch_size=result.sampling["batch_size"],
+        seed=int(result.sampling["seed"]),
+        time=str(result.provenance.get("time", "")),
+    )
+
+
+def _floor(current: Result, required: Required) -> Floor:
+    """The figure that is meant, held against its bound; ResultError where there is none."""
+    known = figures_by_address(current)
+    if required.address not in known:
+        import difflib
+
+        close = difflib.get_close_matches(required.address, known, n=3, cutoff=0.4)
+        near = f" Near it are {', '.join(close)}." if close else ""
+        raise ResultError(f"{current.path} holds no figure {required.address}, which --require names.{near}")
+    _, figure = known[required.address]
+    se = None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
+    return Floor(required.address, required.relation, required.bound, figure.value, se)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A comparison before it is judged, and the degrees of freedom of its error."""
+
+    comparison: Comparison
+    df: float
+
+
+def _measured(current: Result, baseline: Result, shared: Pairing, settings: Settings) -> Iterator[_Measured]:
+    """Every figure that both results hold, its change, and the errors of that."""
+    ours, theirs = figures_by_address(current), figures_by_address(baseline)
+    errors = Errors(current, baseline, shared)
+    for name, (address, figure) in ours.items():
+        if name in theirs:
+            figures = figure, theirs[name][1]
+            of_change = errors.over_points(address, figures), errors.over_draws(address, figures)
+            yield _compared(name, address, figures, of_change, settings)
+
+
+def _compared(
+    name: str, address: Address, figures: tuple[Figure, Figure], errors: tuple[Error, Error], settings: Settings
+) -> _Measured:
+    method, set_name, score, metric = address
+    direction: Direction = METRICS[metric].direction if metric in METRICS else "none"
+    if set_name.startswith(BOUNDS):  # a yardstick of the same predictions, not what the network says
+        direction = "none"
+    current, baseline = (figure.value for figure in figures)
+    change = 0.0 if current == baseline else current - baseline
+    harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
+    whole = Error.together(*errors)
+    se = None if math.isnan(whole.value) else whole.value
+    said = settings.tolerance(name, metric, directed=direction != "none")
+    gated = said is not None and not (math.isnan(current) and math.isnan(baseline))
+    comparison = Comparison(
+        method=method,
+        set=set_name,
+        score=score,
+        metric=metric,
+        unit=unit_of(metric),
+        direction=direction,
+        baseline=baseline,
+        current=current,
+        change=change,
+        harm=harm,
+        se=se,
+        se_points=None if math.isnan(errors[0].value) else errors[0].value,
+        se_draws=None if math.isnan(errors[1].value) else errors[1].value,
+        p_value=None,
+        p_adjusted=None,
+        tolerance=said.in_unit(baseline=baseline, se=se) if gated and said is not None else None,
+        outcome="same" if gated else "not gated",
+    )
+    return _Measured(comparison, whole.df)
+
+
+def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:
+    """The comparisons with their p-values and outcomes, those that are gated held together."""
+    rows = tuple(measured)
+    gated = [row for row in rows if row.comparison.outcome != "not gated"]
+    worse = np.array([_p_value(row, gain=False) for row in gated])
+    better = np.array([_p_value(row, gain=True) for row in gated])
+    unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
+    if unknown:
+        raise ResultError(
+            f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} changed by more "
+            "than tolerated cannot be told without an error, and there is none: too few passes (fewer than 8), too few "
+            "points, or an infinite value. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
+        )
+    adjusted = {
+        row.comparison.address: (p, holm, gain)
+        for row, p, holm, gain in zip(gated, worse, _holm(worse), _holm(better), strict=True)
+    }
+    for row in rows:
+        one = row.comparison
+        if one.address not in adjusted:
+            yield one
+            continue
+        p, holm, gain = adjusted[one.address]
+        yield replace(one, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(one, holm, gain))
+
+
+def _p_value(row: _Measured, *, gain: bool) -> float:
+    """That of "there is no harm", or of "there is no gain"; NaN where a change above its tolerance has no error.
+
+    Where the change is within its tolerance the answer is 1 without an error: the figure cannot be worse, and it is
+    counted among those that are held together all the same.
+    """
+    import scipy.special  # late: no other command that only reads needs it
+
+    one = row.comparison
+    harm = -one.harm if gain else one.harm
+    if one.direction == "none" and gain:
+        return 1.0
+    if math.isinf(harm):
+        return 0.0 if harm > 0 else 1.0
+    if one.se is None or math.isnan(harm):
+        assert one.tolerance is not None
+        return 1.0 if harm <= one.tolerance else (1.0 if gain else math.nan)
+    if one.se == 0:
+        return 0.0 if harm > 0 else 1.0
+    tail = float(scipy.special.stdtr(row.df, -harm / one.se))
+    return 2 * tail if one.direction == "none" else tail
+
+
+def _holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The p-values, adjusted for being held together."""
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted
+
+
+def _outcome(one: Comparison, holm: float, gain: float) -> Outcome:
+    assert one.tolerance is not None
+    if one.harm > one.tolerance and holm < LEVEL:
+        return "worse"
+    return "better" if -one.harm > one.tolerance and gain < LEVEL else "same"
+
+
+_RANKS: Mapping[Outcome, int] = {"worse": 0, "same": 1, "better": 2, "not gated": 3}
+
+
+def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
+    """Worst first: by outcome, by how sure it is, by how many tolerances it is; what is not gated in its own order."""
+
+    def rank(one: Comparison) -> tuple[float, ...]:
+        if one.p_adjusted is None or one.p_value is None:
+            return (_RANKS[one.outcome],)
+        size = one.harm / one.tolerance if one.tolerance else math.copysign(math.inf, one.harm) if one.harm else 0.0
+        return (_RANKS[one.outcome], one.p_value, -size)
+
+    return sorted(comparisons, key=rank)
+
+
+def _new(current: Result, baseline: Result) -> Iterator[str]:
+    """What the current result holds and the baseline does not."""
+    for what, ours, theirs in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
+        added = [name for name in ours if name not in theirs]
+        if added:
+            yield f"new since the baseline, and held against nothing: {what} {', '.join(added)}"
+
+
+def _cautions(current: Result, baseline: Result, comparisons: Sequence[Comparison]) -> Iterator[Caution]:
+    if _is_older(current, baseline):
+        yield Caution(
+            "older-than-baseline",
+            f"{current.path} was made before {baseline.path}, its baseline: are the two swapped? CURRENT comes first.",
+        )
+    if current.path is not None and baseline.path is not None and current.path.resolve() == baseline.path.resolve():
+        yield Caution("same-file", "Both are the same file, which is never worse than itself.")
+    for key, ours, theirs in (
+        ("layers", *(str(one.run.get("sampling", {}).get("layers", "all")) for one in (current, baseline))),
+        ("bank", *(str(one.sampling.get("bank") or "none") for one in (current, baseline))),
+    ):
+        if ours != theirs:
+            yield Caution(f"other-{key}", f"{key} of the sampling: {ours} now, {theirs} in the baseline.")
+    codes = {caution.code for caution in baseline.cautions}
+    fresh = [caution for caution in current.cautions if caution.code not in codes]
+    if fresh:
+        texts = " ".join(f"{caution.text} [{caution.code}]" for caution in fresh)
+        yield Caution("new-warnings", f"The current result has warnings that the baseline has not: {texts}")
+    infinite = [one.address for one in comparisons if math.isinf(one.current) and one.current == one.baseline]
+    if infinite:
+        yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change of it cannot be seen.")
+
+
+def _is_older(current: Result, baseline: Result) -> bool:
+    try:
+        ours, theirs = (datetime.fromisoformat(str(one.provenance["time"])) for one in (current, baseline))
+        return ours < theirs
+    except (KeyError, ValueError, TypeError):
+        return False

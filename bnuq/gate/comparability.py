@@ -1,0 +1,183 @@
+"""Whether two results may be compared at all, and what they share: their points, their draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bnuq.errors import ResultError
+from bnuq.gate.records import Pairing, address_of
+from bnuq.gate.settings import Settings
+from bnuq.records import Figure
+from bnuq.results.file import NORMALIZED, figures_of
+from bnuq.results.result import EvaluatedSet, Result
+from bnuq.run import DETERMINISTIC, Run
+
+_MOST = 8  # missing figures that a message names
+
+
+def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Figure]]:
+    """Every figure by its address, with method, set, score and metric; a normalised score's metric is named so."""
+    found = {}
+    for (method, set_name, score, metric), figure in figures_of(result):
+        name = f"{NORMALIZED}_{metric}" if set_name == NORMALIZED else metric
+        found[address_of(method, set_name, score, name)] = ((method, set_name, score, name), figure)
+    return found
+
+
+def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
+    """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
+    problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
+    _refuse(problems, current.path, baseline)
+
+
+def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
+    """Raise ResultError where what `run` asks for will not be comparable with `baseline`, as far as that can be told
+    before it has run."""
+    problems = []
+    asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
+    for key, ours in asked.items():
+        theirs = baseline.sampling[key]
+        if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
+            problems.append(_other_number(key, ours, theirs))
+    for method in baseline.methods:
+        missing = run.methods is not None and method not in (DETERMINISTIC, *run.methods)
+        if missing and not settings.allows("missing", method):
+            problems.append(_absent(f"the method {method}", method))
+    _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
+
+
+def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
+    """Raise ResultError where what will be evaluated on `sets` is not comparable with `baseline`."""
+    problems = list(_other_data(sets, baseline.sets, settings))
+    for name in baseline.sets:
+        if name not in sets and not settings.allows("missing", f"*.{name}"):
+            problems.append(_absent(f"the set {name}", f"*.{name}"))
+    _refuse(problems, "what is to be evaluated", baseline)
+
+
+def _refuse(problems: Sequence[str], what: object, baseline: Result) -> None:
+    if problems:
+        whole = "\n".join(f"  - {problem}" for problem in problems)
+        raise ResultError(f"{what} cannot be compared with {baseline.path}:\n{whole}")
+
+
+def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+    task, before = current.model["task"], baseline.model["task"]
+    if task != before:
+        yield f"task: {task} now, {before} in the baseline; no figure of the one says anything of the other."
+        return
+    for key in ("samples", "batch_size"):
+        ours, theirs = current.sampling[key], baseline.sampling[key]
+        if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
+            yield _other_number(key, ours, theirs)
+    if not settings.allows("scoring"):
+        for name, ours, theirs in _scored_otherwise(current, baseline):
+            yield f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or --allow scoring."
+    yield from _other_data(current.sets, baseline.sets, settings)
+
+
+def _other_data(
+    ours: Mapping[str, EvaluatedSet], theirs: Mapping[str, EvaluatedSet], settings: Settings
+) -> Iterator[str]:
+    for name, one in ours.items():
+        why = _other_points(one, theirs[name]) if name in theirs else None
+        if why and not settings.allows("data", name):
+            yield f"data: {name} holds {why}. Evaluate on the same points, or --allow data:{name}."
+
+
+def _other_number(key: str, ours: Any, theirs: Any) -> str:
+    name = key.replace("_", "-")
+    return f"{name}: {ours} now, {theirs} in the baseline. Evaluate with --{name} {theirs}, or --allow {name}."
+
+
+def _scored_otherwise(current: Result, baseline: Result) -> Iterator[tuple[str, Any, Any]]:
+    """What figures of one name are computed by, where it differs."""
+    estimators = [one.sampling.get("mutual_information", "plug-in") for one in (current, baseline)]
+    if estimators[0] != estimators[1]:
+        yield "mutual_information", *estimators
+    if current.model["task"] == "regression":
+        ours, theirs = (dict(one.run.get("scoring", {})) for one in (current, baseline))
+        for key in sorted(ours.keys() | theirs.keys()):
+            if ours.get(key) != theirs.get(key):
+                yield key, ours.get(key, "the default"), theirs.get(key, "the default")
+
+
+def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
+    """In words, what is other about the points of a set; None where they are the same."""
+    if ours.n != theirs.n:
+        return f"{ours.n} points now, {theirs.n} in the baseline"
+    if ours.sha256 != theirs.sha256:
+        return f"other data now (SHA-256 {ours.sha256[:12]}…, {theirs.sha256[:12]}… in the baseline)"
+    if ours.group is None or theirs.group is None:
+        same = ours.group is theirs.group
+    else:
+        same = np.array_equal(ours.group, theirs.group)
+    return None if same else "points that are grouped otherwise"
+
+
+def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+    """What the baseline holds and the current result does not: whole methods and sets first, then single figures."""
+    ours, theirs = figures_by_address(current), figures_by_address(baseline)
+    gone = [address for address in theirs if address not in ours and not settings.allows("missing", address)]
+    for method in dict.fromkeys(theirs[address][0][0] for address in gone):
+        if method not in current.methods:
+            gone = [address for address in gone if theirs[address][0][0] != method]
+            yield _absent(f"the method {method}", method)
+    for name in dict.fromkeys(theirs[address][0][1] for address in gone):
+        if name in baseline.sets and name not in current.sets:
+            gone = [address for address in gone if theirs[address][0][1] != name]
+            yield _absent(f"the set {name}", f"*.{name}")
+    if gone:
+        shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
+        yield _absent(shown, gone[0])
+
+
+def _absent(what: str, allowed: str) -> str:
+    return f"missing: {what}: in the baseline, and not looked at now. Evaluate it, or --allow 'missing:{allowed}'."
+
+
+def pairing(current: Result, baseline: Result) -> Pairing:
+    """The sets whose points the two results share, and the methods whose draws are the same."""
+    sets = current.sets.keys() & baseline.sets.keys()
+    points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
+    shared, apart = [], []
+    for method in (m for m in current.methods if m in baseline.methods and m != DETERMINISTIC):
+        differing = list(_drawn_otherwise(method, current, baseline))
+        if differing:
+            apart.append((method, f"{_listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
+        else:
+            shared.append(method)
+    return Pairing(tuple(points), tuple(shared), tuple(apart))
+
+
+def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
+    """What makes draw t of the one another than draw t of the other."""
+    for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
+        if current.sampling.get(key) != baseline.sampling.get(key):
+            yield name
+    if "mcbn" in method:
+        if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
+            yield "the mini-batch size"
+        if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
+            yield "the reference"
+        if _pipeline(current.run) != _pipeline(baseline.run):
+            yield "the training pipeline (normalize, augment)"
+    if "mcdo" in method and _kind(current) != _kind(baseline):
+        yield "the kind of device, which draws the dropout masks,"
+
+
+def _pipeline(run: Mapping[str, Any]) -> tuple[Any, Any]:
+    data = run.get("data", {})
+    return data.get("normalize"), data.get("augment")
+
+
+def _kind(result: Result) -> str:
+    return str(result.sampling["device"]).partition(":")[0]
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

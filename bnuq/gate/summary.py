@@ -1,0 +1,80 @@
+"""The summary that `bnuq check --json` prints: a verdict as plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
+from bnuq.results.summary import SCHEMA, json_number
+
+_NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_value", "p_adjusted", "tolerance")
+
+
+def summary(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan", and what is not known of
+    a side, a comparison or a floor is absent."""
+    return {
+        "bnuq": verdict.bnuq,
+        "schema": SCHEMA,
+        "command": "check",
+        "passed": verdict.passed,
+        "current": _side(verdict.current),
+        "baseline": None if verdict.baseline is None else _side(verdict.baseline),
+        "paired": None if verdict.pairing is None else _pairing(verdict.pairing),
+        "gated": verdict.gated,
+        "comparisons": [_comparison(one) for one in verdict.comparisons],
+        "floors": [_floor(one) for one in verdict.floors],
+        "warnings": [{"code": caution.code, "text": caution.text} for caution in verdict.cautions],
+        "notes": list(verdict.notes),
+        "seconds": round(verdict.seconds, 3),
+        "accepted": _path(verdict.accepted),
+        "kept": _path(verdict.kept),
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    found = {
+        "path": _path(side.path),
+        "checkpoint": side.checkpoint,
+        "sha256": side.checkpoint_sha256 or None,
+        "samples": side.samples,
+        "batch_size": side.batch_size,
+        "seed": side.seed,
+        "time": side.time or None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _pairing(pairing: Pairing) -> dict[str, Any]:
+    return {"points": list(pairing.points), "draws": list(pairing.draws), "why_not": dict(pairing.why_not)}
+
+
+def _comparison(one: Comparison) -> dict[str, Any]:
+    found = {"method": one.method, "set": one.set, "score": one.score, "metric": one.metric, "address": one.address}
+    return {
+        **{key: value for key, value in found.items() if value},
+        "unit": one.unit,
+        **_known({key: getattr(one, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
+        "outcome": one.outcome,
+    }
+
+
+def _floor(floor: Floor) -> dict[str, Any]:
+    numbers = {"bound": floor.bound, "value": floor.value, "se": floor.se}
+    told = {"address": floor.address, "relation": floor.relation, **_known(numbers, always=("bound", "value"))}
+    return {**told, "passed": floor.passed}
+
+
+def _known(numbers: dict[str, float | None], *, always: tuple[str, ...]) -> dict[str, float | str]:
+    """Those that are known: an error of NaN is none."""
+    return {
+        key: json_number(value)
+        for key, value in numbers.items()
+        if value is not None and (key in always or not math.isnan(value))
+    }

@@ -1,0 +1,396 @@
+"""A verdict of `bnuq check` in words: of the whole, of each figure, of each bound; for every kind of report alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from bnuq.gate.checking import LEVEL
+from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
+from bnuq.metrics import METRICS, SCORES
+from bnuq.report.numbers import NAMES, count, decimals, number, signed
+from bnuq.results.file import BOUNDS, NORMALIZED
+from bnuq.run import DETERMINISTIC
+
+_NAMES = {  # as shown, and where there is little room; beside those that every report shows
+    "auroc": ("AUROC", "AUROC"),
+    "aupr_out": ("AUPR-out", "AUPR-out"),
+    "aupr_in": ("AUPR-in", "AUPR-in"),
+    "fpr95": ("FPR95", "FPR95"),
+    "fpr95_id_positive": ("FPR95*", "FPR95*"),
+    "sigma": ("σ", "σ"),
+    "pll_without_exact": ("PLL, none met exactly", "PLL, inexact"),
+    "normalized_pll": ("normalised PLL", "norm. PLL"),
+    "normalized_crps": ("normalised CRPS", "norm. CRPS"),
+}
+_MEANINGS = {  # what it means for the user that a figure got worse, or better
+    "accuracy": ("{who} is right less often on {where}", "{who} is right more often on {where}"),
+    "pll": ("{who} explains the {truth} of {where} less well", "{who} explains the {truth} of {where} better"),
+    "brier": (
+        "the probabilities that {who} states on {where} are further from the labels",
+        "the probabilities that {who} states on {where} are closer to the labels",
+    ),
+    "ece": (
+        "the confidence that {who} states on {where} is further from its accuracy",
+        "the confidence that {who} states on {where} is closer to its accuracy",
+    ),
+    "aurc": (
+        "leaving the least certain points of {where} to somebody else leaves {who} with more errors",
+        "leaving the least certain points of {where} to somebody else leaves {who} with fewer errors",
+    ),
+    "rmse": ("{who} is further off on {where}", "{who} is less far off on {where}"),
+    "mae": ("{who} is further off on {where}", "{who} is less far off on {where}"),
+    "crps": (
+        "the predictive distribution of {who} is further from the targets of {where}",
+        "the predictive distribution of {who} is closer to the targets of {where}",
+    ),
+    "spearman": (
+        "the uncertainty of {who} on {where} tells less of where it errs",
+        "the uncertainty of {who} on {where} tells more of where it errs",
+    ),
+    "normalized_pll": (
+        "the uncertainty of {who} is worth less, held against a constant one",
+        "the uncertainty of {who} is worth more, held against a constant one",
+    ),
+}
+_MEANINGS["normalized_crps"] = _MEANINGS["normalized_pll"]
+_TOLD_APART = ("{who} tells {where} apart from the test set less well", "{who} tells {where} apart better")
+_UNITS = {"nats": " nats", "percent": " %"}
+_SENTENCES = 12  # about what got worse; the table tells the rest
+_NAMED = 4  # figures that a sentence names beside the one that it is about
+_APART = 2  # figures of one method and set that each get a sentence of their own
+
+
+# ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line, its first word telling it."""
+    if verdict.accepted is None:
+        return _headline(verdict)
+    if verdict.comparisons:
+        return f"{_headline(verdict)}; accepted as the new baseline"
+    required = f"; {_met(verdict)}" if verdict.floors and not verdict.broken else ""
+    return f"Accepted as the new baseline: nothing was compared{required}"
+
+
+def _headline(verdict: Verdict) -> str:
+    if verdict.worse:
+        text = f"Worse: {_of_gated(len(verdict.worse), verdict.gated)} {_which_way(verdict.worse)}"
+        are = "is" if len(verdict.broken) == 1 else "are"
+        return f"{text}, and {_broken(verdict)} {are} not met" if verdict.broken else text
+    who = "the only gated figure has not got" if verdict.gated == 1 else f"none of {verdict.gated} gated figures got"
+    compared = f"{who} worse by more than its tolerance and its error"
+    if verdict.broken:
+        return f"Not met: {_broken(verdict)}" + (f"; {compared}" if verdict.gated else "")
+    if verdict.gated:
+        return f"No regression: {compared}" + (f", and {_met(verdict)}" if verdict.floors else "")
+    none = "nothing was compared" if verdict.baseline is None else "no figure was gated"
+    return f"Passed: {_met(verdict)}; {none}" if verdict.floors else f"Nothing was checked: {none}"
+
+
+def _met(verdict: Verdict) -> str:
+    return (
+        "the only requirement is met" if len(verdict.floors) == 1 else f"all {len(verdict.floors)} requirements are met"
+    )
+
+
+def _of_gated(some: int, gated: int) -> str:
+    return "the only gated figure" if some == gated == 1 else f"{some} of {count(gated, 'gated figure')}"
+
+
+def _which_way(worse: Sequence[Comparison]) -> str:
+    ways = {one.direction != "none" for one in worse}
+    way = "got worse" if ways == {True} else "moved" if ways == {False} else "got worse or moved"
+    return f"{way} by more than {'its tolerance and its' if len(worse) == 1 else 'their tolerance and their'} error"
+
+
+def _broken(verdict: Verdict) -> str:
+    asked = len(verdict.floors)
+    return "the only requirement" if asked == 1 else f"{len(verdict.broken)} of {asked} requirements"
+
+
+def in_short(verdict: Verdict) -> Iterator[str]:
+    """What the verdict rests on, a sentence each, most severe first."""
+    groups = list(_groups(verdict.worse))
+    for group in groups[:_SENTENCES]:
+        yield from _group_in_words(group, verdict)
+    if rest := sum(map(len, groups[_SENTENCES:])):
+        yield f"{count(rest, 'more figure')} got worse; the table below tells them."
+    yield from (floor_in_words(floor) for floor in verdict.broken)
+    better = [one for one in verdict.comparisons if one.outcome == "better"]
+    if verdict.comparisons and all(one.change == 0 for one in verdict.comparisons):
+        yield unchanged(len(verdict.comparisons))
+    elif verdict.gated and not verdict.worse:
+        yield _clearest(verdict)
+    if better:
+        yield f"{count(len(better), 'figure')} got better: {_some(better, _and_of_whom)}."
+
+
+def unchanged(figures: int) -> str:
+    """That so many figures are to the last bit what they were."""
+    if figures == 1:
+        return "The only figure is exactly what it was: change 0."
+    return f"All {figures} figures are exactly what they were: every change is 0."
+
+
+def _clearest(verdict: Verdict) -> str:
+    """The step for the worse that chance explains least, of those that do not fail the check."""
+    for one in verdict.comparisons:
+        if one.outcome == "same" and one.harm > 0:
+            text = f"{_figure_of_whom(one)} {_moved(one)} ({_details(one, verdict.gated)})"
+            return f"The clearest step for the worse, {_why_not(one)}: {text}."
+    return "No gated figure took a step for the worse."
+
+
+def _why_not(one: Comparison) -> str:
+    """Why a step for the worse does not fail the check."""
+    return judged(one).partition(", ")[2] or "within tolerance and error"
+
+
+def _groups(worse: Iterable[Comparison]) -> Iterator[list[Comparison]]:
+    """Those of one method and one set together, in the order of the worst of each."""
+    found: dict[tuple[str, str], list[Comparison]] = {}
+    for one in worse:
+        found.setdefault(_home(one), []).append(one)
+    yield from found.values()
+
+
+def _home(one: Comparison) -> tuple[str, str]:
+    of_test = one.set == NORMALIZED or one.set.startswith(BOUNDS)
+    return one.method, "test" if of_test else one.set
+
+
+def _group_in_words(group: list[Comparison], verdict: Verdict) -> Iterator[str]:
+    if len(group) <= _APART:
+        yield from (f"{told(one, verdict)}." for one in group)
+        return
+    lead = next((one for one in group if one.metric == "auroc"), group[0])
+    others = [one for one in group if one is not lead]
+    if lead.score:
+        gated = sum(_home(one) == _home(lead) and one.outcome != "not gated" for one in verdict.comparisons)
+        way = "got worse" if all(one.direction != "none" for one in others) else "got worse or moved"
+        yield f"{told(lead, verdict)}; {len(others)} more of its {gated} gated figures on that set {way}."
+    else:
+        also = "Worse as well" if all(one.direction != "none" for one in others) else "As well"
+        yield f"{told(lead, verdict)}. {also}: {_some(others, _from_to)}."
+
+
+def _some(figures: Sequence[Comparison], words: Callable[[Comparison], str]) -> str:
+    rest = len(figures) - _NAMED
+    shown = ", ".join(map(words, figures[:_NAMED] if rest > 0 else figures))
+    return f"{shown}, and {rest} more" if rest > 0 else shown
+
+
+def _from_to(one: Comparison) -> str:
+    before, now = before_and_now(one)
+    return f"{figure_name(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+
+
+def _and_of_whom(one: Comparison) -> str:
+    before, now = before_and_now(one)
+    return f"{_figure_of_whom(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+
+
+# ── one figure ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def told(one: Comparison, verdict: Verdict) -> str:
+    """What became of a figure: what that means, then the numbers with their error; without a full stop."""
+    details = _details(one, verdict.gated)
+    known = _TOLD_APART if one.score else _MEANINGS.get(one.metric)
+    if known is None or one.direction == "none" or one.outcome not in ("worse", "better"):
+        moved = f"moved by more than it may: it {_moved(one)}" if judged(one) == "moved" else _moved(one)
+        text = f"{_figure_of_whom(one)} {moved} ({details})"
+    else:
+        words = known[one.outcome == "better"]
+        text = words.format(who=_who(one), where=_where(one), truth=_truth(verdict))
+        text = f"{text}: {figure_name(one)} {_moved(one)} ({details})"
+    return text if text.startswith(one.method) else text[0].upper() + text[1:]
+
+
+def subject(one: Comparison) -> str:
+    """The figure and what became of it, in a few words."""
+    return f"{_figure_of_whom(one)}: {judged(one)}"
+
+
+def judged(one: Comparison) -> str:
+    """What is held of a change, in words; a figure without a direction moves, and does not get worse."""
+    worse = "moved" if one.direction == "none" else "worse"
+    if one.outcome != "same":
+        return worse if one.outcome == "worse" else one.outcome
+    if one.tolerance is not None and one.harm > one.tolerance:
+        return f"{worse}, within its error" if one.se is not None else f"{worse}, its error not known"
+    if one.harm > 0 and one.p_adjusted is not None and one.p_adjusted < LEVEL:
+        return f"{worse}, within tolerance"
+    return "same"
+
+
+def figure_name(one: Comparison, *, roomy: bool = True) -> str:
+    """PLL; AUROC by mutual information; PLL of the best confidence."""
+    name = metric_name(one.metric, roomy=roomy)
+    if one.score:
+        return f"{name} by {score_name(one.score)}"
+    return f"{name} of the {_bound(one.set)}" if one.set.startswith(BOUNDS) else name
+
+
+def metric_name(metric: str, *, roomy: bool = True) -> str:
+    names = _NAMES.get(metric) or NAMES.get(metric)
+    if names:
+        return names[0 if roomy else 1]
+    return METRICS[metric].title if metric in METRICS else metric.replace("_", " ")
+
+
+def score_name(score: str) -> str:
+    return SCORES[score].title.partition(" (")[0].lower() if score in SCORES else score.replace("_", " ")
+
+
+def place(set_name: str) -> str:
+    """Where figures are from: test set; svhn; constant uncertainty."""
+    if set_name.startswith(BOUNDS):
+        return _bound(set_name)
+    return {"test": "test set", "validation": "validation set", NORMALIZED: "test set"}.get(set_name, set_name)
+
+
+def _bound(set_name: str) -> str:
+    bound = set_name.removeprefix(BOUNDS)
+    return {"constant": "constant uncertainty", "optimum": "best possible uncertainty"}.get(bound, f"bound {bound}")
+
+
+def _who(one: Comparison) -> str:
+    return "the network as it is" if one.method == DETERMINISTIC else one.method
+
+
+def _where(one: Comparison) -> str:
+    _, home = _home(one)
+    return f"the {home} set" if home in ("test", "validation") else home
+
+
+def _figure_of_whom(one: Comparison) -> str:
+    where = "" if one.set == NORMALIZED else f" on {_where(one)}"
+    return f"{figure_name(one)} of {_who(one)}{where}"
+
+
+def _truth(verdict: Verdict) -> str:
+    regression = any(one.metric in ("rmse", "mae", "crps", "tau") for one in verdict.comparisons)
+    return "targets" if regression else "labels"
+
+
+def _moved(one: Comparison) -> str:
+    before, now = before_and_now(one)
+    unit = _UNITS.get(one.unit, "")
+    if math.isnan(one.current) or math.isnan(one.baseline):
+        pairs = zip((before, now), _values(one), strict=True)
+        said = ["not a number" if math.isnan(value) else f"{text}{unit}" for text, value in pairs]
+        return f"is {said[1]}, and was {said[0]}"
+    if one.current == one.baseline:
+        return f"is still {now}{unit}"
+    return f"{'rose' if one.current > one.baseline else 'fell'} from {before} to {now}{unit}"
+
+
+def _values(one: Comparison) -> tuple[float, float]:
+    return one.baseline, one.current
+
+
+def _details(one: Comparison, gated: int) -> str:
+    """The change with its error, what is tolerated, and how likely chance is to do as much."""
+    said = []
+    if math.isfinite(one.change):
+        change, error = changed(one)
+        said.append(f"{change} ± {error}" if error else f"{change}, its error not known" if one.se is None else change)
+    if one.tolerance is not None:
+        said.append(f"tolerance {amount(one.tolerance)}{_UNITS.get(one.unit, '')}")
+    if one.p_value is not None and (one.se is not None or one.harm > 0):
+        among = "" if one.p_adjusted is None else f", {chance(one.p_adjusted)} among {gated}"
+        said.append(f"p {'' if one.p_value < _SMALLEST else '= '}{chance(one.p_value)}{among}")
+    return "; ".join(said)
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SMALLEST = 0.0001  # chance that is told as such
+
+
+def changed(one: Comparison) -> tuple[str, str]:
+    """The change, and its error where it has one to tell; a change of nothing is "0", not so many decimals of it."""
+    digits = _digits(one)
+    change = "0" if one.change == 0 else signed(one.change, digits)
+    if one.se is None or math.isnan(one.se) or (one.se == 0 and one.change == 0):
+        return change, ""
+    return change, "0" if one.se == 0 else number(one.se, digits)
+
+
+def before_and_now(one: Comparison) -> tuple[str, str]:
+    """The figure of the baseline and the current one, with as many decimals as it takes to tell them apart."""
+    digits = _digits(one)
+    while digits < 9 and one.baseline != one.current and _same(one, digits):
+        digits += 1
+    return number(one.baseline, digits), number(one.current, digits)
+
+
+def _same(one: Comparison, digits: int) -> bool:
+    return number(one.baseline, digits) == number(one.current, digits)
+
+
+def _digits(one: Comparison) -> int:
+    if one.unit == "percent":
+        return 2
+    return max(0, decimals(_values(one)) - 1) if "target unit" in one.unit else 4
+
+
+def amount(value: float) -> str:
+    """Three digits of something that is not below 0, without noughts at its end."""
+    return f"{value:.3g}"
+
+
+def chance(p: float) -> str:
+    """A p-value with two digits, three where two would not tell on which side of the level it is."""
+    if p < _SMALLEST:
+        return f"< {_SMALLEST:.4f}"
+    return f"{p:.3g}" if 0.9 * LEVEL < p < 1.1 * LEVEL else f"{p:.2g}"
+
+
+# ── one requirement, and what is paired ──────────────────────────────────────────────────────────────────────────────
+
+
+def floor_in_words(floor: Floor) -> str:
+    """mcbn.sets.test.pll is −0.3420 ± 0.0090, and is required to be at least −0.3: not met."""
+    least = "at least" if floor.relation == ">=" else "at most"
+    bound = f"{floor.bound:.6g}".replace("-", "−")
+    return f"{floor.address} is {_held(floor)}, required to be {least} {bound}: {'' if floor.passed else 'not '}met."
+
+
+def _held(floor: Floor) -> str:
+    if math.isnan(floor.value):
+        return "not a number"
+    digits = 4 if abs(floor.value) < 10 else max(0, decimals([floor.value]))
+    while digits < 9 and floor.value != floor.bound and round(floor.value, digits) == round(floor.bound, digits):
+        digits += 1  # a value that is rounded to its bound looks as if it were met
+    error = "" if floor.se is None or not math.isfinite(floor.value) else f" ± {number(floor.se, digits)}"
+    return f"{number(floor.value, digits)}{error}"
+
+
+def paired(pairing: Pairing) -> str:
+    """What the two results share."""
+    said = [
+        f"the points of {listed(pairing.points)}" if pairing.points else "",
+        f"the draws of {listed(pairing.draws)}" if pairing.draws else "",
+    ]
+    return "; ".join(filter(None, said)) or "nothing"
+
+
+def not_paired(pairing: Pairing, comparisons: Iterable[Comparison]) -> str:
+    """What they do not share, and why; "" where they share all."""
+    sets = dict.fromkeys(_home(one)[1] for one in comparisons)
+    other = [name for name in sets if name not in pairing.points]
+    whys: dict[str, list[str]] = {}
+    for method, why in pairing.why_not:
+        whys.setdefault(why, []).append(method)
+    said = [f"the points of {listed(other)}: they are others"] if other else []
+    return "; ".join([*said, *(f"the draws of {listed(methods)}: {why}" for why, methods in whys.items())])
+
+
+def listed(names: Iterable[str]) -> str:
+    """a; a and b; a, b and c."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,355 @@
+"""`bnuq check`, and `evaluate --baseline`: exit codes, outputs, and what is never written over."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import h5py
+import pytest
+import small_run
+import torch
+
+from bnuq.results.file import read
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny network, a baseline, another seed's result, and that of a network that lost its mind."""
+    folder = tmp_path_factory.mktemp("checked")
+    small_run.write(folder)
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights["7.weight"] = -weights["7.weight"]
+    torch.save(weights, folder / "broken.pt")
+    (folder / "broken.toml").write_text(small_run.RUN.replace("model.pt", "broken.pt"))
+    for name, options in {
+        "base": {},
+        "seed1": {"seed": 1},
+        "fewer": {"samples": 16},
+        "worse": {"run_file": "broken.toml"},
+    }.items():
+        small_run.evaluated(folder, out=folder / f"{name}.h5", **options)
+    return folder
+
+
+@pytest.fixture
+def there(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, as the working folder, and no CI around."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    for file in made.iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    monkeypatch.chdir(folder)
+    for variable in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(variable, raising=False)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+@pytest.mark.usefixtures("there")
+def test_a_result_against_itself_or_another_seed_passes(cli: Cli) -> None:
+    for name in ("base", "seed1"):
+        found = cli("check", f"{name}.h5", "base.h5")
+        assert found.code == 0, found.err
+        assert found.out.startswith("No regression")
+    assert cli("check", "seed1.h5", "--baseline", "base.h5").code == 0
+
+
+@pytest.mark.usefixtures("there")
+def test_a_regression_is_exit_code_1_and_named(cli: Cli) -> None:
+    found = cli("check", "worse.h5", "base.h5")
+    assert found.code == 1
+    assert found.err == ""
+    assert found.out.startswith("Worse: ")
+    assert "accuracy" in found.out
+
+
+@pytest.mark.usefixtures("there")
+def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
+    found = cli("check", "worse.h5", "base.h5", "--json")
+    assert found.code == 1
+    told = json.loads(found.out)
+    assert {"passed", "comparisons", "bnuq", "schema", "command", "warnings"} <= set(told)
+    assert told["passed"] is False
+    first = told["comparisons"][0]
+    assert first["outcome"] == "worse"
+    keys = {"method", "set", "metric", "baseline", "current", "change", "se", "p_value", "p_adjusted", "tolerance"}
+    assert keys <= set(first)
+    assert first["change"] == pytest.approx(first["current"] - first["baseline"])
+    result = read(Path("worse.h5"))
+    place = next(one for one in told["comparisons"] if one["address"] == "mcbn.sets.test.pll")
+    assert place["current"] == result.methods["mcbn"].sets["test"].figures["pll"].value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["fewer.h5", "base.h5"], "samples: 16 now, 8 in the baseline"),
+        (["none.h5", "base.h5"], "none.h5: there is no such file"),
+        (["base.h5", "none.h5"], "none.h5: there is no such file"),
+        (["base.h5"], "nothing to check it against"),
+        (["base.h5", "base.h5", "--baseline", "base.h5"], "named twice"),
+        (["base.h5", "--update"], "name the BASELINE"),
+        (["base.h5", "base.h5", "--tolerance", "pll"], "expected METRIC=AMOUNT"),
+        (["base.h5", "base.h5", "--junit", "base.h5"], "--junit base.h5 would replace"),
+        (["base.h5", "base.h5", "--markdown", "seed1.h5"], "--markdown seed1.h5 would replace a result file"),
+        (["base.h5", "base.h5", "--markdown", "nowhere/a.md"], "folder does not exist"),
+        (["model.pt", "base.h5"], "is not an HDF5 file"),
+        (["base.h5", "base.h5", "--config", "net.py"], "net.py is not a TOML file"),
+        (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "holds no figure mcbn.sets.test.pl"),
+    ],
+)
+def test_what_cannot_be_compared_is_exit_code_2_and_one_message(
+    there: Path, cli: Cli, arguments: list[str], complaint: str
+) -> None:
+    before = contents(there)
+    found = cli("check", *arguments)
+    assert found.code == 2
+    assert complaint in found.message
+    assert found.out == ""
+    assert contents(there) == before
+
+
+def damaged(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "foreign":
+        with h5py.File(path, "w") as file:
+            file["x"] = [1, 2, 3]
+    else:
+        with h5py.File(path, "r+") as file:
+            if how == "newer":
+                file.attrs["format"] = 99
+            elif how == "hostile":
+                del file["figures/value"]
+                file["figures/value"] = h5py.ExternalLink("/etc/passwd", "/x")
+            elif how == "nan":
+                file["figures/value"][:] = float("nan")
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "foreign", "newer", "hostile", "nan"])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.usefixtures("there")
+def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str, side: int) -> None:
+    damaged(Path("seed1.h5"), how)
+    pair = ["base.h5", "base.h5"]
+    pair[side] = "seed1.h5"
+    found = cli("check", *pair)
+    assert found.code == 2
+    assert "seed1.h5" in found.message
+
+
+def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bnuq.gate
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a slip")
+
+    monkeypatch.setattr(bnuq.gate, "check", broken)
+    found = cli("check", "base.h5", "base.h5", "--junit", "junit.xml")
+    assert found.code == 3
+    assert "a fault in bnuq: ZeroDivisionError: a slip" in found.message
+    assert not (there / "junit.xml").exists()
+
+
+@pytest.mark.usefixtures("there")
+def test_floors_stand_alone(cli: Cli) -> None:
+    value = read(Path("base.h5")).methods["mcbn"].sets["test"].figures["accuracy"].value
+    kept = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
+    assert kept.code == 0
+    broken = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value + 0.001}")
+    assert broken.code == 1
+    assert "mcbn.sets.test.accuracy" in broken.out
+
+
+@pytest.mark.usefixtures("there")
+def test_tolerances_and_floors_come_from_bnuq_toml_or_the_file_that_is_named(cli: Cli) -> None:
+    loose = '[check]\nallow = ["samples"]\nrequire = ["mcbn.sets.test.accuracy>=0.01"]\n[check.tolerance]\n'
+    loose += "\n".join(f'"{key}" = "off"' for key in ("*.ood.*", "pll", "brier", "ece", "aurc")) + '\naccuracy = "99%"'
+    Path("loose.toml").write_text(loose)
+    assert cli("check", "worse.h5", "base.h5", "--config", "loose.toml").code == 0
+    assert cli("check", "fewer.h5", "base.h5", "--config", "loose.toml").code == 0
+    Path("loose.toml").rename("bnuq.toml")
+    found = cli("check", "worse.h5", "base.h5", "--json")
+    assert found.code == 0
+    assert any("bnuq.toml" in note for note in json.loads(found.out)["notes"])
+    assert cli("check", "worse.h5", "base.h5", "--tolerance", "accuracy=0").code == 1  # an option wins
+    Path("bnuq.toml").write_text("[check]\ntolerances = {}\n")
+    assert "check.tolerances is not known. Did you mean tolerance?" in cli("check", "worse.h5", "base.h5").message
+
+
+def test_junit_and_markdown_are_written(there: Path, cli: Cli) -> None:
+    found = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", "--markdown", "change.md")
+    assert found.code == 1
+    suite = ElementTree.parse(there / "junit.xml").getroot()
+    suite = suite if suite.tag == "testsuite" else suite[0]
+    failed = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
+    told = json.loads(cli("check", "worse.h5", "base.h5", "--json").out)
+    assert len(failed) > 0
+    assert int(suite.get("failures", "0")) == sum(one["outcome"] == "worse" for one in told["comparisons"])
+    text = (there / "change.md").read_text(encoding="utf-8")
+    assert "Worse" in text.splitlines()[0]
+    assert "| " in text
+
+
+def test_github_gets_annotations_and_a_step_summary(there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(there / "summary.md"))
+    found = cli("check", "worse.h5", "base.h5")
+    assert found.code == 1
+    first, *_ = found.out.splitlines()
+    word = first.removeprefix("::stop-commands::")
+    report, _, marks = found.out.partition(f"\n::{word}::\n")
+    assert first != word and "Worse" in report  # no text of a file is a command in there
+    assert marks.startswith("::error ")
+    told = cli("check", "worse.h5", "base.h5", "--json")
+    json.loads(told.out)  # and nothing else there
+    assert told.err.startswith("::error ")
+    assert (there / "summary.md").read_text(encoding="utf-8").count("Worse") >= 2  # each appended its own
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(there / "nowhere" / "summary.md"))
+    unwritten = cli("check", "base.h5", "base.h5", "--quiet")
+    assert unwritten.code == 0
+    assert "could not be written" in unwritten.err
+
+
+def test_update_accepts_and_keeps_the_old_one_beside(there: Path, cli: Cli) -> None:
+    old, new = (there / "base.h5").read_bytes(), (there / "worse.h5").read_bytes()
+    found = cli("check", "worse.h5", "base.h5", "--update")
+    assert found.code == 0
+    assert (there / "base.h5").read_bytes() == new
+    (kept,) = there.glob("base.2*Z.h5")
+    assert kept.read_bytes() == old
+    assert kept.name in found.out
+    assert cli("check", "worse.h5", "base.h5").code == 0
+    assert cli("check", "seed1.h5", "base.h5", "--update").code == 0
+    assert kept.read_bytes() == old
+    assert {file.read_bytes() for file in there.glob("base.2*Z*.h5")} == {old, new}
+
+
+def test_update_makes_the_first_baseline_and_one_that_could_not_be_compared(there: Path, cli: Cli) -> None:
+    assert cli("check", "base.h5", "first.h5", "--update").code == 0
+    assert (there / "first.h5").read_bytes() == (there / "base.h5").read_bytes()
+    found = cli("check", "fewer.h5", "first.h5", "--update")
+    assert found.code == 0
+    assert "not compared" in found.out
+    assert (there / "first.h5").read_bytes() == (there / "fewer.h5").read_bytes()
+
+
+def test_update_replaces_nothing_but_a_result_and_not_itself(there: Path, cli: Cli) -> None:
+    before = contents(there)
+    assert "not a result of bnuq" in cli("check", "base.h5", "model.pt", "--update").message
+    assert "is the baseline itself" in cli("check", "base.h5", "base.h5", "--update").message
+    refused = cli("check", "base.h5", "seed1.h5", "--update", "--require", "mcbn.sets.test.accuracy>=1.1")
+    assert refused.code == 1
+    assert contents(there) == before
+
+
+@pytest.mark.usefixtures("there")
+def test_swapped_files_are_a_warning_and_strict_refuses_warnings(cli: Cli) -> None:
+    for name, time in (("seed1", "2026-01-01T00:00:00+00:00"), ("base", "2026-01-02T00:00:00+00:00")):
+        with h5py.File(f"{name}.h5", "r+") as file:
+            file.attrs["provenance"] = json.dumps({**json.loads(file.attrs["provenance"]), "time": time})
+    found = cli("check", "seed1.h5", "base.h5")
+    assert found.code == 0
+    assert "older-than-baseline" in found.out
+    strict = cli("check", "seed1.h5", "base.h5", "--strict")
+    assert strict.code == 2
+    assert "older-than-baseline" in strict.message
+
+
+def test_quiet_says_nothing_and_the_code_tells(there: Path, cli: Cli) -> None:  # noqa: ARG001
+    for name, code in (("base", 0), ("worse", 1)):
+        found = cli("check", f"{name}.h5", "base.h5", "--quiet")
+        assert (found.code, found.out, found.err) == (code, "", "")
+
+
+def test_evaluate_holds_its_result_against_a_baseline(there: Path, cli: Cli) -> None:
+    before = (there / "base.h5").read_bytes()
+    found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5")
+    assert found.code == 0, found.err
+    assert "No regression" in found.out
+    assert "In short" in found.out
+    worse = cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "--json")
+    assert worse.code == 1
+    told = json.loads(worse.out)
+    assert told["command"] == "evaluate"
+    assert told["check"]["passed"] is False
+    assert (there / "base.h5").read_bytes() == before
+    Path("broken.toml").write_text(Path("broken.toml").read_text() + '[check.tolerance]\n"*" = "off"\npll = 99\n')
+    assert cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "-q").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--baseline", "none.h5"], "none.h5: there is no such file"),
+        (["--baseline", "model.pt"], "is not an HDF5 file"),
+        (["--baseline", "base.h5", "--samples", "9"], "samples: 9 now, 8 in the baseline"),
+        (["--baseline", "base.h5", "-b", "8"], "batch-size: 8 now, 16 in the baseline"),
+        (["--baseline", "base.h5", "--method", "mcbn"], "missing: the method mcdo"),
+        (["--baseline", "new.h5"], "new.h5, the baseline, which is never replaced"),
+    ],
+)
+def test_a_baseline_that_will_not_do_is_refused_before_anything_is_drawn(
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
+) -> None:
+    def drawn(*_: object, **__: object) -> None:
+        raise AssertionError("an evaluation was begun")
+
+    monkeypatch.setattr("bnuq.evaluate.evaluate", drawn)
+    (there / "new.h5").write_bytes((there / "base.h5").read_bytes())
+    before = contents(there)
+    found = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
+    assert found.code == 2
+    assert complaint in found.message
+    assert contents(there) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--limit", "20"], "data: test holds 20 points now, 60 in the baseline"),
+        (["--ood", "again=other.npz"], "missing: the set other"),
+    ],
+)
+def test_other_data_is_refused_before_anything_is_drawn(
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
+) -> None:
+    def drawn(*_: object, **__: object) -> None:
+        raise AssertionError("draws were begun")
+
+    monkeypatch.setattr("bnuq.evaluate.check_reference", drawn)
+    monkeypatch.setattr("bnuq.evaluate.draw_bank", drawn)
+    before = contents(there)
+    found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
+    assert found.code == 2
+    assert complaint in found.message
+    assert contents(there) == before
+
+
+def test_check_imports_neither_torch_nor_scipy_stats(there: Path) -> None:
+    script = (
+        "import sys\nfrom bnuq.cli import main\ntry:\n    main(['check', 'worse.h5', 'base.h5', '--junit', 'j.xml', "
+        "'--markdown', 'm.md'])\nexcept SystemExit as left:\n    assert left.code == 1\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=there)
+    loaded = set(done.stderr.split())
+    assert "bnuq.gate.checking" in loaded
+    assert not loaded & {"torch", "scipy.stats", "pandas", "matplotlib"}

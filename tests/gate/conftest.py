@@ -1,0 +1,51 @@
+"""Small evaluations, made once: the same network twice by one seed, by another, and on an OOD set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import small_regression
+import small_run
+import torch
+
+from bnuq.results.file import read
+from bnuq.results.result import Result
+
+Evaluated = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    """`evaluated(NAME, **options)`: the tiny network, evaluated once for each name, as its file has it; by
+    `run_file="changed.toml"` one with other weights."""
+    folder = tmp_path_factory.mktemp("gate")
+    small_run.write(folder)
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights["7.weight"] = 0.9 * weights["7.weight"]  # of the last layer: a little less sure of everything
+    torch.save(weights, folder / "changed.pt")
+    (folder / "changed.toml").write_text(small_run.RUN.replace("model.pt", "changed.pt"))
+
+    def once(name: str, **options: Any) -> Result:
+        path = folder / f"{name}.h5"
+        if not path.exists():
+            small_run.evaluated(folder, out=path, **({"samples": 16} | options))
+        return read(path)
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    """The same with a tiny regression."""
+    folder = tmp_path_factory.mktemp("regression")
+    small_regression.write(folder)
+
+    def once(name: str, **options: Any) -> Result:
+        path = folder / f"{name}.h5"
+        if not path.exists():
+            small_regression.evaluated(folder, out=path, **({"samples": 16} | options))
+        return read(path)
+
+    return once

@@ -1,0 +1,90 @@
+"""Results made up of numbers: what `check` compares, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bnuq.metrics import bootstrap_error, draw_weights, jackknife_error, standard_error
+from bnuq.records import Caution, Figure
+from bnuq.results.result import EvaluatedSet, MethodResult, Result, SetResult
+
+__all__ = ["Caution"]  # for the tests
+
+RESAMPLES = 100
+
+
+def figure_of_mean(samples: np.ndarray, *, group: np.ndarray | None = None, stepped: bool = False) -> Figure:
+    """The mean of (T, n) values, with the errors and replicates that an evaluation gives it."""
+    draws = draw_weights(len(samples), resamples=RESAMPLES, seed=0)
+    replicates = (draws.weights @ samples).mean(1)
+    jackknife, bootstrap = replicates[draws.jackknife], replicates[draws.bootstrap]
+    error = bootstrap_error(bootstrap, samples=len(samples)) if stepped else jackknife_error(jackknife)
+    return Figure(
+        value=float(samples.mean()),
+        se=standard_error(samples.mean(0), group=group),
+        mc_se=float(error) if len(samples) >= 8 else None,
+        jackknife=jackknife,
+        bootstrap=bootstrap,
+    )
+
+
+def plain_figure(points: np.ndarray) -> Figure:
+    """The mean of per-point values of the network as it is, which no draw moves."""
+    return Figure(value=float(points.mean()), se=standard_error(points))
+
+
+def result(
+    *,
+    mcbn: Mapping[str, np.ndarray],
+    plain: Mapping[str, np.ndarray] | None = None,
+    group: np.ndarray | None = None,
+    path: str = "current.h5",
+    **sampling: Any,
+) -> Result:
+    """A result whose figures are means on the test set: of (T, n) values of mcbn, of (n,) values of the network."""
+    (samples, points) = next(iter(mcbn.values())).shape
+    plain = plain or {"pll": np.zeros(points)}
+    methods = {
+        "deterministic": _method({name: plain_figure(values) for name, values in plain.items()}, dict(plain)),
+        "mcbn": _method(
+            {name: figure_of_mean(values, group=group, stepped=name == "accuracy") for name, values in mcbn.items()},
+            {name: values.mean(0) for name, values in mcbn.items()},
+        ),
+    }
+    drawn = {"samples": samples, "bank": None, "batch_size": 16, "seed": 0, "device": "cpu"} | sampling
+    return Result(
+        run={"data": {}, "sampling": {"layers": "all"}},
+        model={"path": "model.pt", "sha256": "0" * 64, "task": "classification"},
+        sampling=drawn,
+        sets={"test": EvaluatedSet("test", "test", "test.npz", "1" * 64, points, group=group)},
+        methods=methods,
+        cautions=(),
+        notes=(),
+        seconds={"total": 1.0},
+        provenance={"bnuq": "0.1.0", "time": "2026-01-01T00:00:00+00:00", "reference_sha256": "2" * 64},
+        path=Path(path),
+    )
+
+
+def _method(figures: Mapping[str, Figure], points: Mapping[str, np.ndarray]) -> MethodResult:
+    n = len(next(iter(points.values())))
+    one = SetResult(figures=figures, points=points, predicted=np.zeros(n, dtype=np.int64))
+    return MethodResult(sets={"test": one}, ood={}, convergence={}, calibration={}, risk={})
+
+
+def with_figure(given: Result, method: str, metric: str, **changes: Any) -> Result:
+    """`given` with a figure of its test set changed, or left out where `changes` say `value=None`."""
+    found = given.methods[method]
+    one = found.sets["test"]
+    figures = dict(one.figures)
+    if changes == {"value": None}:
+        del figures[metric]
+    else:
+        figures[metric] = replace(figures[metric], **changes)
+    sets = {**found.sets, "test": replace(one, figures=figures)}
+    return replace(given, methods={**given.methods, method: replace(found, sets=sets)})

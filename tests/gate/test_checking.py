@@ -1,0 +1,336 @@
+"""What is worse, what is not, and what must not be compared."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import made_up
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bnuq.errors import RequestError, ResultError
+from bnuq.gate import Comparison, Settings, Verdict, check
+from bnuq.gate.checking import _holm
+from bnuq.results.result import Result
+
+SAMPLES, POINTS = 16, 100
+
+
+def values(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
+    return np.random.default_rng(seed).normal(-0.5, 0.1, (samples, POINTS))
+
+
+def pair(
+    change: np.ndarray | float = 0.0, *, metric: str = "pll", current: dict[str, Any] | None = None
+) -> tuple[Result, Result]:
+    """Two results of which the current one has `change` added to every value."""
+    before = values()
+    return (
+        made_up.result(mcbn={metric: before + change}, **(current or {})),
+        made_up.result(mcbn={metric: before}, path="baseline.h5"),
+    )
+
+
+def only(verdict: Verdict, metric: str = "pll", method: str = "mcbn") -> Comparison:
+    (found,) = [one for one in verdict.comparisons if (one.metric, one.method) == (metric, method)]
+    return found
+
+
+def test_a_result_is_not_worse_than_itself_and_every_change_is_exactly_0() -> None:
+    current, baseline = pair()
+    verdict = check(current, baseline)
+    assert verdict.passed
+    assert [one.change for one in verdict.comparisons] == [0.0] * len(verdict.comparisons)
+    assert only(verdict).p_value == 1
+    assert verdict.pairing is not None
+    assert (verdict.pairing.points, verdict.pairing.draws) == (("test",), ("mcbn",))
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "outcome"),
+    [
+        ("pll", -0.02, "worse"),
+        ("pll", +0.02, "better"),
+        ("pll", -0.009, "same"),  # sure, but within its tolerance
+        ("brier", +0.02, "worse"),
+        ("brier", -0.02, "better"),
+        ("mutual_information", +0.5, "not gated"),
+    ],
+)
+def test_each_metric_knows_which_way_is_worse(metric: str, change: float, outcome: str) -> None:
+    found = only(check(*pair(change, metric=metric)), metric)
+    assert found.outcome == outcome
+    assert found.change == pytest.approx(change)
+    if found.direction != "none":
+        assert np.sign(found.harm) == (1 if outcome == "worse" or change == -0.009 else -1)
+
+
+def test_a_change_that_its_error_explains_is_not_worse() -> None:
+    noise = np.random.default_rng(1).normal(0, 2.0, (SAMPLES, POINTS))
+    found = only(check(*pair(noise - noise.mean() - 0.02)))
+    assert found.harm == pytest.approx(0.02)
+    assert found.outcome == "same"
+    assert found.p_value is not None
+    assert found.p_value > 0.2
+
+
+@settings(max_examples=60, deadline=None)
+@given(shift=st.floats(-0.05, 0.05), tolerance=st.floats(0, 0.05), spread=st.floats(0.01, 1.0))
+def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(
+    shift: float, tolerance: float, spread: float
+) -> None:
+    noise = np.random.default_rng(2).normal(0, spread, (SAMPLES, POINTS))
+    verdict = check(*pair(shift + noise), Settings.of(tolerances=[f"pll={tolerance!r}"]))
+    found = only(verdict)
+    assert found.p_adjusted is not None
+    assert (found.outcome == "worse") == (found.harm > tolerance and found.p_adjusted < 0.05)
+    assert verdict.passed == (found.outcome != "worse")
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_what_its_step_down_rule_rejects(p: list[float]) -> None:
+    adjusted = _holm(p)
+    rejected, still = set(), True
+    for step, place in enumerate(sorted(range(len(p)), key=lambda k: p[k])):
+        still = still and p[place] * (len(p) - step) < 0.05  # Holm 1979: go on until one is not rejected
+        if still:
+            rejected.add(place)
+    assert {place for place, one in enumerate(adjusted) if one < 0.05} == rejected
+    assert all(one >= raw for one, raw in zip(adjusted, p, strict=True))
+
+
+def test_an_undirected_figure_is_gated_where_a_tolerance_is_given_and_both_ways_are_worse() -> None:
+    said = Settings.of(tolerances=["mutual_information=0.1"])
+    for change in (-0.2, 0.2):
+        current, baseline = pair(change, metric="mutual_information")
+        assert only(check(current, baseline, said), "mutual_information").outcome == "worse"
+    current, baseline = pair(0.05, metric="mutual_information")
+    assert only(check(current, baseline, said), "mutual_information").outcome == "same"
+
+
+@pytest.mark.parametrize(
+    ("said", "harm", "outcome"),
+    [
+        (["mcbn.*=off"], 9.0, "not gated"),
+        (["pll=5%"], 0.02, "same"),  # of 0.5
+        (["pll=5%"], 0.03, "worse"),
+        (["pll=0.1", "mcbn.sets.*.pll=0.001"], 0.002, "worse"),  # what is said last wins
+        (["mcbn.sets.*.pll=0.001", "pll=0.1"], 0.002, "same"),
+        (["mcdo.*=0.5"], 0.02, "worse"),  # meant for another
+    ],
+)
+def test_tolerances_are_absolute_relative_or_off_and_the_last_that_fits_wins(
+    said: list[str], harm: float, outcome: str
+) -> None:
+    assert only(check(*pair(-harm), Settings.of(tolerances=said))).outcome == outcome
+
+
+def test_a_tolerance_in_standard_errors_is_of_the_change() -> None:
+    noise = np.random.default_rng(3).normal(0, 1.0, (SAMPLES, POINTS))
+    found = only(check(*pair(noise), Settings.of(tolerances=["pll=2se"])))
+    assert found.tolerance == pytest.approx(2 * (found.se or 0))
+
+
+def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
+    verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "mcdo.*=0.5"]))
+    assert [note for note in verdict.notes if "no figure" in note] == [
+        "tolerance of crps: no figure of these results is meant by it",
+        "tolerance of mcdo.*: no figure of these results is meant by it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({"tolerances": ["pll"]}, "--tolerance pll: expected METRIC=AMOUNT"),
+        ({"tolerances": ["pll=-1"]}, "--tolerance pll is -1; expected a number"),
+        ({"tolerances": ["pll=nan"]}, "--tolerance pll is nan; expected a number"),
+        ({"tolerances": ["pll=1e999"]}, "--tolerance pll is 1e999; expected a number"),
+        ({"tolerances": ["pl=0.1"]}, "tolerance of pl: there is no such metric.* Did you mean pll?"),
+        ({"floors": ["pll"]}, "--require pll: expected ADDRESS>=NUMBER"),
+        ({"floors": ["mcbn.sets.test.pll>0.1"]}, "expected ADDRESS>=NUMBER"),
+        ({"allow": ["everything"]}, "--allow everything: expected samples"),
+        ({"allow": ["missing"]}, "--allow missing: expected samples"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(said: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(RequestError, match=complaint):
+        Settings.of(**said)
+
+
+def other_data(result: Result) -> Result:
+    return replace(result, sets={"test": replace(result.sets["test"], sha256="f" * 64)})
+
+
+def without_method(result: Result) -> Result:
+    return replace(result, methods={"deterministic": result.methods["deterministic"]})
+
+
+INCOMPARABLE: list[tuple[str, Callable[[Result], Result], str]] = [
+    ("samples", lambda one: replace(one, sampling={**one.sampling, "samples": 8}), "samples: 8 now, 16 in"),
+    ("batch-size", lambda one: replace(one, sampling={**one.sampling, "batch_size": 32}), "batch-size: 32 now, 16 in"),
+    ("data:test", other_data, "data: test holds other data now"),
+    ("data", other_data, "data: test holds other data now"),
+    ("missing:mcbn", without_method, "missing: the method mcbn: in the baseline, and not looked at now"),
+    (
+        "missing:mcbn.sets.test.brier",
+        lambda one: made_up.with_figure(one, "mcbn", "brier", value=None),
+        "missing: mcbn.sets.test.brier: in the baseline",
+    ),
+    (
+        "scoring",
+        lambda one: replace(one, sampling={**one.sampling, "mutual_information": "jackknife"}),
+        "scoring: mutual_information is jackknife now, plug-in in the baseline",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "complaint"), INCOMPARABLE, ids=[name for name, _, _ in INCOMPARABLE])
+def test_what_was_not_looked_at_alike_is_an_error_unless_it_is_allowed_by_name(
+    name: str, change: Callable[[Result], Result], complaint: str
+) -> None:
+    both = {"pll": values(), "brier": values(1) + 1}
+    baseline = made_up.result(mcbn=both, path="baseline.h5")
+    current = change(made_up.result(mcbn=both))
+    with pytest.raises(ResultError, match=re.escape(complaint)) as refused:
+        check(current, baseline)
+    assert "--allow" in str(refused.value)
+    others = [other for other, _, _ in INCOMPARABLE if not other.startswith(name.partition(":")[0])]
+    with pytest.raises(ResultError, match=re.escape(complaint)):
+        check(current, baseline, Settings.of(allow=others))
+    assert check(current, baseline, Settings.of(allow=[name])).passed
+
+
+def test_all_that_stands_in_the_way_is_told_at_once() -> None:
+    baseline = made_up.result(mcbn={"pll": values()}, path="baseline.h5")
+    current = other_data(without_method(made_up.result(mcbn={"pll": values()}, batch_size=64)))
+    with pytest.raises(ResultError, match=r"(?s)batch-size: 64.*data: test.*missing: the method mcbn"):
+        check(current, baseline)
+
+
+def test_another_task_cannot_be_allowed() -> None:
+    current, baseline = pair()
+    current = replace(current, model={**current.model, "task": "regression"})
+    with pytest.raises(ResultError, match="task: regression now, classification in the baseline"):
+        check(current, baseline, Settings.of(allow=["samples", "batch-size", "scoring", "data"]))
+
+
+def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
+    current, baseline = pair(-0.2)
+    found = only(check(other_data(current), baseline, Settings.of(allow=["data:test"])))
+    errors = [one.methods["mcbn"].sets["test"].figures["pll"].se for one in (current, baseline)]
+    assert found.se_points == pytest.approx(math.hypot(*(error or 0 for error in errors)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda one: replace(one, sampling={**one.sampling, "seed": 1}), "the seed differs"),
+        (
+            lambda one: replace(one, provenance={**one.provenance, "reference_sha256": "9" * 64}),
+            "the reference differs",
+        ),
+        (
+            lambda one: replace(one, run={**one.run, "data": {"augment": {"flip": True}}}),
+            "the training pipeline (normalize, augment) differs",
+        ),
+        (lambda one: replace(one, sampling={**one.sampling, "bank": 64}), "the bank differs"),
+    ],
+)
+def test_draws_are_paired_only_where_they_are_the_same(change: Callable[[Result], Result], why: str) -> None:
+    current, baseline = pair()
+    verdict = check(change(current), baseline)
+    assert verdict.pairing is not None
+    assert verdict.pairing.draws == ()
+    assert verdict.pairing.why_not == (("mcbn", why),)
+
+
+def test_what_is_new_is_told_and_held_against_nothing() -> None:
+    current, baseline = pair()
+    current = replace(
+        current,
+        methods={**current.methods, "mcdo": current.methods["mcbn"]},
+        sets={**current.sets, "svhn": replace(current.sets["test"], name="svhn", kind="ood")},
+    )
+    verdict = check(current, baseline)
+    assert {one.method for one in verdict.comparisons} == {"deterministic", "mcbn"}
+    assert any("method mcdo" in note for note in verdict.notes)
+    assert any("set svhn" in note for note in verdict.notes)
+
+
+def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
+    current, baseline = pair()
+    value = current.methods["mcbn"].sets["test"].figures["pll"].value
+    kept, broken = f"mcbn.sets.test.pll>={value!r}", f"mcbn.sets.test.pll>={value + 1e-9!r}"
+    for beside in (None, baseline):
+        assert check(current, beside, Settings.of(floors=[kept])).passed
+        verdict = check(current, beside, Settings.of(floors=[kept, broken, "mcbn.sets.test.pll<=0"]))
+        assert not verdict.passed
+        assert [floor.passed for floor in verdict.floors] == [True, False, True]
+        assert verdict.floors[0].value == value
+
+
+def test_a_floor_of_a_figure_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:
+    with pytest.raises(ResultError, match=r"no figure mcbn\.sets\.test\.plll.*mcbn\.sets\.test\.pll"):
+        check(pair()[0], None, Settings.of(floors=["mcbn.sets.test.plll>=0"]))
+
+
+def test_a_floor_is_never_kept_by_nan() -> None:
+    current = made_up.with_figure(pair()[0], "mcbn", "pll", value=math.nan)
+    assert not check(current, None, Settings.of(floors=["mcbn.sets.test.pll>=-9"])).passed
+
+
+def test_neither_baseline_nor_floor_is_nothing_to_check() -> None:
+    with pytest.raises(ResultError, match="nothing to check it against"):
+        check(pair()[0])
+
+
+def test_no_gated_figure_in_common_is_an_error() -> None:
+    with pytest.raises(ResultError, match="no figure in common that is gated"):
+        check(*pair(), Settings.of(tolerances=["pll=off"]))
+
+
+def test_a_probability_of_0_for_a_true_label_is_worse_and_its_return_is_better() -> None:
+    current, baseline = pair()
+    gone = made_up.with_figure(current, "mcbn", "pll", value=-math.inf, se=None, mc_se=None)
+    assert only(check(gone, baseline)).outcome == "worse"
+    assert only(check(baseline, gone)).outcome == "better"
+    both = check(gone, made_up.with_figure(baseline, "mcbn", "pll", value=-math.inf, se=None, mc_se=None))
+    assert only(both).outcome == "same"
+    assert [caution.code for caution in both.cautions] == ["infinite"]
+
+
+def test_a_figure_that_became_nan_is_an_error() -> None:
+    current, baseline = pair()
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll"):
+        check(made_up.with_figure(current, "mcbn", "pll", value=math.nan), baseline)
+
+
+def test_too_few_passes_to_tell_an_error_are_refused_where_that_matters() -> None:
+    few = values(samples=4)
+    baseline = made_up.result(mcbn={"pll": few}, path="baseline.h5")
+    assert check(made_up.result(mcbn={"pll": few - 0.009}), baseline).passed  # within its tolerance, error or none
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll.*too few passes \(fewer than 8\)"):
+        check(made_up.result(mcbn={"pll": few - 0.011}), baseline)
+
+
+def test_swapped_files_and_new_warnings_are_said() -> None:
+    current, baseline = pair()
+    later = replace(baseline, provenance={**baseline.provenance, "time": "2026-01-02T00:00:00+00:00"})
+    warned = replace(current, cautions=(made_up.Caution("reference-mismatch", "Look."),))
+    assert [caution.code for caution in check(warned, later).cautions] == ["older-than-baseline", "new-warnings"]
+    assert check(current, baseline).cautions == ()
+
+
+def test_the_worst_comes_first() -> None:
+    base = {"pll": values(), "brier": values(1) + 1, "accuracy": (values(2) > -0.5).astype(float)}
+    changed = {"pll": base["pll"] - 0.02, "brier": base["brier"] - 0.02, "accuracy": base["accuracy"]}
+    verdict = check(made_up.result(mcbn=changed), made_up.result(mcbn=base, path="baseline.h5"))
+    assert [one.metric for one in verdict.comparisons if one.method == "mcbn"] == ["pll", "accuracy", "brier"]
+    assert verdict.gated == 4  # with the PLL of the network as it is

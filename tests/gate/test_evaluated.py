@@ -1,0 +1,96 @@
+"""Results of real evaluations held against each other: every figure is looked at, and its error is the paired one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bnuq import metrics
+from bnuq.gate import Comparison, Verdict, check
+from bnuq.gate.comparability import figures_by_address
+from bnuq.results.result import Result
+
+Evaluated = Callable[..., Result]
+
+
+def at(verdict: Verdict, address: str) -> Comparison:
+    (found,) = [one for one in verdict.comparisons if one.address == address]
+    return found
+
+
+def test_every_figure_of_both_is_compared_and_every_directed_one_gated(evaluated: Evaluated) -> None:
+    current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
+    verdict = check(current, baseline)
+    assert {one.address for one in verdict.comparisons} == set(figures_by_address(current))
+    for one in verdict.comparisons:
+        directed = metrics.METRICS[one.metric].direction != "none"
+        assert (one.outcome != "not gated") == directed, one.address
+        assert (one.p_value is not None) == (one.tolerance is not None) == directed
+        assert one.se is not None, one.address
+    assert verdict.gated == 90  # 4 methods: 5 figures on test, 5 of detection by 2 scores of one pass and 4 of several
+
+
+def test_the_same_seed_gives_changes_of_exactly_0(evaluated: Evaluated) -> None:
+    verdict = check(evaluated("again"), evaluated("seed"))
+    assert verdict.passed
+    assert {one.change for one in verdict.comparisons} == {0.0}
+    assert verdict.cautions == ()
+
+
+def test_another_seed_passes_and_leaves_the_network_as_it_is_alone(evaluated: Evaluated) -> None:
+    verdict = check(evaluated("other-seed", seed=1), evaluated("seed"))
+    assert verdict.passed
+    of_network = [one for one in verdict.comparisons if one.method == "deterministic"]
+    assert {one.change for one in of_network} == {0.0}
+    assert any(one.change for one in verdict.comparisons if one.method == "mcbn")
+
+
+def test_the_error_of_an_auroc_is_delongs_for_correlated_curves(evaluated: Evaluated) -> None:
+    current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
+    pairs = [
+        tuple(one.methods["mcbn"].sets[name].points["mutual_information"] for name in ("test", "other"))
+        for one in (current, baseline)
+    ]
+    found = at(check(current, baseline), "mcbn.ood.other.mutual_information.auroc")
+    assert found.se_points == pytest.approx(math.sqrt(metrics.delong_difference_variance(*pairs)))
+    assert found.change == pytest.approx(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
+
+
+def test_paired_draws_see_smaller_changes(evaluated: Evaluated) -> None:
+    """A network that is a little worse: with the same mini-batches the error is smaller than with others."""
+    paired = check(evaluated("changed", run_file="changed.toml"), evaluated("seed"))
+    apart = check(evaluated("changed-seed", run_file="changed.toml", seed=1), evaluated("seed"))
+    assert paired.pairing is not None
+    assert apart.pairing is not None
+    assert paired.pairing.draws == ("mcbn", "mcdo", "mcbn+mcdo")
+    assert apart.pairing.draws == ()
+    for address in ("mcbn.sets.test.pll", "mcbn.sets.test.mutual_information", "mcdo.sets.test.brier"):
+        ours, theirs = at(paired, address), at(apart, address)
+        assert 0 < (ours.se_draws or 0) < 0.6 * (theirs.se_draws or 0), address
+
+
+def test_every_figure_of_a_regression_is_compared_with_an_error(regression: Evaluated) -> None:
+    current, baseline = regression("other-seed", seed=1), regression("seed")
+    verdict = check(current, baseline)
+    without = {one.metric for one in verdict.comparisons if one.se is None}
+    assert without <= {"tau", "sigma"}  # fitted to validation points: they have no error over test points
+    gated = {one.metric for one in verdict.comparisons if one.outcome != "not gated"}
+    of_ood = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
+    assert gated == {"rmse", "mae", "pll", "crps", "spearman", "normalized_pll", "normalized_crps"} | of_ood
+    rmse = at(verdict, "mcbn.sets.test.rmse")
+    assert rmse.tolerance == pytest.approx(0.01 * rmse.baseline)
+    normalized = at(verdict, "mcbn.normalized.crps")
+    assert (normalized.unit, normalized.tolerance) == ("percent", 5)
+
+
+def test_points_that_are_grouped_otherwise_are_other_data(evaluated: Evaluated) -> None:
+    baseline = evaluated("seed")
+    test = replace(baseline.sets["test"], group=np.arange(baseline.sets["test"].n) // 2)
+    grouped = replace(baseline, sets={**baseline.sets, "test": test})
+    with pytest.raises(Exception, match="data: test holds points that are grouped otherwise"):
+        check(grouped, baseline)
+    assert check(grouped, grouped).passed

@@ -1,11 +1,12 @@
-"""`bnuq report`: show a result file again."""
+"""`bnuq report`: show result files again, one or several beside each other."""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -19,8 +20,24 @@ Draw = Callable[[Any, Path, Any], tuple[Path, ...]]  # a record's pictures into 
 
 
 def command(
-    result: Annotated[Path, typer.Argument(help="A result file of bnuq evaluate, sweep-batch-size or reproduce.")],
+    results: Annotated[
+        list[str],
+        typer.Argument(
+            help="Result files of bnuq evaluate, sweep-batch-size or reproduce; two or more of bnuq evaluate are shown "
+            "side by side, each under its file's name or as NAME=FILE.",
+            metavar="RESULT …",
+            show_default=False,
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the report as Markdown, as GitHub reads it; - prints it, and nothing else.",
+            metavar="FILE",
+            show_default="none",
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -38,59 +55,129 @@ def command(
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Show the report of a result file, as it was printed when it was made."""
+    """Show the report of a result file, as it was printed when it was made; of several, their figures side by side."""
     if form is not None and form not in ("svg", "png"):
         raise RequestError(f"--format is {form}; expected svg or png.")
     if form is not None and figures is None:
         raise RequestError(f"--format {form} says how pictures are drawn, and none are; add --figures DIR.")
-    from bnuq.results.reading import kind_of_result
-
-    kind = kind_of_result(result)
-    shown = _KINDS[kind]()
+    if as_json and markdown == "-":
+        raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
+    page = None if html is None else _replaceable(html, "--html", "page", b"<title>bnuq ")
+    document = None if markdown in (None, "-") else _replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
+    shown, found = _read(results)
     if figures is not None and shown.draw is None:
-        raise RequestError(f"--figures: {result} is of {kind.removeprefix('reproduce ')} runs, and has no pictures.")
-    page = None if html is None else _html_path(html)
-    found = shown.read(result)
+        raise RequestError(f"--figures: {results[0]} is of {shown.of} runs, and has no pictures.")
     drawn = _drawn(shown.draw, found, expanded(figures), form or "svg") if figures is not None and shown.draw else ()
     if page is not None:
         _write_html(shown, found, page)
+    if document is not None:
+        from bnuq.files.writing import write_bytes
+
+        write_bytes(document, _markdown(shown, found).encode("utf-8", "backslashreplace"))
     if as_json:
         typer.echo(json.dumps(shown.summary(found), allow_nan=False, indent=2))
+        return
+    if markdown == "-":
+        typer.echo(_markdown(shown, found), nl=False)
         return
     shown.show(found, sys.stdout)
     if drawn:
         from bnuq.report.terminal import print_figures
 
         print_figures(drawn, sys.stdout)
-    if page is not None:
+    written = [(path, what) for path, what in ((page, "Page"), (document, "Markdown")) if path is not None]
+    if written:
         from bnuq.report.parts import PathLine, columns_of, draw
 
-        draw((PathLine(page, "Page"),), sys.stdout, columns_of(sys.stdout))
+        draw((PathLine(path, what) for path, what in written), sys.stdout, columns_of(sys.stdout))
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How results of one kind are read, told and drawn; `draw` is None where they have no pictures."""
+    """How results of one kind are read, told and drawn.
 
+    `draw` is None where they have no pictures. `on_page` says what their page is made of, of the record, a folder for
+    pictures (None without matplotlib) and why there are none; without it, the page is `parts` with all pictures.
+    """
+
+    of: str
     read: Callable[[Path], Any]
     summary: Callable[[Any], Any]
     show: Callable[[Any, TextIO], None]
-    parts: Callable[[Any], Iterator[Any]]
+    parts: Callable[[Any], Iterable[Any]]
     draw: Draw | None = None
+    on_page: Callable[[Any, Path | None, str], Iterable[Any]] | None = None
 
 
-def _html_path(asked: Path) -> Path:
-    """Where the page goes; RequestError for what is there and no page of bnuq."""
+# ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(asked: Sequence[str]) -> tuple[_Kind, Any]:
+    """The one result that was named, or all of them by name; RequestError for what cannot stand side by side."""
+    from bnuq.results.reading import kind_of_result
+
+    named = [_named(text) for text in asked]
+    if len(named) == 1:
+        path = named[0][1]
+        kind = kind_of_result(path)
+        shown = _KINDS[kind]()
+        return shown, shown.read(path)
+    for _, path in named:
+        if (kind := kind_of_result(path)) != "evaluate":
+            raise RequestError(
+                f"{path} is not a result of bnuq evaluate for one run, and only those stand side by side. Show it by "
+                f"itself: bnuq report {path}"
+            )
+    if twice := [path for path, times in Counter(path.absolute() for _, path in named).items() if times > 1]:
+        raise RequestError(f"{twice[0]} is named twice; name each result once.")
+    shown = _KINDS["evaluate"]()
+    found = {name: shown.read(path) for name, path in zip(_names(named), (path for _, path in named), strict=True)}
+    tasks = {name: str(one.model.get("task")) for name, one in found.items()}
+    if len(set(tasks.values())) > 1:
+        told = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
+        raise RequestError(f"the results share no figures: {told}. Name results of one task.")
+    return _beside(), found
+
+
+def _named(text: str) -> tuple[str | None, Path]:
+    """The name that was given to a result, if any, and its file."""
+    name, equals, rest = text.partition("=")
+    if not equals or not name or Path(text).exists():
+        return None, Path(text)
+    return name, Path(rest)
+
+
+def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
+    """Names to tell results apart by: as given, or the file's stem, with its folder where that is not enough."""
+    stems = [given or path.name.removesuffix(".h5").removesuffix(".bnuq") for given, path in named]
+    if doubled := [name for name, times in Counter(given for given, _ in named if given).items() if times > 1]:
+        raise RequestError(f"{doubled[0]} is the name of two results; give each its own, as NAME=FILE.")
+    names: list[str] = []
+    for stem, (given, path) in zip(stems, named, strict=True):
+        name = stem if given or stems.count(stem) == 1 else f"{path.absolute().parent.name}/{stem}"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{name.partition(' (')[0]} ({number})"
+        names.append(name)
+    return names
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _replaceable(asked: Path, option: str, what: str, mark: bytes) -> Path:
+    """Where a file goes; RequestError for what is there and was not written by bnuq."""
     path = expanded(asked)
-    if path.exists() and not _is_page(path):
-        raise RequestError(f"--html {asked} is another file than a page of bnuq; name another.")
+    if path.exists() and not _begins_with(path, mark):
+        raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
     return path
 
 
-def _is_page(path: Path) -> bool:
+def _begins_with(path: Path, mark: bytes) -> bool:
     try:
         with path.open("rb") as file:
-            return b"<title>bnuq " in file.read(400)
+            return mark in file.read(400)
     except OSError:
         return False
 
@@ -103,20 +190,32 @@ def _drawn(draw: Draw, found: Any, folder: Path, form: str) -> tuple[Path, ...]:
     return draw(found, folder, form)
 
 
+def _markdown(shown: _Kind, found: Any) -> str:
+    from bnuq.report.markdown import markdown
+
+    return markdown(shown.parts(found), level=1)
+
+
 def _write_html(shown: _Kind, found: Any, page: Path) -> None:
     from bnuq.report import drawing
-    from bnuq.report.html import pictures, write_page
+    from bnuq.report.html import picture_at, write_page
+    from bnuq.report.parts import Paragraph
 
-    parts = list(shown.parts(found))
-    if shown.draw is None:
-        write_page(page, parts)
-    elif (why_none := drawing.why_not()) is not None:
-        from bnuq.report.parts import Paragraph
+    without = drawing.why_not() or ""
+    with tempfile.TemporaryDirectory() as name:
+        folder = None if without else Path(name)
+        if shown.on_page is not None:
+            write_page(page, shown.on_page(found, folder, without))
+        elif shown.draw is None or folder is None:
+            said = [Paragraph(f"Pictures are left out: {without}", "dim")] if shown.draw is not None else []
+            write_page(page, [*shown.parts(found), *said])
+        else:
+            with drawing.for_page():
+                paths = shown.draw(found, folder, "svg")
+            write_page(page, shown.parts(found), [picture_at(path) for path in paths])
 
-        write_page(page, [*parts, Paragraph(f"Pictures are left out: {why_none}", "dim")])
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            write_page(page, parts, pictures(shown.draw(found, Path(folder), "svg")))
+
+# ── every kind ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _evaluate() -> _Kind:
@@ -125,49 +224,74 @@ def _evaluate() -> _Kind:
     from bnuq.results.file import read
     from bnuq.results.summary import summary
 
-    return _Kind(read, summary, print_report, report_parts, draw_figures)
+    def on_page(found: Any, folder: Path | None, without: str) -> Iterator[Any]:
+        from bnuq.report.figures import pictures_of
+        from bnuq.report.page import page_parts, shown_of
+
+        shown = {} if folder is None else shown_of(pictures_of(found), folder)
+        return page_parts(found, shown, without=without)
+
+    return _Kind("bnuq evaluate", read, summary, print_report, report_parts, draw_figures, on_page)
+
+
+def _beside() -> _Kind:
+    from bnuq.report.beside import print_beside, report_parts, summary
+
+    def draw(found: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
+        from bnuq.report.overlaid import draw_figures
+
+        return draw_figures(found, folder, form)
+
+    def on_page(found: Mapping[str, Any], folder: Path | None, without: str) -> Iterator[Any]:
+        from bnuq.report.overlaid import pictures_of
+        from bnuq.report.page import beside_parts, shown_of
+
+        shown = {} if folder is None else shown_of(pictures_of(found), folder)
+        return beside_parts(found, shown, without=without)
+
+    return _Kind("several", _evaluate().read, summary, print_beside, report_parts, draw, on_page)
 
 
 def _several() -> _Kind:
     from bnuq.report.several import print_several, report_parts
     from bnuq.results.several import read, summary
 
-    return _Kind(read, summary, print_several, report_parts)
+    return _Kind("several", read, summary, print_several, report_parts)
 
 
 def _sweep() -> _Kind:
     from bnuq.report.sweep import print_sweep, report_parts, save_figures
     from bnuq.results.sweep import read, summary
 
-    return _Kind(read, summary, print_sweep, report_parts, save_figures)
+    return _Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
 
 
 def _uci() -> _Kind:
     from bnuq.report.reproduction import print_reproduction, report_parts
     from bnuq.results.reproduction import read, summary
 
-    return _Kind(read, summary, print_reproduction, report_parts)
+    return _Kind("uci", read, summary, print_reproduction, report_parts)
 
 
 def _toy() -> _Kind:
     from bnuq.report.toy import print_toy, report_parts, save_figure
     from bnuq.results.toy import read, summary
 
-    return _Kind(read, summary, print_toy, report_parts, _one(save_figure))
+    return _Kind("toy", read, summary, print_toy, report_parts, _one(save_figure))
 
 
 def _batch_size() -> _Kind:
     from bnuq.report.batch_size import print_batch_sizes, report_parts, save_figure
     from bnuq.results.batch_size import read, summary
 
-    return _Kind(read, summary, print_batch_sizes, report_parts, _one(save_figure))
+    return _Kind("batch-size", read, summary, print_batch_sizes, report_parts, _one(save_figure))
 
 
 def _pll_over_samples() -> _Kind:
     from bnuq.report.pll_over_samples import print_pll, report_parts, save_figure
     from bnuq.results.pll_over_samples import read, summary
 
-    return _Kind(read, summary, print_pll, report_parts, _one(save_figure))
+    return _Kind("pll-over-samples", read, summary, print_pll, report_parts, _one(save_figure))
 
 
 def _one(save: Callable[..., Path]) -> Draw:

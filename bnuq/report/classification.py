@@ -16,7 +16,7 @@ from bnuq.results.result import MethodResult, Result
 from bnuq.run import DETERMINISTIC
 
 CONVERGING = ("pll",)
-_ORDER = (
+ORDER = (
     "accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy", "expected_entropy",
     "variation_ratio", "max_probability", "aurc",
 )  # fmt: skip
@@ -58,7 +58,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
             f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
             tuple(with_error(found.sets["test"].figures.get(name)) for found in result.methods.values()),
         )
-        for name in _ORDER
+        for name in ORDER
         if name in known
     )
     yield Table(tuple(result.methods), rows, stacks=True)

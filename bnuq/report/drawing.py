@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,12 +19,15 @@ from bnuq.report.plain import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Format = Literal["svg", "png"]
 
 INK, GREY, PALE = "#1a1a1a", "#595959", "#d9d9d9"
 PANEL = (6.4, 4.0)  # inches, width and height
+_NARROW = 4.6  # inches: a panel on a page, whose letters can be read on a phone
 _DOTS = 160  # an inch, of a PNG
+_FOR_PAGE: ContextVar[bool] = ContextVar("for_page", default=False)
 _STYLE: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
     "font.size": 10,
@@ -96,6 +101,28 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
+def for_page() -> Iterator[None]:
+    """Inside, SVGs are drawn to stand on a page: narrow, and without words above them, which they keep as metadata
+    (title and description) for the page to say. Columns that can stand apart become files of their own, see `parts_of`.
+    """
+    before = _FOR_PAGE.set(True)
+    try:
+        yield
+    finally:
+        _FOR_PAGE.reset(before)
+
+
+def on_page() -> bool:
+    """Whether what is drawn now is for a page."""
+    return _FOR_PAGE.get()
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files that a picture for a page was drawn into, from left to right."""
+    return [path, *sorted(path.parent.glob(f"{path.stem}__[0-9][0-9].svg"))]
+
+
+@contextlib.contextmanager
 def picture(
     path: Path,
     *,
@@ -104,39 +131,84 @@ def picture(
     columns: int = 1,
     heights: Sequence[float] = (1.0,),
     size: tuple[float, float] = PANEL,
+    apart: bool = False,
 ) -> Iterator[list[Axes]]:
     """Axes to draw on, row by row; what is on them when the block ends well is written to `path`, SVG or PNG by its
     name, beside and renamed.
 
     `title` is bold above all of them and `about` (which data, how many) below it; `size` is of one panel, in inches,
-    and `heights` those of the rows, relative to it. Raises RequestError without matplotlib, ResultError where the file
-    cannot be written.
+    and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. Raises
+    RequestError without matplotlib, ResultError where the file cannot be written.
     """
     check()
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
+    page = on_page()
+    split = page and (apart or columns == 1)
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
-        head = 0.62 if about else 0.36
-        width, height = columns * size[0], sum(heights) * size[1] + head
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / height))  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
-        grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=list(heights))
-        at = 0.1 / width
-        figure.text(at, 1 - 0.1 / height, short(title, int(12 * width)), va="top", weight="bold", size=11)
-        if about:
-            figure.text(at, 1 - 0.36 / height, short(about, int(14 * width)), va="top", color=GREY, size=9)
-        yield list(grid.flat)
-        buffer = io.BytesIO()
-        kind = path.suffix.removeprefix(".").lower()
-        nameless = {"Date": None} if kind == "svg" else {}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that the font lacks
-            figure.savefig(buffer, format=kind, dpi=_DOTS, metadata=nameless)
+        head = 0.0 if page else 0.62 if about else 0.36
+        panel = (min(size[0], _NARROW), size[1]) if split else size
+        across = 1 if split else columns
+        figures = [_figure(across * panel[0], sum(heights) * panel[1], head) for _ in range(columns if split else 1)]
+        grids = [
+            figure.subplots(len(heights), across, squeeze=False, height_ratios=list(heights)) for figure in figures
+        ]
+        if not page:
+            _write_head(figures[0], title, about)
+        yield [axes for row in range(len(heights)) for grid in grids for axes in grid[row]]
+        words = {"Title": printable(title, lines=False), "Description": printable(about, lines=False)} if page else {}
+        for number, (figure, grid) in enumerate(zip(figures, grids, strict=True)):
+            if split:
+                _fit(list(grid.flat))
+            _save(figure, path.with_stem(f"{path.stem}__{number:02}") if number else path, words)
+
+
+def _figure(width: float, height: float, head: float) -> Figure:
+    """An empty figure of this size in inches, with room for its head above."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height + head), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head / (height + head)))  # pyright: ignore[reportOptionalMemberAccess, reportCallIssue]
+    return figure
+
+
+def _write_head(figure: Figure, title: str, about: str) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(0.1 / width, 1 - 0.1 / height, short(title, int(12 * width)), va="top", weight="bold", size=11)
+    if about:
+        figure.text(0.1 / width, 1 - 0.36 / height, short(about, int(14 * width)), va="top", color=GREY, size=9)
+
+
+def _fit(panels: Sequence[Axes]) -> None:
+    """Break labels that are wider than a narrow panel, and give a picture that now stands alone its legend."""
+    for axes in panels:
+        axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
+        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 34))
+    if (
+        all(axes.get_legend() is None for axes in panels)
+        and not panels[0].figure.legends
+        and panels[0].get_legend_handles_labels()[0]
+    ):
+        panels[0].legend(loc="best")
+
+
+def legend_apart(axes: Axes, *, columns: int = 2) -> None:
+    """The legend of these axes below all of their picture, where it hides nothing."""
+    figure = axes.figure
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, columnspacing=1.4)
+
+
+def _save(figure: Figure, path: Path, words: dict[str, str]) -> None:
+    buffer = io.BytesIO()
+    kind = path.suffix.removeprefix(".").lower()
+    metadata = {"Date": None} | words if kind == "svg" else {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that the font lacks
+        figure.savefig(buffer, format=kind, dpi=_DOTS, metadata=metadata)
     write_bytes(path, buffer.getbuffer())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,17 +35,30 @@ def draw_figures(result: Result, folder: Path, kind: Format = "svg") -> tuple[Pa
 
     Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
     """
+    return tuple(path for _, path in draw_all(pictures_of(result), folder, kind))
+
+
+def draw_all(
+    pictures: Iterable[tuple[tuple[str, ...], Drawn]], folder: Path, kind: Format = "svg"
+) -> list[tuple[tuple[str, ...], Path]]:
+    """Draw the pictures into `folder`, which is made where it is missing: what each shows, and its path.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
     drawing.check()
     drawing.make_folder(folder)
-    paths = []
-    for parts, draw in _pictures(result):
+    found: dict[Path, tuple[str, ...]] = {}
+    for parts, draw in pictures:
         path = folder / file_name(*parts, kind=kind)
+        while path in found:  # names that differ only in signs that no file has
+            path = path.with_stem(f"{path.stem}-")
         draw(path)
-        paths.append(path)
-    return tuple(paths)
+        found[path] = parts
+    return [(parts, path) for path, parts in found.items()]
 
 
-def _pictures(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
+def pictures_of(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
+    """What each picture shows (its kind, and of which method or set), and what draws it to a path."""
     regression = result.model.get("task") == "regression"
     if regression:
         for name, method in result.methods.items():
@@ -69,6 +82,7 @@ def _pictures(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
         yield ("convergence",), partial(_convergence, result, metrics)
     for name in ood.names(result):
         yield ("ood", name), partial(_told_apart, result, name)
+        yield ("roc", name), partial(_roc, result, name)
 
 
 def _about(result: Result, *, sampled: bool = True) -> str:
@@ -158,7 +172,10 @@ def _reliability(result: Result, path: Path) -> None:
             below.stairs(100 * share, edges, color=lines[name].colour, linestyle=lines[name].dashes, linewidth=1.4)
         _unit_square(axes)
         axes.set_ylabel("accuracy")
-        axes.legend(loc="lower right")
+        if drawing.on_page():
+            drawing.legend_apart(axes)
+        else:
+            axes.legend(loc="lower right")
         below.set_xlim(0, 1)
         below.set_xlabel("stated confidence")
         below.set_ylabel("points (%)")
@@ -188,7 +205,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
     lines = _lines(result)
     with picture(
         path, title="Figures of the first passes", about=_about(result, sampled=False), columns=len(metrics),
-        size=(4.2, 3.6),
+        size=(4.2, 3.6), apart=True,
     ) as panels:  # fmt: skip
         for metric, axes in zip(metrics, panels, strict=True):
             for name, method in result.methods.items():
@@ -219,7 +236,7 @@ def _told_apart(result: Result, name: str, path: Path) -> None:
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
     of = "the network as it is" if method == DETERMINISTIC else method
-    words = SCORES[score].title.partition(" (")[0]
+    words = words_of(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
         edges, logarithmic = _edges(np.concatenate(list(values.values())))
         looks = {"test": ("#0072B2", "test set"), name: ("#D55E00", short(name))}
@@ -234,6 +251,53 @@ def _told_apart(result: Result, name: str, path: Path) -> None:
         axes.set_xlabel(_label(score, words) if score in METRICS else words)
         axes.set_ylabel("points of the set (%)")
         axes.legend(loc="best")
+
+
+def _roc(result: Result, name: str, path: Path) -> None:
+    """Every score of every method: the colour tells the method, the dashes the score."""
+    lines, scores = _lines(result), list(dict.fromkeys(s for one in result.methods.values() for s in one.ood[name]))
+    dashes = dict(zip(scores, ("-", "--", "-.", ":"), strict=False))
+    model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
+    about = f"{model}, {points['test']} test and {points[name]} other points"
+    with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
+        axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
+        for method, one in result.methods.items():
+            aurocs = [figures["auroc"].value for figures in one.ood[name].values()]
+            for score in one.ood[name]:
+                curve = roc_curve(*(one.sets[s].points[score] for s in ("test", name)))
+                axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)
+            if aurocs:
+                label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
+                axes.plot([], [], color=lines[method].colour, linewidth=3, label=label)
+        for score in scores if len(scores) > 1 else ():
+            axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=words_of(score))
+        _unit_square(axes)
+        axes.set_xlabel("share of test points taken for OOD")
+        axes.set_ylabel("share of OOD points found")
+        drawing.legend_apart(axes)
+
+
+def words_of(score: str) -> str:
+    """What a score is called within a sentence."""
+    return SCORES[score].title.partition(" (")[0].lower()
+
+
+def roc_curve(
+    test: Float[np.ndarray, " test"], ood: Float[np.ndarray, " ood"]
+) -> tuple[Float[np.ndarray, " step"], Float[np.ndarray, " step"]]:
+    """False- and true-positive rates from (0, 0) to (1, 1), OOD positive and the largest score first, ties in one step.
+
+    At most a thousand steps are kept: no picture shows more.
+    """
+    values, rung = np.unique(-np.concatenate([test, ood]), return_inverse=True)
+    rates = [
+        np.append(0.0, np.cumsum(np.bincount(part, minlength=len(values))) / len(part))
+        for part in (rung[: len(test)], rung[len(test) :])
+    ]
+    false, true = rates
+    along = np.searchsorted(false + true, np.linspace(0, 2, 1000)) if len(false) > 1000 else np.arange(len(false))
+    kept = np.unique(np.append(np.clip(along, 0, len(false) - 1), len(false) - 1))
+    return false[kept], true[kept]
 
 
 def _edges(values: Float[np.ndarray, " point"]) -> tuple[Float[np.ndarray, " edge"], bool]:
@@ -255,4 +319,5 @@ def _unit_square(axes: Axes) -> None:
 
 
 def _legend_below(axes: Axes, *, columns: int) -> None:
+    columns = min(columns, 2) if drawing.on_page() else columns
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns, columnspacing=1.4)

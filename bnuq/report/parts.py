@@ -124,8 +124,12 @@ class Facts:
     rows: tuple[tuple[str, str], ...]
 
     def lines(self, width: int, clean: Clean) -> Iterator[Text]:
-        room = max(len(name) for name, _ in self.rows) + 2
-        for name, text in self.rows:
+        rows = [(clean(name), text) for name, text in self.rows]
+        room = min(max(len(name) for name, _ in rows) + 2, width - 20)
+        for name, text in rows:
+            if len(name) > room - 2:  # a name out of a file may be as long as it likes
+                yield Text(name, style="dim")
+                name = ""
             for row, line in enumerate(_wrapped(clean(text), width - room)):
                 yield Text.assemble((f"{name if row == 0 else '':{room}}", "dim"), line)
 

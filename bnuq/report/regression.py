@@ -18,8 +18,8 @@ from bnuq.results.result import MethodResult, Result
 from bnuq.run import DETERMINISTIC
 
 CONVERGING = ("crps", "pll")
-_ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
-_IN_TARGET_UNITS = ("rmse", "mae", "crps", "variance", "tau")
+ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
+IN_TARGET_UNITS = ("rmse", "mae", "crps", "variance", "tau")
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
@@ -193,10 +193,10 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _figure_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
     figures = {name: method.sets["test"].figures for name, method in result.methods.items()}
-    for name in _ORDER:
+    for name in ORDER:
         if any(name in of for of in figures.values()):
             row = [of.get(name) for of in figures.values()]
-            digits = _digits(row) if name in _IN_TARGET_UNITS else 4
+            digits = _digits(row) if name in IN_TARGET_UNITS else 4
             yield (
                 f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
                 tuple(with_error(figure, digits) for figure in row),

@@ -9,7 +9,22 @@ from typing import TextIO
 
 from bnuq.metrics import METRICS, SCORES, TTest
 from bnuq.records import Direction
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
+from bnuq.report.advice import advised
+from bnuq.report.parts import (
+    GAP,
+    Advice,
+    Cell,
+    Facts,
+    Items,
+    Paragraph,
+    Part,
+    PathLine,
+    Row,
+    Table,
+    columns_of,
+    draw,
+    title,
+)
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.several import Aggregate, Several
 
@@ -58,7 +73,9 @@ def report_parts(several: Several) -> Iterator[Part]:
     if several.cautions:
         yield from (GAP, title("Warnings", "bold yellow"))
         count = len(several.runs)
-        yield Items(tuple(f"{one.text} [{one.code}, {one.runs} of {count} runs]" for one in several.cautions))
+        shared = (f"{one.code}, {one.runs} of {count} runs" for one in several.cautions)
+        told = zip(advised(several.cautions), shared, strict=True)
+        yield Advice(tuple((text, code, todo) for (text, _, todo), code in told))
     if several.notes:
         yield from (GAP, title("Notes"), Items(several.notes))
     if several.path is not None:

@@ -9,9 +9,11 @@ from typing import TextIO
 import numpy as np
 
 from bnuq.report import classification, ood, regression
+from bnuq.report.advice import advised
 from bnuq.report.numbers import NAMES, count, decimals, number, of_reference
 from bnuq.report.parts import (
     GAP,
+    Advice,
     Cell,
     Facts,
     Items,
@@ -47,31 +49,31 @@ def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
     """What the report is made of."""
     task = regression if result.model.get("task") == "regression" else classification
     yield title(f"bnuq evaluate  {result.provenance['bnuq']}")
-    yield Facts(tuple(_facts(result)))
-    yield from (GAP, title("In short"), Items(tuple(_in_words(result, tuple(task.in_words(result))))))
+    yield Facts(tuple(facts(result)))
+    yield from (GAP, title("In short"), Items(tuple(in_words(result, tuple(task.in_words(result))))))
     yield from (GAP, title(f"Test set, {result.sets['test'].n} points"))
     yield from task.test_tables(result, roomy=roomy)
     for metric in task.CONVERGING:
-        yield from _curves(result, metric)
+        yield from curves(result, metric)
     for name in ood.names(result):
         yield from (GAP, title(f"{name}, {result.sets[name].n} points, against the test set"))
         yield ood.table(result, name, roomy=roomy)
         yield from task.ood_tables(result, name)
-    if work := tuple(_work_in_words(result)):
+    if work := tuple(work_in_words(result)):
         yield from (GAP, title("What it took"), Items(work))
     yield GAP
-    yield Paragraph(_of_errors(result), "dim")
+    yield Paragraph(of_errors(result), "dim")
     yield from (Paragraph(text, "dim") for text in task.legend(result))
     if result.cautions:
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Items(tuple(f"{caution.text} [{caution.code}]" for caution in result.cautions))
+        yield Advice(advised(result.cautions))
     if result.notes:
         yield from (GAP, title("Notes"), Items(result.notes))
     if result.path is not None:
         yield from (GAP, PathLine(result.path))
 
 
-def _facts(result: Result) -> Iterator[tuple[str, str]]:
+def facts(result: Result) -> Iterator[tuple[str, str]]:
     model, sampling = result.model, result.sampling
     facts = (
         f"{model['parameters']:,} parameters",
@@ -99,7 +101,7 @@ def _shown(name: str, kind: str, reference: str) -> str:
     return base if kind != "ood" or Path(base).stem == name else f"{name} ({base})"
 
 
-def _in_words(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
+def in_words(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
     check = result.reference_check
     if check is not None and not check.passed:
         yield (
@@ -122,7 +124,7 @@ def _agreement(check: ReferenceCheck) -> str:
     )
 
 
-def _curves(result: Result, metric: str) -> Iterator[Part]:
+def curves(result: Result, metric: str) -> Iterator[Part]:
     drawn = {name: m.convergence[metric] for name, m in result.methods.items() if metric in m.convergence}
     finite = {name: np.asarray(v) for name, v in drawn.items() if np.isfinite(v).all() and len(v) > 1}
     if not finite:
@@ -144,7 +146,7 @@ def _curves(result: Result, metric: str) -> Iterator[Part]:
     yield from (GAP, title(f"{NAMES[metric][0]} of the first {counted} passes"), Table(("", ""), rows))
 
 
-def _work_in_words(result: Result) -> Iterator[str]:
+def work_in_words(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, took in result.work.methods.items():
         if method == DETERMINISTIC:
@@ -167,7 +169,7 @@ def _work_in_words(result: Result) -> Iterator[str]:
         yield f"{result.work.peak_bytes / 1e9:.2g} GB of {held} at most, the network and torch itself included."
 
 
-def _of_errors(result: Result) -> str:
+def of_errors(result: Result) -> str:
     sampled = len(result.methods) > 1
     over = "points and draws together" if sampled else "points"
     if sampled and int(result.sampling["samples"]) < 8:

@@ -70,15 +70,14 @@ def report_parts(toy: Toy, columns: int = 100, marks: str = "░▒█·▔") ->
         )
     )
     yield from (GAP, title("In short"), Items(tuple(_in_short(toy))))
-    for curve in toy.curves.values():
-        yield from (GAP, title(_name(curve)))
-        yield Drawing(tuple(_drawn(toy, curve, columns, marks)))
     band95, band50, mean, true, _ = marks
-    yield Paragraph(
+    marked = (
         f"{mean} mean, {band50} 50 % and {band95} 95 % band with observation noise, {true} the curve that the data "
-        "were made from. The line below the x axis marks where training data lie.",
-        "dim",
+        "were made from. The line below the x axis marks where training data lie."
     )
+    for number, curve in enumerate(toy.curves.values(), 1):
+        yield from (GAP, title(_name(curve)))
+        yield Drawing(tuple(_drawn(toy, curve, columns, marks)), said=marked if number == len(toy.curves) else "")
     names = tuple(_short(curve) for curve in toy.curves.values())
     yield from (GAP, title("MC sd, and the mean's error against the true curve"))
     yield Table(names, tuple(_places(toy)), stacks=True)

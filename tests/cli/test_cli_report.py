@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import small_regression
+import small_run
+import small_sweep
+
+from bnuq.results import sweep as sweep_file
 
 RESULT = "model.bnuq.h5"
 pytestmark = pytest.mark.usefixtures("there")
@@ -42,7 +47,7 @@ def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path, form, star
     outcome = cli("report", RESULT, "--figures", folder, *(() if form is None else ("--format", form)))
     assert outcome.code == 0
     told = re.findall(r"^ · (\S+\.(?:svg|png))$", outcome.out, flags=re.MULTILINE)
-    assert sorted(told) == sorted(path.name for path in folder.iterdir()) and len(told) == 7
+    assert sorted(told) == sorted(path.name for path in folder.iterdir()) and len(told) == 8
     assert all((folder / name).read_bytes().startswith(start) for name in told)
     assert f"Figures: {folder}" in outcome.out.replace("Figures:\n", "Figures: ")
 
@@ -50,7 +55,7 @@ def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path, form, star
 def test_json_stays_alone_beside_pictures(cli, tmp_path):
     outcome = cli("report", RESULT, "--figures", tmp_path, "--json")
     assert json.loads(outcome.out)["model"]["task"] == "regression"
-    assert len(list(tmp_path.iterdir())) == 7
+    assert len(list(tmp_path.iterdir())) == 8
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,104 @@ def test_without_matplotlib_the_report_is_shown_and_pictures_are_refused(cli, tm
     assert not (tmp_path / "x").exists()
 
 
+# ── as Markdown ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_markdown_goes_to_a_file_and_may_be_written_again(cli, tmp_path):
+    file = tmp_path / "report.md"
+    for _ in range(2):
+        outcome = cli("report", RESULT, "--markdown", file)
+        assert outcome.code == 0 and f"Markdown: {file}" in outcome.out.replace("Markdown:\n", "Markdown: ")
+    assert file.read_text(encoding="utf-8").startswith("# bnuq evaluate")
+
+
+def test_markdown_to_standard_output_is_alone_there_and_the_same(cli, tmp_path):
+    outcome = cli("report", RESULT, "--markdown", "-", "--html", tmp_path / "page.html")
+    cli("report", RESULT, "--markdown", tmp_path / "report.md")
+    assert outcome.code == 0 and outcome.out == (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert (tmp_path / "page.html").exists()
+
+
+def test_markdown_does_not_replace_another_file(cli, tmp_path):
+    (tmp_path / "notes.md").write_text("# dear diary")
+    outcome = cli("report", RESULT, "--markdown", tmp_path / "notes.md")
+    assert outcome.code == 2 and "is another file than a report of bnuq; name another." in outcome.message
+    assert (tmp_path / "notes.md").read_text() == "# dear diary"
+
+
+def test_two_things_do_not_go_to_standard_output(cli):
+    outcome = cli("report", RESULT, "--markdown", "-", "--json")
+    assert outcome.code == 2 and outcome.out == "" and "both go to standard output" in outcome.message
+
+
+# ── side by side ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def copies(there, tmp_path):
+    """The result under three names, two of which differ by their folder alone."""
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(there / RESULT, tmp_path / folder / "model.bnuq.h5")
+    shutil.copy(there / RESULT, tmp_path / "third.h5")
+    return tmp_path
+
+
+def test_results_are_named_by_file_by_folder_where_that_is_not_enough_or_as_asked(cli, copies):
+    paths = (copies / "old" / RESULT, copies / "new" / RESULT, copies / "third.h5")
+    outcome = cli("report", *paths, "--json")
+    assert outcome.code == 0 and list(json.loads(outcome.out)["results"]) == ["old/model", "new/model", "third"]
+    outcome = cli("report", f"mine={paths[0]}", paths[1], "--json")
+    assert list(json.loads(outcome.out)["results"]) == ["mine", "model"]
+
+
+def test_a_file_with_an_equals_sign_in_its_name_is_that_file(cli, copies):
+    shutil.copy(copies / "third.h5", copies / "b=32.h5")
+    outcome = cli("report", copies / "b=32.h5", copies / "third.h5", "--json")
+    assert list(json.loads(outcome.out)["results"]) == ["b=32", "third"]
+
+
+def test_results_side_by_side_go_everywhere_that_one_goes(cli, copies):
+    asked = ("report", copies / "third.h5", copies / "old" / RESULT)
+    written = ("--html", copies / "p.html", "--markdown", copies / "r.md", "--figures", copies / "f")
+    outcome = cli(*asked, *written)
+    assert outcome.code == 0 and outcome.err == ""
+    said = " ".join(outcome.out.split())
+    assert "2 results side by side" in said and "bnuq check CURRENT BASELINE" in said
+    assert (copies / "p.html").read_text(encoding="utf-8").count("<svg") > 4
+    assert "|  | third | model |" in (copies / "r.md").read_text(encoding="utf-8")
+    assert {path.name for path in (copies / "f").iterdir()} >= {"interval_calibration.svg", "convergence.svg"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{third}", "{third}"), "is named twice; name each result once."),
+        (("x={third}", "x={old}"), "x is the name of two results; give each its own, as NAME=FILE."),
+        (("{third}", "{sweep}"), "is not a result of bnuq evaluate for one run, and only those stand side by side."),
+        (("{third}", "nowhere.h5"), "nowhere.h5"),
+        (("{third}", "{text}"), "letter.h5"),
+    ],
+)
+def test_what_cannot_stand_side_by_side_is_refused_in_one_message(cli, copies, arguments, message):
+    sweep_file.write(small_sweep.single(), copies / "sweep.h5")
+    (copies / "letter.h5").write_text("dear")
+    places = {"third": copies / "third.h5", "old": copies / "old" / RESULT, "sweep": copies / "sweep.h5"}
+    outcome = cli("report", *(one.format(**places, text=copies / "letter.h5") for one in arguments))
+    assert outcome.code == 2 and outcome.out == "" and message in " ".join(outcome.message.split())
+
+
+def test_results_of_two_tasks_do_not_stand_side_by_side(cli, copies):
+    small_run.write(copies)
+    path = small_run.evaluated(copies, out=Path("labels.h5"), methods=("mcbn",)).path
+    outcome = cli("report", copies / "third.h5", path)
+    assert outcome.code == 2 and outcome.out == ""
+    assert "third of a regression, labels of a classification" in " ".join(outcome.message.split())
+
+
+# ── what is loaded ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def test_matplotlib_is_loaded_for_pictures_alone_and_torch_for_none(there, tmp_path):
     def loaded(*arguments: str) -> set[str]:
         script = (
@@ -89,4 +192,5 @@ def test_matplotlib_is_loaded_for_pictures_alone_and_torch_for_none(there, tmp_p
         return set(done.stderr.split()) & {"matplotlib", "matplotlib.pyplot", "torch"}
 
     assert loaded() == set()
+    assert loaded("--markdown", "-") == set()
     assert loaded("--figures", str(tmp_path)) == {"matplotlib"}

@@ -11,12 +11,17 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from PIL import Image
+from sklearn.metrics import auc as area_under
+from sklearn.metrics import roc_curve as roc_by_scikit
 
 from bnuq.errors import RequestError, ResultError
+from bnuq.metrics import auroc
 from bnuq.report import drawing, figures
-from bnuq.report.figures import draw_figures
+from bnuq.report.figures import draw_figures, roc_curve
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
 
@@ -55,14 +60,14 @@ def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
             "regression",
             [
                 *("uncertainty_error_mcbn", "uncertainty_error_mcdo", "uncertainty_error_mcbn+mcdo"),
-                *("interval_calibration", "risk_coverage", "convergence", "ood_far"),
+                *("interval_calibration", "risk_coverage", "convergence", "ood_far", "roc_far"),
             ],
         ),
         (
             "without_tau",
-            ["uncertainty_error_mcbn", "uncertainty_error_mcdo", "risk_coverage", "convergence", "ood_far"],
+            ["uncertainty_error_mcbn", "uncertainty_error_mcdo", "risk_coverage", "convergence", "ood_far", "roc_far"],
         ),
-        ("four_methods", ["reliability", "risk_coverage", "convergence", "ood_other"]),
+        ("four_methods", ["reliability", "risk_coverage", "convergence", "ood_other", "roc_other"]),
         ("deterministic", ["reliability", "risk_coverage"]),
     ],
 )
@@ -188,6 +193,40 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
     assert (axes.get_xscale() == "log") == (spread == "heavy")
 
 
+def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_path, drawn):
+    draw_figures(four_methods, tmp_path)
+    [axes] = drawn["roc_other"]
+    curves = [one for one in axes.get_lines() if len(one.get_xdata()) > 2]
+    scores = [(method, score) for method, one in four_methods.methods.items() for score in one.ood["other"]]
+    assert len(curves) == len(scores) > 4
+    for curve, (method, score) in zip(curves, scores, strict=True):
+        area = area_under(curve.get_xdata(), curve.get_ydata())
+        assert area == pytest.approx(four_methods.methods[method].ood["other"][score]["auroc"].value, abs=1e-12)
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert "least confidence" in labels and any(label.startswith("mcbn, AUROC up to 0.") for label in labels)
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+)
+def test_the_area_under_a_roc_curve_is_the_auroc_with_ties_in_one_step(test, ood):
+    false, true = roc_curve(np.array(test, float), np.array(ood, float))
+    assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
+    assert (np.diff(false) >= 0).all() and (np.diff(true) >= 0).all()
+    assert area_under(false, true) == pytest.approx(auroc(np.array(test, float), np.array(ood, float)))
+
+
+def test_a_roc_curve_of_many_points_is_thinned_and_keeps_its_area():
+    random = np.random.default_rng(0)
+    test, ood = random.normal(size=40_000), random.normal(1, 1, size=30_000)
+    false, true = roc_curve(test, ood)
+    assert len(false) <= 1001
+    assert area_under(false, true) == pytest.approx(auroc(test, ood), abs=1e-5)
+    ours = np.interp(roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[0], false, true)
+    assert np.abs(ours - roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[1]).max() < 2e-3
+
+
 # ── what may go wrong ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -212,7 +251,7 @@ def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, 
         assert path.parent == folder and path.is_file()
         assert re.fullmatch(r"[\w+-]{1,80}\.svg", path.name)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
-    assert len(list(folder.iterdir())) == 4
+    assert len(list(folder.iterdir())) == 5
 
 
 def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_path):

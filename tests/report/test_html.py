@@ -13,11 +13,12 @@ import small_sweep
 
 from bnuq.cli.main import main
 from bnuq.report import drawing
-from bnuq.report.html import Picture, page
-from bnuq.report.parts import Cell, Drawing, Facts, Items, Paragraph, PathLine, Table, title
+from bnuq.report.html import SUB, Listing, Picture, page, picture_at
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Paragraph, PathLine, Table, title
 from bnuq.results import sweep as sweep_file
 
 VOID = {"meta", "br", "use", "path", "rect", "stop"}
+SVG = '<svg viewBox="0 0 100 50"><path d="M 0 0" style="fill: #ffffff"/></svg>'
 
 
 class Reader(HTMLParser):
@@ -62,24 +63,117 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     parts = [
         title(f"bnuq {evil}"),
         Facts(((evil, evil),)),
-        title(evil, "bold yellow"),
+        title("In short"),
         Items((evil,)),
+        title(evil, "bold yellow"),
+        Advice(((evil, evil, evil),)),
         Paragraph(),
         Paragraph(evil, "dim"),
-        Drawing((evil,)),
+        Drawing((evil,), said=evil),
         Table((evil,), ((evil, ()), (evil, (Cell("1.0", "±0.1"),)))),
-        PathLine(Path("/there/<b>.h5")),
+        Listing("as a file", evil),
+        PathLine(Path("/there/<b>.h5"), evil),
     ]
-    text = page(parts, [Picture("a & b", "<svg></svg>")])
+    text = page(parts, [Picture("a & b", (SVG,), evil, evil)])
     read = Reader(text)
-    assert read.open == [] and not read.links
+    assert read.open == [] and all(link.startswith("#") for link in read.links)
     assert "<script" not in text and "\x1b" not in text
     assert read.tags["script"] == read.tags["b"] == 0
-    assert {tag: read.tags[tag] for tag in ("h1", "h2", "dl", "ul", "table", "svg", "figure")} == dict.fromkeys(
-        ("h1", "h2", "dl", "ul", "table", "svg", "figure"), 1
-    )
-    assert read.text.count("alert(1)") == 9 + 1  # the title twice, what is drawn in characters not at all
-    assert text.index("<ul>") < text.index("<svg>") < text.index("<table>")
+    once = ("h1", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
+    assert {tag: read.tags[tag] for tag in once} == dict.fromkeys(once, 1)
+    assert (read.tags["h2"], read.tags["ul"]) == (2, 2)
+    # The title twice, the caption of the table; what is drawn in characters not at all, as there is a picture.
+    assert read.text.count("alert(1)") == 2 + 2 + 1 + 1 + 3 + 1 + 1 + 3 + 1 + 1 + 2
+    assert text.index("<ul>") < text.index("<svg") < text.index("<table>")
+
+
+def test_without_pictures_what_is_drawn_in_characters_is_there() -> None:
+    parts = [title("bnuq x"), title("A"), Drawing(("▁▂<b>",), said="so")]
+    assert "▁▂&lt;b&gt;" in page(parts) and "so" in page(parts)
+    drawn = page([*parts, title("B"), Paragraph("b")], [Picture("a", (SVG,))])
+    assert "▁▂" not in drawn and ">A</h2>" not in drawn and ">B</h2>" in drawn
+
+
+def test_a_page_may_load_and_run_nothing() -> None:
+    text = page([title("bnuq x")])
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+
+
+def test_text_between_two_backticks_is_code_and_a_lone_one_is_itself() -> None:
+    text = page([title("bnuq x"), Items(("set `a<b` and `",))])
+    assert "set <code>a&lt;b</code> and `" in text
+
+
+def test_pictures_take_the_pages_colours_and_names_of_their_own(tmp_path: Path) -> None:
+    with drawing.for_page(), drawing.picture(tmp_path / "x.svg", title="a <b>", about="of --> & c") as [axes]:
+        axes.plot([0, 1], [0, 1], color=drawing.INK, label="<!-- --> </svg><script>")
+        axes.legend()
+    picture = picture_at(tmp_path / "x.svg", "read it so")
+    assert (picture.name, picture.about, picture.how) == ("a <b>", "of --> & c", "read it so")
+    text = page([title("bnuq x")], [picture, picture])
+    read = Reader(text)
+    assert read.tags["svg"] == 2 and read.tags["script"] == read.tags["title"] - 1 == 0
+    body = text[text.index("<body>") :]
+    assert not re.search(r"#[0-9a-f]{6}\b", body) and "var(--ink)" in body and "<!--" not in body
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
+    assert 'role="img" aria-label="a &lt;b&gt;. read it so. of --&gt; &amp; c"' in text
+
+
+def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_saved_file_is_one(
+    tmp_path: Path,
+) -> None:
+    def draw(path: Path) -> None:
+        with drawing.picture(path, title="two", columns=2, size=(4.2, 3.0), apart=True) as panels:
+            for number, axes in enumerate(panels):
+                axes.plot([0, number], label="a")
+            panels[0].legend()
+
+    draw(tmp_path / "saved.svg")
+    with drawing.for_page():
+        draw(tmp_path / "page.svg")
+    assert drawing.parts_of(tmp_path / "saved.svg") == [tmp_path / "saved.svg"]
+    assert [path.name for path in drawing.parts_of(tmp_path / "page.svg")] == ["page.svg", "page__01.svg"]
+    assert not drawing.on_page()
+    assert picture_at(tmp_path / "page.svg").broad
+
+
+def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    text = page([title("bnuq x")])
+    schemes = re.findall(r":root \{([^}]+)\}", text)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
+        for ground in ("paper", "card"):
+            for ink, least in {"ink": 7, "dim": 4.5, "warn": 4.5, "link": 4.5, "blue": 3, "vermilion": 3}.items():
+                light, dark = sorted((luminance(colours[ink]), luminance(colours[ground])), reverse=True)
+                assert (light + 0.05) / (dark + 0.05) >= least, (ink, ground)
+
+
+def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
+    rows = (("mcbn", ()), ("  one", (Cell("1"),)), ("mcdo", ()), ("  two", (Cell("2"),)))
+    text = page([title("bnuq x"), title("Figures"), Table(("a",), rows)])
+    read = Reader(text)
+    assert "<caption>Figures</caption>" in text and read.tags["tbody"] == 2
+    scopes = Counter(re.findall(r'scope="(\w+)"', text))
+    assert scopes == {"col": 1, "rowgroup": 2, "row": 2}
+
+
+def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
+    parts = [title("bnuq x"), title("In short"), Items(("a",))]
+    parts += [title("B & c"), title("under", f"bold {SUB}"), title("B c"), title("D")]
+    text = page(parts)
+    assert re.findall(r"<(h\d)", text) == ["h1", "h2", "h2", "h3", "h2", "h2"]
+    links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', text)
+    assert [name for _, name in links] == ["B &amp; c", "B c", "D"]
+    assert all(f'id="{name}"' in text for name, _ in links) and len({name for name, _ in links}) == 3
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "sweep"])

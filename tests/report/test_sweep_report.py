@@ -450,12 +450,12 @@ def test_without_matplotlib_the_way_out_is_told(tmp_path, monkeypatch):
 def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_path, capsys):
     path = tmp_path / "sweep.h5"
     write(small_sweep.both(), path)
-    command(path)
+    command([str(path)])
     assert capsys.readouterr().out == drawn(replace(small_sweep.both(), path=path))
-    command(path, figures=tmp_path / "pictures", form="png")
+    command([str(path)], figures=tmp_path / "pictures", form="png")
     assert "sweep.png" in capsys.readouterr().out
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
-    command(path, as_json=True, figures=tmp_path / "pictures")
+    command([str(path)], as_json=True, figures=tmp_path / "pictures")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
 
 

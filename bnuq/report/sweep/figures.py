@@ -57,6 +57,7 @@ def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tu
         columns=len(columns),
         heights=(1.0, 0.8, 0.8)[: len(rows)],
         size=(5.6, 3.4),
+        apart=True,
     ) as panels:
         for row, draw_row in enumerate(rows):
             ours = panels[row * len(columns) : (row + 1) * len(columns)]

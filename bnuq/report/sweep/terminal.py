@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
+from bnuq.report.advice import advised
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.parts import (
     GAP,
+    Advice,
     Drawing,
     Facts,
     Items,
@@ -58,7 +60,7 @@ def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Itera
     yield from (Paragraph(text, "dim") for text in legend(sweep, lines))
     if sweep.cautions:
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Items(tuple(f"{caution.text} [{caution.code}]" for caution in sweep.cautions))
+        yield Advice(advised(sweep.cautions))
     if sweep.notes:
         yield from (GAP, title("Notes"), Items(sweep.notes))
     if sweep.path is not None:

@@ -1,0 +1,231 @@
+"""The page of one evaluation, and of several: sections for a colleague, each with its pictures and how to read them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bnuq.report import beside, classification, ood, regression
+from bnuq.report.advice import advised
+from bnuq.report.drawing import for_page
+from bnuq.report.figures import Drawn, draw_all
+from bnuq.report.html import SUB, Listing, Picture, picture_at
+from bnuq.report.numbers import count
+from bnuq.report.parts import Advice, Facts, Items, Paragraph, Part, PathLine, title
+from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words
+from bnuq.results.result import Result
+
+OnPage = Part | Picture | Listing
+Shown = Mapping[tuple[str, ...], Picture]  # by kind, and of which method or set
+
+_DIAGONAL = (
+    "On the diagonal, the network is right as often as it says it is; below it, it is overconfident, above it "
+    "underconfident."
+)
+HOW = {
+    "reliability": f"{_DIAGONAL} The steps below tell how many points state which confidence.",
+    "calibration": _DIAGONAL,
+    "interval_calibration": (
+        "On the diagonal, a central interval holds as many targets as it promises; below it the intervals are too "
+        "narrow, above it too wide. Within the band chance alone explains the difference."
+    ),
+    "risk_coverage": (
+        "Points are kept from the most certain on: the lower the curve, the better the uncertainty sorts out errors. A "
+        "flat curve says that uncertain points are no more often wrong than others."
+    ),
+    "ood": (
+        "The less the two overlap, the better unfamiliar points are told apart. The score is the one of largest AUROC."
+    ),
+    "roc": (
+        "Up and to the left is better; the diagonal is a guess. Each step is a threshold on the score, and the area "
+        "below a curve is its AUROC."
+    ),
+    "convergence": (
+        "What the same figures were of the first passes alone: where a curve has become flat, more passes would change "
+        "little."
+    ),
+    "uncertainty_error": (
+        "Points in the order of their predicted σ. Where the running mean of the errors rises with the bands, σ tells "
+        "large errors from small ones; dots far above the band are surprises."
+    ),
+}
+
+
+def shown_of(pictures: Iterable[tuple[tuple[str, ...], Drawn]], folder: Path) -> dict[tuple[str, ...], Picture]:
+    """The pictures for a page, each with how to read it, drawn by way of `folder`; RequestError without matplotlib."""
+    with for_page():
+        return {parts: picture_at(path, HOW.get(parts[0], "")) for parts, path in draw_all(pictures, folder)}
+
+
+def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[OnPage]:
+    """What the page is made of, in reading order; `without` says why there are no pictures, where that is so."""
+    task = regression if result.model.get("task") == "regression" else classification
+    yield title(f"bnuq evaluate: {Path(str(result.model['path'])).name}")
+    yield Facts(tuple(facts(result)))
+    yield from (title("In short"), Items(tuple(_short(result, tuple(task.in_words(result))))))
+    if without:
+        yield Paragraph(f"Pictures are left out: {without}", "dim")
+    yield title("Methods side by side")
+    yield from map(_under, task.test_tables(result, roomy=True))
+    of_ood = tuple(ood.legend(result))
+    yield Paragraph(of_errors(result), "dim")
+    yield from (Paragraph(text, "dim") for text in task.legend(result) if text not in of_ood)
+    yield from _section("Calibration", shown, "reliability", "interval_calibration")
+    yield from _section("Error against coverage", shown, "risk_coverage")
+    for name in ood.names(result):
+        yield title(f"{name} against the test set")
+        pictures = [picture for (kind, *of), picture in shown.items() if kind in ("ood", "roc") and of == [name]]
+        yield from (picture if name == ood.names(result)[0] else replace(picture, how="") for picture in pictures)
+        yield ood.table(result, name, roomy=True)
+        yield from map(_under, task.ood_tables(result, name))
+        yield from (Paragraph(text, "dim") for text in of_ood)
+        of_ood = ()  # said once
+    if any(kind == "convergence" for kind, *_ in shown):
+        yield from _section("Over the number of passes", shown, "convergence")
+    else:
+        yield from (part for metric in task.CONVERGING for part in curves(result, metric))
+    yield from _section("Uncertainty and error", shown, "uncertainty_error")
+    if result.cautions:
+        yield from (title("Warnings", "bold yellow"), Advice(advised(result.cautions)))
+    if result.notes:
+        yield from (title("Notes"), Items(result.notes))
+    yield from provenance(result)
+
+
+def _short(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
+    yield from in_words(result, of_task)
+    if result.cautions:
+        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
+        yield f"{count(len(result.cautions), 'warning')} below, with what to do: {codes}."
+
+
+def _section(heading: str, shown: Shown, *kinds: str) -> Iterator[OnPage]:
+    """The pictures of these kinds under a heading; nothing where there are none."""
+    if found := [picture for (kind, *_), picture in shown.items() if kind in kinds]:
+        yield from (title(heading), found[0], *_explained_once(found))
+
+
+def _explained_once(pictures: list[Picture]) -> Iterator[Picture]:
+    """All but the first picture, without a sentence that another has said."""
+    for before, picture in itertools.pairwise(pictures):
+        yield replace(picture, how="" if picture.how == before.how else picture.how)
+
+
+def _under(part: Part) -> Part:
+    """The part, as one of the section before it."""
+    bold = isinstance(part, Paragraph) and part.style == "bold"
+    return replace(part, style=f"bold {SUB}") if bold else part
+
+
+def beside_parts(results: beside.Results, shown: Shown, *, without: str = "") -> Iterator[OnPage]:
+    """What the page of several results is made of, in reading order."""
+    yield from beside.head(results)
+    if without:
+        yield Paragraph(f"Pictures are left out: {without}", "dim")
+    yield from (title("Test sets"), beside.test_table(results))
+    yield from beside.legend(results)
+    yield from _section("Calibration", shown, "calibration", "interval_calibration")
+    yield from _section("Error against coverage", shown, "risk_coverage")
+    for name in beside.ood_names(results):
+        yield title(f"{name} against the test sets")
+        yield from (picture for (kind, *of), picture in shown.items() if (kind, of) == ("roc", [name]))
+        yield from beside.ood_tables(results, name)
+    yield from _section("Over the number of passes", shown, "convergence")
+    yield from beside.tail(results)
+    yield title("Provenance")
+    for name, result in results.items():
+        yield title(name, f"bold {SUB}")
+        yield Facts(tuple((what, text) for what, text in _origins(result) if text))
+        if result.path is not None:
+            yield PathLine(result.path)
+
+
+# ── where it comes from ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def provenance(result: Result) -> Iterator[OnPage]:
+    """Everything that tells how the figures came about, and the request itself, to be copied."""
+    yield title("Provenance")
+    yield Facts(tuple((name, text) for name, text in _origins(result) if text))
+    if work := tuple(work_in_words(result)):
+        yield from (title("What it took", f"bold {SUB}"), Items(work))
+    yield title("The run, as resolved", f"bold {SUB}")
+    yield Paragraph(
+        "Every option, from the command line, the run file, the checkpoint or by default. Saved as a file it runs "
+        "again; so does `bnuq evaluate --from` with the result file."
+    )
+    yield Listing("As a run file", run_file(result.run))
+    if result.path is not None:
+        yield PathLine(result.path)
+
+
+def _origins(result: Result) -> Iterator[tuple[str, str]]:
+    made, model, sampling = result.provenance, result.model, result.sampling
+    versions = (f"{name} {made[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in made)
+    yield "versions", ", ".join(versions)
+    yield (
+        "device",
+        ", ".join(
+            str(one)
+            for one in (sampling["device"], made.get("device"), made.get("platform"), sampling["precision"])
+            if one
+        ),
+    )
+    yield "time", str(made.get("time", ""))
+    yield "command", f"`{made['command']}`" if made.get("command") else ""
+    yield "git revision", f"`{made['git']}`" if made.get("git") else ""
+    yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
+    reference = result.run.get("data", {}).get("train")
+    if reference and made.get("reference_sha256"):
+        yield "reference", f"{reference}, {_points(sampling)}SHA-256 `{made['reference_sha256']}`"
+    for name, one in result.sets.items():
+        label = name if one.kind == name else f"{one.kind} {name}"
+        yield label, f"{one.reference}, {one.n} points, SHA-256 `{one.sha256}`"
+    parts = (f"{name} {seconds:.1f}" for name, seconds in result.seconds.items() if math.isfinite(seconds))
+    yield "seconds", ", ".join(parts)
+
+
+def _points(sampling: Mapping[str, Any]) -> str:
+    points = sampling.get("reference_points")
+    return f"{points} points, " if points else ""
+
+
+def run_file(run: Mapping[str, Any]) -> str:
+    """The run as TOML that `bnuq evaluate` takes; what no run file holds stands in comments."""
+    lines: list[str] = []
+    for section, keys in run.items():
+        if not isinstance(keys, Mapping) or not keys:
+            continue
+        mark = "# " if section == "options" else ""
+        lines += [""] * bool(lines) + [f"{mark}[{_key(section)}]"]
+        lines += [f"{mark}{_key(key)} = {_toml(value)}" for key, value in keys.items() if value is not None]
+    return "\n".join(lines)
+
+
+def _key(key: str) -> str:
+    bare = key and all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in key)
+    return key if bare else _text(key)
+
+
+def _toml(value: Any) -> str:
+    """A JSON value as TOML, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items() if v is not None)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _text(value: str) -> str:
+    """A text in quotes, with everything that cannot be seen written out as TOML does."""
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 2**16 else f"\\U{ord(c):08x}" for c in quoted
+    )

@@ -1,0 +1,136 @@
+"""Pages in a real browser: at a desk and on a phone, light and dark, without a network and without a complaint."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import pytest
+import small_sweep
+
+from bnuq.report import overlaid
+from bnuq.report.drawing import for_page
+from bnuq.report.figures import pictures_of
+from bnuq.report.html import page, picture_at
+from bnuq.report.page import beside_parts, page_parts, shown_of
+from bnuq.report.sweep import report_parts as sweep_parts
+from bnuq.report.sweep import save_figures
+
+pytestmark = [
+    pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the browser is steered through a POSIX pipe"),
+]
+PAGES = ("classification", "regression", "sweep", "beside")
+LONG = "a_set_of_a_name_" * 6
+
+
+@pytest.fixture(scope="module")
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of every make, the names on them long."""
+    folder = tmp_path_factory.mktemp("pages")
+    four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
+    with for_page():
+        drawn = [picture_at(path) for path in save_figures(small_sweep.both(), folder / "sweep")]
+    results = {"first": four, LONG: two}
+    texts = {
+        "classification": page(page_parts(four, shown_of(pictures_of(four), folder / "a"))),
+        "regression": page(page_parts(regression, shown_of(pictures_of(regression), folder / "b"))),
+        "sweep": page(sweep_parts(small_sweep.both()), drawn),
+        "beside": page(beside_parts(results, shown_of(overlaid.pictures_of(results), folder / "c"))),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    opened = browser.Browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_its_window_asks_for_nothing_and_says_nothing(pages, window, name, width, dark) -> None:
+    window.show(pages[name], width=width, dark=dark)
+    assert window.asked_for() == [pages[name].as_uri()]
+    assert window.said() == []
+    root = "document.documentElement"
+    assert window.value(f"{root}.scrollWidth <= {root}.clientWidth")
+    assert window.value(f"{root}.clientWidth") >= width - 20  # less a scroll bar: the width was taken
+    out = window.value(
+        "[...document.querySelectorAll('h1,h2,h3,p,li,dd,dt,figcaption,.scroll,.panels,pre')].filter(one => "
+        "one.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(one => one.outerHTML)"
+    )
+    assert out == []
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_is_to_be_seen_and_its_letters_can_be_read(pages, window, name, width) -> None:
+    window.show(pages[name], width=width, dark=False)
+    sizes = window.value(
+        "[...document.querySelectorAll('svg')].map(one => [one.getBoundingClientRect().width, "
+        "one.getBoundingClientRect().height, one.viewBox.baseVal.width, one.getAttribute('aria-label').length])"
+    )
+    assert len(sizes) >= 1
+    for wide, high, drawn, alt in sizes:
+        assert wide > 200 and high > 100 and alt > 10
+        # The smallest letters are drawn 9 points high.
+        assert 9 * wide / drawn >= 8.5
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pictures_and_text_take_the_colours_of_the_readers_scheme(pages, window, name) -> None:
+    found = []
+    for dark in (False, True):
+        window.show(pages[name], width=1200, dark=dark)
+        found.append(
+            window.value(
+                "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color, "
+                "getComputedStyle(document.querySelector('svg path')).fill]"
+            )
+        )
+    (light_paper, light_ink, light_ground), (dark_paper, dark_ink, dark_ground) = found
+    assert light_paper == light_ground == "rgb(255, 255, 255)" and dark_paper == dark_ground
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (dark_paper, dark_ink, light_ink)]
+    assert brightness[0] < 150 and brightness[1] > 600 and brightness[2] < 150
+
+
+@pytest.mark.parametrize("name", ["classification", "beside"])
+def test_on_a_phone_a_wide_table_moves_in_its_box_and_its_first_column_stays(pages, window, name) -> None:
+    window.show(pages[name], width=390, dark=False)
+    before, after, moved = window.value(
+        "(() => { const box = [...document.querySelectorAll('.scroll')].find(one => one.scrollWidth > one.clientWidth);"
+        "const cell = box.querySelector('tbody tr:last-child th'); const before = cell.getBoundingClientRect().left;"
+        "box.scrollLeft = 120; return [before, cell.getBoundingClientRect().left, box.scrollLeft] })()"
+    )
+    assert moved == 120 and after == pytest.approx(before, abs=1)
+
+
+def test_links_of_the_contents_lead_somewhere(pages, window) -> None:
+    window.show(pages["classification"], width=1200, dark=False)
+    assert window.value(
+        "(() => { const links = [...document.querySelectorAll('nav a')]; return links.length > 4 && "
+        "links.every(one => document.getElementById(one.hash.slice(1)).tagName == 'H2') })()"
+    )
+
+
+def test_on_paper_a_page_is_dark_on_white_and_tables_are_whole(pages, window) -> None:
+    window.show(pages["classification"], width=1000, dark=True, media="print")
+    assert window.value("getComputedStyle(document.documentElement).getPropertyValue('--paper')").strip() == "#ffffff"
+    assert window.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert window.value("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
+
+
+def test_a_script_in_a_page_would_not_run(pages, window, tmp_path) -> None:
+    text = pages["classification"].read_text(encoding="utf-8")
+    (tmp_path / "evil.html").write_text(text.replace("</main>", "</main><script>document.title='ran'</script>"))
+    window.show(tmp_path / "evil.html", width=1200, dark=False)
+    assert window.value("document.title").startswith("bnuq evaluate")
+    assert any("Content Security Policy" in said for said in window.said())  # and what is said would have been seen

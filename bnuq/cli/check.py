@@ -101,6 +101,7 @@ def command(
     from bnuq.gate.summary import summary
     from bnuq.report.check import print_verdict
 
+    strict = strict and not verdict.failed  # a regression is told as one, whatever else there is to warn of
     with quoted(as_json=as_json, quiet=quiet):
         tell(verdict, summary=summary, show=print_verdict, as_json=as_json, quiet=quiet, strict=strict)
     leave(verdict, as_json=as_json, quiet=quiet)

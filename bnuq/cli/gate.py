@@ -65,6 +65,7 @@ class Gate:
             print_verdict(verdict, stream)
 
         cautions = (*result.cautions, *verdict.cautions)
+        strict = strict and not verdict.failed
         with quoted(as_json=as_json, quiet=quiet):
             tell(result, summary=told, show=shown, as_json=as_json, quiet=quiet, strict=strict, cautions=cautions)
         leave(verdict, as_json=as_json, quiet=quiet)

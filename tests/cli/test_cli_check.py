@@ -271,6 +271,8 @@ def test_swapped_files_are_a_warning_and_strict_refuses_warnings(cli: Cli) -> No
     strict = cli("check", "seed1.h5", "base.h5", "--strict")
     assert strict.code == 2
     assert "older-than-baseline" in strict.message
+    assert (strict.out, cli("check", "seed1.h5", "base.h5", "--strict", "--json").out) == (found.out, "")
+    assert cli("check", "worse.h5", "base.h5", "--strict").code == 1  # new warnings, and a regression
 
 
 def test_quiet_says_nothing_and_the_code_tells(there: Path, cli: Cli) -> None:  # noqa: ARG001

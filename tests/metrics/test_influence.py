@@ -108,9 +108,10 @@ def test_ece_moves_with_a_points_share_by_its_influence_where_gaps_are_wide(data
 def test_the_ece_expected_under_noise_moves_by_the_influence_whatever_the_gaps(data):
     noises = [noise for _, noise in gaps(*copied(*data))]
 
-    def expected(confidence, correct):  # the mean of |X|, X normal (Leone, Nelson & Nottingham 1961), of noise as it is
+    def expected(confidence, correct):  # the mean of |X|, X normal (Leone, Nelson & Nottingham 1961), of half the noise
         total = 0.0
-        for (gap, _), noise in zip(gaps(confidence, correct), noises, strict=True):
+        for (gap, _), sd in zip(gaps(confidence, correct), noises, strict=True):
+            noise = sd / math.sqrt(2)
             steps = gap / max(noise, 1e-9)
             total += noise * math.sqrt(2 / math.pi) * math.exp(-(steps**2) / 2) + gap * math.erf(steps / math.sqrt(2))
         return total / correct.size
@@ -466,7 +467,7 @@ def test_a_bin_that_tells_no_noise_keeps_the_sign_of_its_gap(group):
     assert metrics.ece_influence(confidence, correct, group=group) == pytest.approx(away - away.mean())
     together = metrics.ece_influence(confidence, np.array([1.0, 0.0, 1.0, 0.0]), group=group)
     gap, noise = -0.8, 0.0 if group is not None else 1.0  # 0.1 and −0.9: two points, or one group
-    slope = -1.0 if group is not None else math.erf(gap / noise / math.sqrt(2))
+    slope = -1.0 if group is not None else math.erf(gap / noise)
     own = np.array([0.9, 0.5, 0.1 * slope, -0.9 * slope])
     assert together == pytest.approx(own - own.mean())
 
@@ -487,7 +488,7 @@ def test_groups_widen_the_noise_of_a_gap_and_so_lessen_its_slope():
     correct = np.repeat([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 5)  # gap 5, noise 3.1, by groups of five 7.3
     for group, noise in ((None, math.sqrt(40 / 39 * 9.375)), (np.arange(40) // 5, math.sqrt(8 / 7 * 46.875))):
         found = metrics.ece_influence(confidence, correct, group=group)
-        assert np.ptp(found) == pytest.approx(math.erf(5 / noise / math.sqrt(2)))
+        assert np.ptp(found) == pytest.approx(math.erf(5 / noise))
 
 
 def test_an_ece_of_an_unknown_confidence_has_no_influences():

@@ -18,7 +18,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -101,13 +102,10 @@ def main() -> None:
     pack = Path(named).resolve()
     rows: dict[str, list[str]] = {}
     demo, regression = io.StringIO(), io.StringIO()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "sample_configs"
-        shutil.copytree(ROOT / "sample_configs", place)
-        (place / "data").symlink_to(pack)
+    with run_files(pack) as place:
         for job in jobs(pack):
             options = replace(job.options, out=Path("out.h5"))
-            run = replace(resolve(str(place / job.run_file), options, folder=Path(folder)), **job.changes)
+            run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
             result = evaluate(run)
             if result.model["task"] == "regression":
                 print_report(replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression)
@@ -120,6 +118,16 @@ def main() -> None:
     readme = ROOT / "README.md"
     text = between(readme.read_text(encoding="utf-8"), "demo", f"```text\n{demo.getvalue()}```")
     readme.write_text(between(text, "figures", in_short(rows)), encoding="utf-8")
+
+
+@contextmanager
+def run_files(pack: Path) -> Iterator[Path]:
+    """A copy of sample_configs/ in which the run files find `pack` as their data; gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "sample_configs"
+        shutil.copytree(ROOT / "sample_configs", place, ignore=shutil.ignore_patterns("data"))
+        (place / "data").symlink_to(pack)
+        yield place
 
 
 def rows_of(title: str, result: Result) -> list[str]:
@@ -279,10 +287,7 @@ SWEPT = {  # run file: what is changed in it, and sizes
 def sweeps() -> str:
     """The table of sweeps over the mini-batch size; writes docs/sweep.md and its pictures."""
     found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "sample_configs"
-        shutil.copytree(ROOT / "sample_configs", place)
-        (place / "data").symlink_to(Path(os.environ.get("BNUQ_TEST_DATA", ".")).resolve())
+    with run_files(Path(os.environ.get("BNUQ_TEST_DATA", ".")).resolve()) as place:
         for name, (options, sizes) in SWEPT.items():
             file = ROOT / "docs" / f"sweep-{name}.h5"
             if not file.is_file():
@@ -325,13 +330,18 @@ def with_total(figure: Figure, digits: int) -> str:
     return f"{figure.value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
 
 
+def made_by(command: str) -> str:
+    """The line that says by what, when and where a page was written."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    return f"Written by `{command}` on {date.today().isoformat()} with bnuq {bnuq.__version__} ({machine})."
+
+
 def page(rows: dict[str, list[str]], regression: str) -> str:
     """docs/figures.md."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     table = "\n".join(row for some in rows.values() for row in some)
     return f"""# Figures
 
-Written by `make figures` on {date.today().isoformat()} with bnuq {bnuq.__version__} ({machine}).
+{made_by("make figures")}
 
 Each figure is followed by its standard error over points and, where it rests on sampling, its Monte Carlo standard
 error over the draws. AUROC is by mutual information, for the network as it is by predictive entropy. T = 32; PLL and

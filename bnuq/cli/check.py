@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from bnuq.cli.gate import end
 from bnuq.cli.options import AsJson, Debug, Quiet, Strict
 from bnuq.cli.telling import tell
 from bnuq.errors import RequestError, ResultError
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from bnuq.gate import Settings, Verdict
     from bnuq.run import CheckSection
 
-REGRESSION = 1  # the exit code, and nothing else ever has it
 _FILE = "bnuq.toml"
 
 
@@ -84,124 +80,111 @@ def command(
 
     if None not in (baseline, named):
         raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
-    against = baseline or named
+    current, against = expanded(current), _expanded(baseline or named)
     if update and against is None:
         raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
-    section, note = _section(config)
+    config = _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
+    section, notes = _section(config)
     settings = Settings.of(section, tolerances=tolerance or (), floors=require or (), allow=allow or ())
-    files = (_writable(junit, "--junit", (current, against)), _writable(markdown, "--markdown", (current, against)))
+    reports = {"--junit": _expanded(junit), "--markdown": _expanded(markdown)}
+    _check_writable(reports, inputs=(current, against, config))
     verdict = _verdict(current, against, settings, update=update)
-    verdict = replace(verdict, notes=(*verdict.notes, *note))
+    verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if update and not verdict.broken and not (strict and verdict.cautions):
         from bnuq.gate.accepting import accept
 
         assert against is not None
         verdict = replace(verdict, accepted=against, kept=accept(current, against))
-    _write_files(verdict, *files)
-    from bnuq.gate.summary import summary
-    from bnuq.report.check import print_verdict
 
-    strict = strict and not verdict.failed  # a regression is told as one, whatever else there is to warn of
-    with quoted(as_json=as_json, quiet=quiet):
-        tell(verdict, summary=summary, show=print_verdict, as_json=as_json, quiet=quiet, strict=strict)
-    leave(verdict, as_json=as_json, quiet=quiet)
+    def say() -> None:
+        try:
+            _write(verdict, reports)
+        finally:  # a report that could not be written is no cause not to tell
+            tell(
+                verdict,
+                summary=_summary,
+                show=_print,
+                as_json=as_json,
+                quiet=quiet,
+                strict=strict and not verdict.failed,  # a regression is told as one, whatever else is to be warned of
+            )
+
+    end(verdict, say, as_json=as_json, quiet=quiet)
+
+
+def _expanded(path: Path | None) -> Path | None:
+    return None if path is None else expanded(path)
 
 
 def _section(config: Path | None) -> tuple[CheckSection | None, tuple[str, ...]]:
     """[check] of the run file that was named, or of bnuq.toml here; and what is to be said of that."""
     from bnuq.run import read_run_file
 
-    if config is not None:
-        return read_run_file(expanded(config)).check, ()
-    if is_file(Path(_FILE)):
-        section = read_run_file(Path(_FILE)).check
-        return section, (() if section == type(section)() else (f"tolerances and floors as {_FILE} here has them",))
-    return None, ()
+    if config is None:
+        return None, ()
+    section = read_run_file(config).check
+    if section is None and config != Path(_FILE):
+        raise RequestError(f"--config {config} has no [check]. Add one to it, or leave the option out.")
+    return section, () if section is None else (f"tolerances and floors as [check] of {config} has them",)
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:
     from bnuq.gate import check
     from bnuq.results.file import read
 
-    found = read(expanded(current), log_likelihoods=False)
+    found = read(current, log_likelihoods=False)
     if baseline is None:
         return check(found, None, settings)
     if not update:
-        return check(found, read(expanded(baseline), log_likelihoods=False), settings)
+        return check(found, read(baseline, log_likelihoods=False), settings)
     from bnuq.gate.accepting import check_acceptable
     from bnuq.gate.checking import uncompared
 
-    check_acceptable(expanded(current), expanded(baseline))
-    if not exists(expanded(baseline)):
+    check_acceptable(current, baseline)
+    if not exists(baseline):
         return uncompared(found, settings, why=f"there was no {baseline} to compare it with")
     try:
-        return check(found, read(expanded(baseline), log_likelihoods=False), settings)
+        return check(found, read(baseline, log_likelihoods=False), settings)
     except ResultError as error:  # what is to be accepted may be of another kind than what was: that is why
         return uncompared(found, settings, why=str(error))
 
 
-def _writable(path: Path | None, option: str, inputs: Iterable[Path | None]) -> Path | None:
-    """Where a report goes; RequestError where that would replace a result."""
-    if path is None:
-        return None
-    target = expanded(path)
-    if kind_of(target) == "hdf5":
-        raise RequestError(f"{option} {path} would replace a result file; name another.")
-    if any(given is not None and target.absolute() == expanded(given).absolute() for given in inputs):
-        raise RequestError(f"{option} {path} would replace what is to be read; name another.")
-    return target
+def _check_writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> None:
+    """Raise RequestError where a report would replace a result, what is read, or the other report, or has no folder."""
+    taken = {path.resolve(): "what is read, or the baseline" for path in inputs if path is not None}
+    for option, path in reports.items():
+        if path is None:
+            continue
+        whole = path.resolve()
+        if kind_of(path) == "hdf5":
+            raise RequestError(f"{option} {path} would replace a result file; name another.")
+        if whole in taken:
+            raise RequestError(f"{option} {path} would replace {taken[whole]}; name another.")
+        if not whole.parent.is_dir():
+            raise RequestError(f"{option} {path}: its folder does not exist. Make the folder first.")
+        taken[whole] = "the other report"
 
 
-def _write_files(verdict: Verdict, junit: Path | None, markdown: Path | None) -> None:
+def _write(verdict: Verdict, reports: Mapping[str, Path | None]) -> None:
     from bnuq.files.writing import write_bytes
 
-    if junit is not None:
-        from bnuq.report.check import junit as as_junit
+    if (path := reports["--junit"]) is not None:
+        from bnuq.report.check import junit
 
-        write_bytes(junit, as_junit(verdict))
-    if markdown is not None:
+        write_bytes(path, junit(verdict))
+    if (path := reports["--markdown"]) is not None:
         from bnuq.report.check import check_markdown
 
-        write_bytes(markdown, check_markdown(verdict).encode())
+        write_bytes(path, check_markdown(verdict).encode())
 
 
-@contextlib.contextmanager
-def quoted(*, as_json: bool, quiet: bool) -> Iterator[None]:
-    """What is printed inside the block is no command to GitHub's runners, whatever texts of a file are in it."""
-    if as_json or quiet or not _on_github():
-        yield
-        return
-    word = secrets.token_hex(8)
-    print(f"::stop-commands::{word}")
-    try:
-        yield
-    finally:
-        print(f"::{word}::")
+def _summary(verdict: Verdict) -> dict[str, Any]:
+    from bnuq.gate.summary import summary
+
+    return summary(verdict)
 
 
-def _on_github() -> bool:
-    return os.environ.get("GITHUB_ACTIONS") == "true"
+def _print(verdict: Verdict, stream: TextIO) -> None:
+    from bnuq.report.check import print_verdict
 
-
-def leave(verdict: Verdict, *, as_json: bool, quiet: bool) -> None:
-    """Tell the CI what it takes, and exit with code 1 where the verdict is one of a regression."""
-    _tell_ci(verdict, marks=None if quiet else sys.stderr if as_json else sys.stdout)
-    if verdict.failed:
-        raise typer.Exit(REGRESSION)
-
-
-def _tell_ci(verdict: Verdict, *, marks: TextIO | None) -> None:
-    """What GitHub's runners take: annotations in the log, on the stream `marks`, and Markdown in the step's summary."""
-    if _on_github() and marks is not None:
-        from bnuq.report.check import annotations
-
-        for line in annotations(verdict):
-            print(line, file=marks)
-    if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        from bnuq.report.check import check_markdown
-
-        try:
-            with Path(place).open("a", encoding="utf-8") as file:
-                file.write(check_markdown(verdict) + "\n")
-        except OSError as error:
-            typer.echo(f"bnuq: the step summary {place} could not be written: {error.strerror}.", err=True)
+    print_verdict(verdict, stream)

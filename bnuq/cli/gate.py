@@ -1,24 +1,50 @@
-"""`bnuq evaluate --baseline`: a result held against a baseline that was read before anything was drawn."""
+"""The gate of `bnuq check` and `bnuq evaluate --baseline`: how a verdict ends a command."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bnuq.cli.check import leave, quoted
-from bnuq.cli.telling import tell
-from bnuq.errors import RequestError
+import typer
+
+from bnuq.cli.ci import tell_ci, uninterpreted
+from bnuq.cli.telling import give_up_stdout, tell
+from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.run import Run
 
 if TYPE_CHECKING:
+    from bnuq.gate import Verdict
     from bnuq.results.result import EvaluatedSet, Result
+
+REGRESSION = 1  # the exit code, and nothing else ever has it
+
+
+def end(verdict: Verdict, say: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
+    """`say` the verdict, tell the CI what it takes, and exit with code 1 where it is one of a regression.
+
+    That code does not depend on whether somebody reads to the end: a closed pipe makes no pass of a regression.
+    """
+    try:
+        with uninterpreted(None if as_json or quiet else sys.stdout):
+            say()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        give_up_stdout()
+    finally:
+        marks = None if quiet else sys.stderr if as_json else sys.stdout
+        with contextlib.suppress(BrokenPipeError):
+            tell_ci(verdict, marks=marks)
+    if verdict.failed:
+        raise typer.Exit(REGRESSION)
 
 
 class Gate:
-    """The baseline, and how a result is held against it: by [check] of the run file.
+    """A baseline, read before anything is drawn, and how a result is held against it: by [check] of the run file.
 
     Raises ResultError for a baseline that cannot be read, or that the request cannot be compared with, and RequestError
     where the result would replace it.
@@ -43,29 +69,46 @@ class Gate:
 
         check_sets_comparable(sets, self._baseline, self._settings)
 
-    def tell(self, result: Result, *, as_json: bool, quiet: bool, strict: bool) -> None:
+    def end(self, result: Result, *, as_json: bool, quiet: bool, strict: bool) -> None:
         """Print the result and the verdict; exit code 1 where that is one of a regression."""
-        from bnuq.gate import check
-        from bnuq.gate import summary as verdict_summary
         from bnuq.report.check import print_verdict
         from bnuq.report.terminal import print_report
-        from bnuq.results.file import read
         from bnuq.results.summary import summary
 
-        assert result.path is not None
-        # As its file has it, so that a file that is read again tells the same.
-        verdict = check(read(result.path, log_likelihoods=False), self._baseline, self._settings)
+        try:
+            verdict = self._verdict(result)
+        except ResultError as error:
+            if not as_json:  # which is empty after an error
+                tell(result, summary=summary, show=print_report, as_json=False, quiet=quiet, strict=False)
+            raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def told(one: Result) -> dict[str, Any]:
-            return {**summary(one), "check": verdict_summary.summary(verdict)}
+            from bnuq.gate.summary import summary as of_verdict
+
+            return {**summary(one), "check": of_verdict(verdict)}
 
         def shown(one: Result, stream: TextIO) -> None:
             print_report(one, stream)
             stream.write("\n")
             print_verdict(verdict, stream)
 
-        cautions = (*result.cautions, *verdict.cautions)
-        strict = strict and not verdict.failed
-        with quoted(as_json=as_json, quiet=quiet):
-            tell(result, summary=told, show=shown, as_json=as_json, quiet=quiet, strict=strict, cautions=cautions)
-        leave(verdict, as_json=as_json, quiet=quiet)
+        def say() -> None:
+            tell(
+                result,
+                summary=told,
+                show=shown,
+                as_json=as_json,
+                quiet=quiet,
+                strict=strict and not verdict.failed,
+                cautions=(*result.cautions, *verdict.cautions),
+            )
+
+        end(verdict, say, as_json=as_json, quiet=quiet)
+
+    def _verdict(self, result: Result) -> Verdict:
+        """On the result as its file has it, so that a file that is read again tells the same."""
+        from bnuq.gate import check
+        from bnuq.results.file import read
+
+        assert result.path is not None
+        return check(read(result.path, log_likelihoods=False), self._baseline, self._settings)

@@ -18,6 +18,8 @@ import typer
 
 import bnuq
 from bnuq.cli import check, data, evaluate, methods, metrics, report, reproduce, sweep
+from bnuq.cli.ci import uninterpreted
+from bnuq.cli.telling import give_up_stdout
 from bnuq.errors import BnuqError, is_out_of_memory
 from bnuq.report.plain import printable
 
@@ -113,10 +115,10 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, _Terminated):
         return _say(f"terminated; {_what_is_kept(error)}", TERMINATED)
     if isinstance(error, BrokenPipeError):
-        _give_up_stdout()
+        give_up_stdout()
         return DONE
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        _give_up_stdout()
+        give_up_stdout()
         return _say(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
     if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
         with contextlib.suppress(OSError):  # nobody reads it
@@ -137,7 +139,7 @@ def _what_is_kept(error: BaseException) -> str:
 
 
 def _say(message: str, code: int) -> int:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), uninterpreted(sys.stderr):
         typer.echo(f"bnuq: {printable(message)}", err=True)
     return code
 
@@ -149,14 +151,6 @@ def _prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - it lives as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-
-
-def _give_up_stdout() -> None:
-    """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 class _PastTyper(BaseException):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
@@ -25,15 +27,24 @@ def tell(
 ) -> None:
     """Print `result`, which is written already to its path where it has one; RequestError where it has warnings (or
     `cautions`, where they are given) and is not to have any."""
-    cautions = result.cautions if cautions is None else cautions
-    refused = strict and bool(cautions)
+    warnings: Sequence[Caution] = result.cautions if cautions is None else cautions
+    refused = strict and bool(warnings)
     if as_json:
         if not refused:
-            typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
+            text = json.dumps(summary(result), allow_nan=False, indent=2)
+            typer.echo(text.replace("##[", "\\u0023#["))  # the same JSON, and no command to a CI's runner
     elif not quiet:
         show(result, sys.stdout)
     if refused:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in cautions))
+        codes = ", ".join(dict.fromkeys(caution.code for caution in warnings))
         path = getattr(result, "path", None)
         where = f"; {path} was written and tells them." if path is not None else "."
         raise RequestError(f"--strict: there were warnings ({codes}){where}")
+
+
+def give_up_stdout() -> None:
+    """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

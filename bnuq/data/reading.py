@@ -24,7 +24,9 @@ from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
 
-_RESERVED = frozenset({"test", "train", "validation"})
+_RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a result file beside the sets'
+    "normalized", "bounds", "convergence", "calibration", "risk_coverage", "uncertainty_error",
+}  # fmt: skip
 _FORMATS = "a folder or .zip of class folders, .npz, .npy, .mat, .h5, idx, .csv or .parquet"
 
 
@@ -90,7 +92,7 @@ def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
     suggestion = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "other"
     suggestion = f"{suggestion}_set" if suggestion in _RESERVED else suggestion
     shown = f"'{suggestion}={reference}'" if re.search(r"[\s()\[\]&;*?$]", reference) else f"{suggestion}={reference}"
-    expected = "a name other than test, train and validation" if name in _RESERVED else "letters, digits, _ and - only"
+    expected = "another name, which has no meaning yet" if name in _RESERVED else "letters, digits, _ and - only"
     raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
 
 

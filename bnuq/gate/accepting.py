@@ -10,6 +10,7 @@ from pathlib import Path
 from bnuq.errors import ResultError
 from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.writing import replaced
+from bnuq.gate.comparability import made_at
 from bnuq.results.file import check_replaceable, read
 
 
@@ -52,10 +53,11 @@ def _beside(baseline: Path) -> Path:
 def _made(baseline: Path) -> str:
     """When it was made, by its own word, else by the file system's."""
     try:
-        time = datetime.fromisoformat(str(read(baseline).provenance["time"]))
-    except (ResultError, KeyError, ValueError):
-        time = datetime.fromtimestamp(baseline.stat().st_mtime, UTC)
-    return time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        time = made_at(read(baseline, log_likelihoods=False))
+    except ResultError:
+        time = None
+    time = time or datetime.fromtimestamp(baseline.stat().st_mtime, UTC)
+    return time.strftime("%Y%m%dT%H%M%SZ")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import numpy as np
 
 import bnuq
 from bnuq.errors import ResultError
-from bnuq.gate.comparability import check_comparable, figures_by_address, pairing
+from bnuq.gate.comparability import check_comparable, figures_by_address, made_at, pairing
 from bnuq.gate.differences import Address, Error, Errors
 from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
@@ -45,23 +44,18 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     check_comparable(current, baseline, settings)
     shared = pairing(current, baseline)
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, shared, settings), current, baseline)))
-    addresses = {one.address: one.metric for one in comparisons}
     if not any(one.outcome != "not gated" for one in comparisons):
         raise ResultError(
             f"{current.path} and {baseline.path} have no figure in common that is gated; see --tolerance, --allow."
         )
-    notes = (
-        *(f"tolerance of {key}: no figure of these results is meant by it" for key in unused(settings, addresses)),
-        *_new(current, baseline),
-    )
     return Verdict(
         current=_side(current),
         baseline=_side(baseline),
         pairing=shared,
         comparisons=comparisons,
         floors=floors,
-        cautions=tuple(_cautions(current, baseline, comparisons)),
-        notes=notes,
+        cautions=tuple(_cautions(current, baseline, comparisons, settings)),
+        notes=tuple(_new(current, baseline)),
         bnuq=bnuq.__version__,
         seconds=time.perf_counter() - start,
     )
@@ -134,7 +128,7 @@ def _compared(
     whole = Error.together(*errors)
     se = None if math.isnan(whole.value) else whole.value
     said = settings.tolerance(name, metric, directed=direction != "none")
-    gated = said is not None and not (math.isnan(current) and math.isnan(baseline))
+    gated = said is not None and not math.isnan(baseline)  # than what is not known nothing is worse
     comparison = Comparison(
         method=method,
         set=set_name,
@@ -166,9 +160,10 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
     unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
     if unknown:
         raise ResultError(
-            f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} changed by more "
-            "than tolerated cannot be told without an error, and there is none: too few passes (fewer than 8), too few "
-            "points, or an infinite value. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
+            f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} got worse by "
+            "more than tolerated cannot be told. It is not a number now, or its change has no error: too few passes "
+            "(fewer than 8), too few points, an infinite value, or a network without statistics of its own under "
+            "another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
     adjusted = {
         row.comparison.address: (p, holm, gain)
@@ -246,7 +241,9 @@ def _new(current: Result, baseline: Result) -> Iterator[str]:
             yield f"new since the baseline, and held against nothing: {what} {', '.join(added)}"
 
 
-def _cautions(current: Result, baseline: Result, comparisons: Sequence[Comparison]) -> Iterator[Caution]:
+def _cautions(
+    current: Result, baseline: Result, comparisons: Sequence[Comparison], settings: Settings
+) -> Iterator[Caution]:
     if _is_older(current, baseline):
         yield Caution(
             "older-than-baseline",
@@ -265,14 +262,22 @@ def _cautions(current: Result, baseline: Result, comparisons: Sequence[Compariso
     if fresh:
         texts = " ".join(f"{caution.text} [{caution.code}]" for caution in fresh)
         yield Caution("new-warnings", f"The current result has warnings that the baseline has not: {texts}")
+    if meant_by_none := unused(settings, ((one.address, one.metric, _is_directed(one)) for one in comparisons)):
+        yield Caution(
+            "unused-tolerance", f"No figure of these results is meant by the tolerance of {', '.join(meant_by_none)}."
+        )
+    nothing = [one.address for one in comparisons if math.isnan(one.baseline) and _is_directed(one)]
+    if nothing:
+        yield Caution("not-a-number", f"{', '.join(nothing)}: not a number in the baseline, and so not gated.")
     infinite = [one.address for one in comparisons if math.isinf(one.current) and one.current == one.baseline]
     if infinite:
         yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change of it cannot be seen.")
 
 
+def _is_directed(one: Comparison) -> bool:
+    return one.direction != "none"
+
+
 def _is_older(current: Result, baseline: Result) -> bool:
-    try:
-        ours, theirs = (datetime.fromisoformat(str(one.provenance["time"])) for one in (current, baseline))
-        return ours < theirs
-    except (KeyError, ValueError, TypeError):
-        return False
+    ours, theirs = made_at(current), made_at(baseline)
+    return ours is not None and theirs is not None and ours < theirs

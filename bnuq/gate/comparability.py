@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,14 @@ def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, s
     return found
 
 
+def made_at(result: Result) -> datetime | None:
+    """When a result was made, in UTC; None where its file does not say."""
+    try:
+        return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
 def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
     """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
@@ -42,6 +51,9 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
         theirs = baseline.sampling[key]
         if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
             problems.append(_other_number(key, ours, theirs))
+    if not settings.allows("scoring"):
+        asked_so = _as_asked(run, task=baseline.model["task"])
+        problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
     for method in baseline.methods:
         missing = run.methods is not None and method not in (DETERMINISTIC, *run.methods)
         if missing and not settings.allows("missing", method):
@@ -52,8 +64,10 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
     """Raise ResultError where what will be evaluated on `sets` is not comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
+    addresses = figures_by_address(baseline)
     for name in baseline.sets:
-        if name not in sets and not settings.allows("missing", f"*.{name}"):
+        of_set = [address for address, (place, _) in addresses.items() if place[1] == name]
+        if name not in sets and not all(settings.allows("missing", address) for address in of_set):
             problems.append(_absent(f"the set {name}", f"*.{name}"))
     _refuse(problems, "what is to be evaluated", baseline)
 
@@ -74,8 +88,7 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
         if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
             yield _other_number(key, ours, theirs)
     if not settings.allows("scoring"):
-        for name, ours, theirs in _scored_otherwise(current, baseline):
-            yield f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or --allow scoring."
+        yield from (_other_scoring(*one) for one in _scored_otherwise(_as_scored(current), _as_scored(baseline)))
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
@@ -85,7 +98,8 @@ def _other_data(
     for name, one in ours.items():
         why = _other_points(one, theirs[name]) if name in theirs else None
         if why and not settings.allows("data", name):
-            yield f"data: {name} holds {why}. Evaluate on the same points, or --allow data:{name}."
+            same = "Evaluate on the same points (with --limit the seed picks them)"
+            yield f"data: {name} holds {why}. {same}, or --allow data:{name}."
 
 
 def _other_number(key: str, ours: Any, theirs: Any) -> str:
@@ -93,16 +107,26 @@ def _other_number(key: str, ours: Any, theirs: Any) -> str:
     return f"{name}: {ours} now, {theirs} in the baseline. Evaluate with --{name} {theirs}, or --allow {name}."
 
 
-def _scored_otherwise(current: Result, baseline: Result) -> Iterator[tuple[str, Any, Any]]:
-    """What figures of one name are computed by, where it differs."""
-    estimators = [one.sampling.get("mutual_information", "plug-in") for one in (current, baseline)]
-    if estimators[0] != estimators[1]:
-        yield "mutual_information", *estimators
-    if current.model["task"] == "regression":
-        ours, theirs = (dict(one.run.get("scoring", {})) for one in (current, baseline))
-        for key in sorted(ours.keys() | theirs.keys()):
-            if ours.get(key) != theirs.get(key):
-                yield key, ours.get(key, "the default"), theirs.get(key, "the default")
+def _as_scored(result: Result) -> dict[str, Any]:
+    """What figures of one name were computed by."""
+    scoring = dict(result.run.get("scoring", {})) if result.model["task"] == "regression" else {}
+    return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
+
+
+def _as_asked(run: Run, *, task: str) -> dict[str, Any]:
+    """The same of a request, were it of this task."""
+    scoring = run.record()["scoring"] if task == "regression" else {}
+    return {"mutual_information": run.mutual_information, **scoring}
+
+
+def _scored_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            yield key, ours.get(key, "the default"), theirs.get(key, "the default")
+
+
+def _other_scoring(name: str, ours: Any, theirs: Any) -> str:
+    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or --allow scoring."
 
 
 def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
@@ -132,7 +156,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
             yield _absent(f"the set {name}", f"*.{name}")
     if gone:
         shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
-        yield _absent(shown, gone[0])
+        yield _absent(shown, gone[0] if len(gone) == 1 else "ADDRESS")
 
 
 def _absent(what: str, allowed: str) -> str:
@@ -144,7 +168,8 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     sets = current.sets.keys() & baseline.sets.keys()
     points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
     shared, apart = [], []
-    for method in (m for m in current.methods if m in baseline.methods and m != DETERMINISTIC):
+    fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
+    for method in (m for m in current.methods if m in baseline.methods and m not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
             apart.append((method, f"{_listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
@@ -153,12 +178,17 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     return Pairing(tuple(points), tuple(shared), tuple(apart))
 
 
+def _moves_with_the_draws(result: Result) -> bool:
+    """Whether even the network as it is has statistics of the drawn mini-batches, having kept none of its own."""
+    return any(caution.code == "deterministic-from-reference" for caution in result.cautions)
+
+
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
     """What makes draw t of the one another than draw t of the other."""
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
-    if "mcbn" in method:
+    if method == DETERMINISTIC or "mcbn" in method:
         if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
             yield "the mini-batch size"
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -70,7 +70,7 @@ class Required:
     def of(text: str) -> Required:
         """From "mcbn.ood.svhn.mutual_information.auroc>=0.85"; RequestError for anything else."""
         matched = re.fullmatch(rf"\s*([^\s<>=]+)\s*(>=|<=)\s*(-?{_NUMBER})\s*", text)
-        if matched is None:
+        if matched is None or not math.isfinite(float(matched[3])):
             raise RequestError(
                 f"--require {text}: expected ADDRESS>=NUMBER or ADDRESS<=NUMBER, where the address is the path in the "
                 "JSON under methods, such as mcbn.sets.test.pll>=-0.3 or mcbn.ood.svhn.mutual_information.auroc>=0.85. "
@@ -112,8 +112,12 @@ class Settings:
         return Settings(tuple(said), tuple(map(Required.of, (*section.require, *floors))), allowed)
 
     def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
-        """That of the figure at `address`: what was said last for it, or the metric's own; None for not gated."""
-        said = [amount for key, amount in self.tolerances if metric == key or fnmatchcase(address, key)]
+        """That of the figure at `address`: what was said last for it, or the metric's own; None for not gated.
+
+        A figure without a direction is meant only by what names its metric, and a bound of a score only by its address:
+        `mcbn.*` is about what can get worse, and `pll` about the network's own.
+        """
+        said = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
         if said:
             return None if said[-1].is_off else said[-1]
         known = METRICS.get(metric)
@@ -125,6 +129,15 @@ class Settings:
             return what in self.allow
         patterns = [text.partition(":")[2] for text in self.allow if text.startswith(f"{what}:")]
         return what in self.allow or any(_covers(pattern, name) for pattern in patterns)
+
+
+def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
+    """Whether what is said of `key` is said of the figure at `address`."""
+    bound = ".bounds." in address
+    if key == metric:
+        return not bound
+    named = key.rpartition(".")[2] == address.rpartition(".")[2]
+    return fnmatchcase(address, key) and (directed or (named and (not bound or ".bounds." in key)))
 
 
 def _covers(pattern: str, name: str) -> bool:
@@ -150,10 +163,11 @@ def _check_allowed(name: str) -> None:
     )
 
 
-def unused(settings: Settings, addresses: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys of tolerances that fit no figure; `addresses` maps those compared to their metrics."""
+def unused(settings: Settings, figures: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
+    """The keys of tolerances that no figure is meant by; `figures` are addresses, metrics, and whether directed."""
+    known = tuple(figures)
     return tuple(
         key
         for key, _ in settings.tolerances
-        if not any(metric == key or fnmatchcase(address, key) for address, metric in addresses.items())
+        if not any(_is_meant(key, address, metric, directed=directed) for address, metric, directed in known)
     )

@@ -9,6 +9,7 @@ from bnuq.metrics.bounds import (
     crps_optimum,
     normalized,
     optimum_pll,
+    pll_bounds,
     pll_optimum,
 )
 from bnuq.metrics.calibration import CalibrationBins, calibration_bins, ece, ece_bootstrap, ece_of_bins
@@ -175,6 +176,7 @@ __all__ = [
     "optimal_tau_pll",
     "optimum_pll",
     "plain_weights",
+    "pll_bounds",
     "pll_classification",
     "pll_from_log_likelihood",
     "pll_gaussian",

@@ -98,3 +98,18 @@ def optimum_pll(accuracy: float, classes: int) -> float:
     Source: the upper bound of Teye, Azizpour & Smith 2018, §4, carried over to classes here.
     """
     return -(1 - accuracy) * math.log(classes)
+
+
+def pll_bounds(
+    right: Float[np.ndarray, "point"], confidence: float, classes: int
+) -> tuple[Float[np.ndarray, "point"], Float[np.ndarray, "point"]]:
+    """The log-likelihoods of each point under a constant confidence, and under the best one, in nats, ≤ 0; more is
+    better.
+
+    `right` is 1 where the predicted class is the true one and 0 elsewhere; the means over points are `constant_pll` and
+    `optimum_pll`.
+
+    Source: as those.
+    """
+    hit, miss = (constant_pll(share, confidence, classes) for share in (1.0, 0.0))
+    return np.where(right == 1, hit, miss), np.where(right == 1, 0.0, optimum_pll(0.0, classes))

@@ -100,7 +100,13 @@ _ALL = (
         tolerance="1%",
     ),
     Metric(
-        "normalized_pll", "PLL between constant and optimum", "percent", "higher", "Teye et al. 2018, §4", tolerance="5"
+        "normalized_pll",
+        "PLL between constant and optimum",
+        "percent",
+        "higher",
+        "Teye et al. 2018, §4",
+        tolerance="5",
+        mc_error="bootstrap",
     ),
     Metric(
         "normalized_crps",

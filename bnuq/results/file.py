@@ -43,7 +43,7 @@ from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimator, Figure
 from bnuq.results.reading import numbers, open_result
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
 from bnuq.run import DETERMINISTIC, ScoringSection, Task
@@ -410,6 +410,8 @@ def _read_texts(file: Any) -> _Texts:
     data = texts["run"].get("data", {})
     if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
         raise ValueError("its run names no data")
+    msgspec.convert(texts["run"].get("sampling", {}), dict[str, Any])
+    msgspec.convert(texts["sampling"].get("mutual_information", "plug-in"), Estimator)
     msgspec.convert(texts["run"].get("scoring", {}), ScoringSection)
     return msgspec.convert(texts, _Texts)
 
@@ -465,6 +467,8 @@ def _read_figures(room: Any, sampling: Mapping[str, Any]) -> list[tuple[Address,
     found = []
     for row, address in enumerate(zip(*texts, strict=True)):
         errors = {key: float(columns[key][row]) for key in _NUMBERS[1:]}
+        if any(np.isinf(errors[key]) or errors[key] < 0 for key in ("se", "mc_se")):
+            raise ValueError(f"the error of {'/'.join(map(str, address))} is none")
         given: dict[str, Any] = {key: None if np.isnan(value) else value for key, value in errors.items()}
         arrays = {k: None if v is None or np.isnan(v[row]).all() else v[row] for k, v in replicates.items()}
         if arrays["jackknife"] is not None and not address[0].startswith("mcbn"):  # the row is as long as the bank
@@ -552,6 +556,10 @@ def _check_complete(result: Result) -> None:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
         for name, scores in found.ood.items():
             told = scores or (of_one_pass and wanted.of_several == {"variance"})
+            for score in scores:
+                ranked = [found.sets[one].points.get(score) for one in ("test", name)]
+                if any(values is None or np.isnan(values).any() for values in ranked):
+                    raise ValueError(f"the {score} of the points of {method} is missing")
             if not told or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
                 raise ValueError(f"figures of {method} on {name} against the test set are missing or unknown")
         if result.model["task"] == "regression":

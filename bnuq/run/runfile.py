@@ -155,7 +155,7 @@ class RunFile(Section, frozen=True):
     scoring: ScoringSection = ScoringSection()
     sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None
-    check: CheckSection = CheckSection()
+    check: CheckSection | None = None
 
 
 class KeptOptions(Section, frozen=True):
@@ -218,6 +218,11 @@ def _complaint(said: str, document: dict[str, Any]) -> str:
     said, _, where = said.partition(" - at `")
     key = where.rstrip("`").removeprefix("$").lstrip(".")
     value: Any = document
+    if key.endswith("[...]"):  # a value of a table whose keys are free
+        return (
+            f"{key.removesuffix('[...]')} has a value that is {said.partition(', got ')[2].strip('`')}; expected "
+            f"{said.removeprefix('Expected ').partition(', got ')[0].strip('`').replace(' | ', ' or ')}."
+        )
     for part in re.findall(r"[^.\[\]]+", key):
         value = value[int(part)] if isinstance(value, list) else value.get(part)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):

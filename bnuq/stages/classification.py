@@ -442,13 +442,10 @@ def _bound_scores(
     full, right = draws.full.start, scores.points["accuracy"]
     confidence, accuracy = fitted.confidence, scores.replicates["accuracy"]
     constant = [metrics.constant_pll(float(a), float(c), classes) for a, c in zip(accuracy, confidence, strict=True)]
-    hit, miss = (metrics.constant_pll(share, float(confidence[full]), classes) for share in (1.0, 0.0))
-    of_points = {
-        "constant": np.where(right == 1, hit, miss),
-        "optimum": np.where(right == 1, 0.0, metrics.optimum_pll(0.0, classes)),
-    }
+    of_points = metrics.pll_bounds(right, float(confidence[full]), classes)
     best = [metrics.optimum_pll(float(a), classes) for a in accuracy]
-    return of_points, {"constant": np.array(constant), "optimum": np.array(best)}
+    names = "constant", "optimum"
+    return dict(zip(names, of_points, strict=True)), dict(zip(names, map(np.array, (constant, best)), strict=True))
 
 
 def _mean_figure(

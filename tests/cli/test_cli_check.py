@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import small_run
 import torch
 
+from bnuq.errors import ResultError
 from bnuq.results.file import read
 
 Cli = Callable[..., Any]
@@ -107,12 +109,20 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["base.h5", "base.h5", "--markdown", "nowhere/a.md"], "folder does not exist"),
         (["model.pt", "base.h5"], "is not an HDF5 file"),
         (["base.h5", "base.h5", "--config", "net.py"], "net.py is not a TOML file"),
+        (["base.h5", "base.h5", "--config", "run.toml"], "--config run.toml has no [check]"),
+        (
+            ["base.h5", "base.h5", "--config", "loose.toml", "--markdown", "./loose.toml"],
+            "what is read, or the baseline",
+        ),
+        (["base.h5", "base.h5", "--junit", "a", "--markdown", "./a"], "--markdown a would replace the other report"),
+        (["base.h5", "new.h5", "--update", "--junit", "../there/new.h5"], "what is read, or the baseline"),
         (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "holds no figure mcbn.sets.test.pl"),
     ],
 )
 def test_what_cannot_be_compared_is_exit_code_2_and_one_message(
     there: Path, cli: Cli, arguments: list[str], complaint: str
 ) -> None:
+    Path("loose.toml").write_text("[check]\n")
     before = contents(there)
     found = cli("check", *arguments)
     assert found.code == 2
@@ -139,9 +149,21 @@ def damaged(path: Path, how: str) -> None:
                 file["figures/value"] = h5py.ExternalLink("/etc/passwd", "/x")
             elif how == "nan":
                 file["figures/value"][:] = float("nan")
+            elif how == "infinite error":
+                file["figures/mc_se"][:] = float("inf")
+            elif how == "score of nan":
+                file["methods/mcbn/other/mutual_information"][0] = float("nan")
+            elif how == "score missing":
+                del file["methods/mcbn/other/mutual_information"]
+            elif how == "odd run":
+                run = json.loads(file.attrs["run"])
+                file.attrs["run"] = json.dumps({**run, "sampling": [1, 2]})
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "foreign", "newer", "hostile", "nan"])
+@pytest.mark.parametrize(
+    "how",
+    "truncated,empty,foreign,newer,hostile,nan,infinite error,score of nan,score missing,odd run".split(","),
+)
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.usefixtures("there")
 def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str, side: int) -> None:
@@ -153,19 +175,80 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
     assert "seed1.h5" in found.message
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["bnuq.gate.check", "bnuq.report.check.junit", "bnuq.gate.accepting.accept", "bnuq.report.check.print_verdict"],
+)
+@pytest.mark.parametrize("name", ["seed1", "worse"])
 def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str, name: str
 ) -> None:
-    import bnuq.gate
-
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a slip")
 
-    monkeypatch.setattr(bnuq.gate, "check", broken)
-    found = cli("check", "base.h5", "base.h5", "--junit", "junit.xml")
+    monkeypatch.setattr(place, broken)
+    found = cli("check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else []))
     assert found.code == 3
     assert "a fault in bnuq: ZeroDivisionError: a slip" in found.message
+    assert (there / "junit.xml").exists() == ("print" in place)
+
+
+@pytest.mark.parametrize("command", ["check", "evaluate"])
+@pytest.mark.parametrize("on_github", [False, True])
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_a_closed_pipe_makes_no_pass_of_a_regression(there: Path, command: str, on_github: bool, reader: str) -> None:
+    arguments = "check worse.h5 base.h5" if command == "check" else "evaluate broken.toml --baseline base.h5 -o new.h5"
+    if command == "evaluate" and (on_github or reader != "true"):
+        pytest.skip("one of them is enough: an evaluation takes seconds")
+    line = f'"{sys.executable}" -m bnuq {arguments} 2> said | {reader} > /dev/null; echo "${{PIPESTATUS[0]}}"'
+    environment = {**os.environ, "GITHUB_ACTIONS": str(on_github).lower()}
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, cwd=there, env=environment)
+    assert done.stdout.strip() == "1", (there / "said").read_text()
+
+
+def test_a_report_that_cannot_be_written_leaves_the_verdict_told(
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise ResultError("junit.xml: could not be written: the disk is full.")
+
+    monkeypatch.setattr("bnuq.files.writing.write_bytes", full)
+    found = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml")
+    assert found.code == 2
+    assert "the disk is full" in found.message
+    assert found.out.startswith("Worse: ")
     assert not (there / "junit.xml").exists()
+
+
+def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
+    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with h5py.File(there / "seed1.h5", "r+") as file:
+        model = json.loads(file.attrs["model"])
+        file.attrs["model"] = json.dumps({**model, "task": "x\n::error title=pwned::hello"})
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    found = cli("check", "seed1.h5", "base.h5")
+    assert found.code == 2
+    first, *_, last = found.err.splitlines()
+    assert last == f"::{first.removeprefix('::stop-commands::')}::"
+
+
+def test_json_holds_no_command_to_a_runner(there: Path, cli: Cli) -> None:
+    with h5py.File(there / "seed1.h5", "r+") as file:
+        text = "##[stop-commands]pwn"
+        file.attrs["warnings"] = json.dumps([{"code": "odd", "text": text}])
+    found = cli("check", "seed1.h5", "base.h5", "--json")
+    assert "##[" not in found.out
+    assert text in json.loads(found.out)["warnings"][0]["text"]
+
+
+def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = there / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    (home / "base.h5").write_bytes((there / "base.h5").read_bytes())
+    assert cli("check", "seed1.h5", "--baseline", "~/base.h5", "--update").code == 0
+    assert (home / "base.h5").read_bytes() == (there / "seed1.h5").read_bytes()
 
 
 @pytest.mark.usefixtures("there")
@@ -188,7 +271,7 @@ def test_tolerances_and_floors_come_from_bnuq_toml_or_the_file_that_is_named(cli
     Path("loose.toml").rename("bnuq.toml")
     found = cli("check", "worse.h5", "base.h5", "--json")
     assert found.code == 0
-    assert any("bnuq.toml" in note for note in json.loads(found.out)["notes"])
+    assert any("[check] of bnuq.toml" in note for note in json.loads(found.out)["notes"])
     assert cli("check", "worse.h5", "base.h5", "--tolerance", "accuracy=0").code == 1  # an option wins
     Path("bnuq.toml").write_text("[check]\ntolerances = {}\n")
     assert "check.tolerances is not known. Did you mean tolerance?" in cli("check", "worse.h5", "base.h5").message
@@ -305,6 +388,10 @@ def test_evaluate_holds_its_result_against_a_baseline(there: Path, cli: Cli) -> 
         (["--baseline", "base.h5", "--samples", "9"], "samples: 9 now, 8 in the baseline"),
         (["--baseline", "base.h5", "-b", "8"], "batch-size: 8 now, 16 in the baseline"),
         (["--baseline", "base.h5", "--method", "mcbn"], "missing: the method mcdo"),
+        (
+            ["--baseline", "base.h5", "--mutual-information", "jackknife"],
+            "mutual_information is jackknife now, plug-in",
+        ),
         (["--baseline", "new.h5"], "new.h5, the baseline, which is never replaced"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     `run_file="changed.toml"` one with other weights."""
     folder = tmp_path_factory.mktemp("gate")
     small_run.write(folder)
+    shutil.copy(folder / "test.npz", folder / "other_test.npz")  # to validate on: no point of it was trained on
     weights = torch.load(folder / "model.pt", weights_only=True)
     weights["7.weight"] = 0.9 * weights["7.weight"]  # of the last layer: a little less sure of everything
     torch.save(weights, folder / "changed.pt")

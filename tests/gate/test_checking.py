@@ -138,11 +138,35 @@ def test_a_tolerance_in_standard_errors_is_of_the_change() -> None:
 
 
 def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
-    verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "mcdo.*=0.5"]))
-    assert [note for note in verdict.notes if "no figure" in note] == [
-        "tolerance of crps: no figure of these results is meant by it",
-        "tolerance of mcdo.*: no figure of these results is meant by it",
-    ]
+    verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "pll=0.1", "mcdo.*=0.5"]))
+    (caution,) = verdict.cautions
+    assert caution.code == "unused-tolerance"
+    assert caution.text == "No figure of these results is meant by the tolerance of crps, mcdo.*."
+
+
+def with_bound(result: Result, value: float) -> Result:
+    method = replace(result.methods["mcbn"], bounds={"optimum": {"pll": made_up.plain_figure(np.full(POINTS, value))}})
+    return replace(result, methods={**result.methods, "mcbn": method})
+
+
+@pytest.mark.parametrize(
+    ("said", "gated"),
+    [
+        ("pll=0.01", {"mcbn.sets.test.pll", "deterministic.sets.test.pll"}),  # not the bound of the same name
+        ("mcbn.*=0.01", {"mcbn.sets.test.pll", "deterministic.sets.test.pll"}),  # nor what has no direction
+        ("*.mutual_information=0.01", {"mcbn.sets.test.mutual_information"}),
+        ("mcbn.bounds.*.pll=1", {"mcbn.bounds.optimum.pll"}),
+    ],
+)
+def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_name(
+    said: str, gated: set[str]
+) -> None:
+    both = {"pll": values(), "mutual_information": values(1) + 1}
+    current = with_bound(made_up.result(mcbn=both), -0.1)
+    baseline = with_bound(made_up.result(mcbn=both, path="baseline.h5"), -0.2)
+    verdict = check(current, baseline, Settings.of(tolerances=[said]))
+    found = {one.address for one in verdict.comparisons if one.outcome != "not gated"}
+    assert found == gated | {"mcbn.sets.test.pll", "deterministic.sets.test.pll"}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +179,7 @@ def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
         ({"tolerances": ["pl=0.1"]}, "tolerance of pl: there is no such metric.* Did you mean pll?"),
         ({"floors": ["pll"]}, "--require pll: expected ADDRESS>=NUMBER"),
         ({"floors": ["mcbn.sets.test.pll>0.1"]}, "expected ADDRESS>=NUMBER"),
+        ({"floors": ["mcbn.sets.test.pll<=1e999"]}, "expected ADDRESS>=NUMBER"),
         ({"allow": ["everything"]}, "--allow everything: expected samples"),
         ({"allow": ["missing"]}, "--allow missing: expected samples"),
     ],
@@ -310,6 +335,33 @@ def test_a_figure_that_became_nan_is_an_error() -> None:
     current, baseline = pair()
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll"):
         check(made_up.with_figure(current, "mcbn", "pll", value=math.nan), baseline)
+
+
+def test_what_was_not_a_number_is_said_and_not_gated() -> None:
+    current, baseline = pair()
+    verdict = check(current, made_up.with_figure(baseline, "mcbn", "pll", value=math.nan))
+    assert verdict.passed
+    assert [caution.code for caution in verdict.cautions] == ["not-a-number"]
+
+
+@pytest.mark.parametrize("error", ["se", "mc_se"])
+def test_an_infinite_error_is_no_error(error: str) -> None:
+    current, baseline = pair(-0.2, current={"seed": 1})
+    unknown = made_up.with_figure(current, "mcbn", "pll", **{error: math.inf})
+    said = Settings.of(allow=["data"])
+    assert not check(other_data(current), baseline, said).passed
+    with pytest.raises(ResultError, match="cannot be told"):
+        check(other_data(unknown), baseline, said)
+
+
+def test_a_network_without_statistics_of_its_own_is_not_judged_by_its_points_alone_under_another_seed() -> None:
+    moving = made_up.Caution("deterministic-from-reference", "It has none.")
+    current, baseline = (replace(one, cautions=(moving,)) for one in pair(current={"seed": 1}))
+    worse = made_up.with_figure(current, "deterministic", "pll", value=-0.1)
+    with pytest.raises(ResultError, match=r"deterministic\.sets\.test\.pll.*without statistics of its own"):
+        check(worse, baseline)
+    same_seed = replace(worse, sampling={**worse.sampling, "seed": 0})
+    assert only(check(same_seed, baseline), method="deterministic").se_draws == 0
 
 
 def test_too_few_passes_to_tell_an_error_are_refused_where_that_matters() -> None:

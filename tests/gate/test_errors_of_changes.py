@@ -104,3 +104,18 @@ def test_steps_take_the_bootstrap_replicates() -> None:
     rows = [one.methods["mcbn"].sets["test"].figures["accuracy"].bootstrap for one in (ours, theirs)]
     expected = np.std(rows[0] - rows[1], ddof=1) * math.sqrt(SAMPLES / (SAMPLES - 1))
     assert found.se_draws == pytest.approx(expected)
+
+
+def test_dropout_beside_a_bank_rests_on_its_own_draws() -> None:
+    """Of a bank of 96 mini-batches MCBN's points use their own; dropout's 8 draws stay 8."""
+    random = np.random.default_rng(6)
+    values = [random.normal(size=(8, POINTS)) for _ in "ab"]
+    verdicts = [
+        check(
+            made_up.result(mcbn={"pll": values[0]}, seed=1, bank=bank),
+            made_up.result(mcbn={"pll": values[1]}, bank=bank, path="b.h5"),
+        )
+        for bank in (None, 96)
+    ]
+    alone, beside = (only(verdict) for verdict in verdicts)
+    assert alone.p_value == beside.p_value

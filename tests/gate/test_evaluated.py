@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from bnuq import metrics
-from bnuq.gate import Comparison, Verdict, check
+from bnuq.gate import Comparison, Settings, Verdict, check
 from bnuq.gate.comparability import figures_by_address
 from bnuq.results.result import Result
 
 Evaluated = Callable[..., Result]
+ALLOWED = Settings.of(allow=["data"])
 
 
 def at(verdict: Verdict, address: str) -> Comparison:
@@ -94,3 +95,18 @@ def test_points_that_are_grouped_otherwise_are_other_data(evaluated: Evaluated) 
     with pytest.raises(Exception, match="data: test holds points that are grouped otherwise"):
         check(grouped, baseline)
     assert check(grouped, grouped).passed
+
+
+def test_the_normalised_pll_of_a_classification_is_paired_by_points_too(evaluated: Evaluated) -> None:
+    """Its bounds follow from where the network is right: what the file's own error over points rests on."""
+    more = {"validation": "other_test.npz"}
+    current, baseline = evaluated("bounded-seed", seed=1, **more), evaluated("bounded", **more)
+    found = at(check(current, baseline), "mcbn.normalized.pll")
+    own = [one.methods["mcbn"].normalized["pll"].se for one in (current, baseline)]
+    assert found.se_points is not None
+    assert 0 < found.se_points < 0.8 * math.hypot(*(error or 0 for error in own))
+    assert at(check(current, baseline), "deterministic.normalized.pll").se == 0
+    for one in (current, baseline):
+        alone = check(one, replace(one, sets={**one.sets, "test": replace(one.sets["test"], sha256="e" * 64)}), ALLOWED)
+        unpaired = at(alone, "mcbn.normalized.pll")
+        assert unpaired.se_points == pytest.approx(math.sqrt(2) * (one.methods["mcbn"].normalized["pll"].se or 0))

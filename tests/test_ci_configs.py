@@ -1,0 +1,293 @@
+"""Every file of sample_configs/ci and every command of docs/ci.md does what it says: in a copy of the folders, with
+less work, on the quickstart's network as it is and on broken ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from xml.etree import ElementTree
+
+import pytest
+import torch
+import yaml
+
+from bnuq.cli.main import main
+from bnuq.gate import Settings
+from bnuq.metrics import METRICS
+from bnuq.run import read_run_file
+
+ROOT = Path(__file__).resolve().parent.parent
+CI = ROOT / "sample_configs" / "ci"
+PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+FOLDERS = ("sample_configs/ci", "sample_configs/quickstart")
+LESS = ("--limit", "60", "--samples", "8")
+RUN_FILE = Path("sample_configs/ci/bnuq.toml")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a CI service runs: scripts of its shell with these variables, and the files that it keeps."""
+
+    scripts: tuple[str, ...]
+    variables: Mapping[str, str]
+    kept: tuple[str, ...]
+
+    @property
+    def commands(self) -> list[list[str]]:
+        return [words for script in self.scripts for words in bnuq_commands(script, self.variables)]
+
+
+def bnuq_commands(script: str, variables: Mapping[str, str] | None = None) -> list[list[str]]:
+    """What a script gives to bnuq, as the shell would: variables filled in, quotes taken away."""
+    lines = [line for line in script.splitlines() if line.startswith("bnuq ")]
+    return [[Template(word).substitute(variables or {}) for word in shlex.split(line)[1:]] for line in lines]
+
+
+def github() -> Job:
+    file = yaml.safe_load((CI / "github-actions.yml").read_text(encoding="utf-8"))
+    (job,) = file["jobs"].values()
+    (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["if"] == "always()"  # a failed check's result may be the next baseline
+    scripts = tuple(step["run"] for step in job["steps"] if "run" in step)
+    return Job(scripts, file["env"], tuple(upload["with"]["path"].split()))
+
+
+def gitlab() -> Job:
+    job = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))["uncertainty"]
+    artifacts = job["artifacts"]
+    assert artifacts["when"] == "always"
+    kept = (*artifacts["paths"], artifacts["reports"]["junit"])
+    return Job((*job["script"], *job["after_script"]), job["variables"], kept)
+
+
+def hooks() -> dict[str, dict]:
+    (local,) = yaml.safe_load((CI / "pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    return {hook["id"]: hook for hook in local["hooks"]}
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def run(arguments: list[str]) -> int:
+    less = LESS if arguments[0] == "evaluate" else ()
+    with pytest.raises(SystemExit) as left:
+        main([*arguments, *less])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+@pytest.fixture(scope="module")
+def with_baseline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The repository after the commands of the folder's README, which make its baseline."""
+    place = tmp_path_factory.mktemp("repository")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, place / folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+        (block,) = code_blocks((CI / "README.md").read_text(encoding="utf-8"), "sh")
+        commands = bnuq_commands(block)
+        assert len(commands) == len(block.splitlines()) == 2
+        for command in commands:
+            assert run(command) == 0
+    assert (place / "sample_configs/ci/baseline.h5").is_file()
+    (place / "current.bnuq.h5").unlink()
+    yield place
+
+
+@pytest.fixture
+def repository(
+    with_baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Path:
+    """A copy of it, as the working folder of a runner of GitHub's."""
+    place = tmp_path / "repository"
+    shutil.copytree(with_baseline, place)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    capsys.readouterr()
+    return place
+
+
+def add_noise(place: Path, *, relative: float) -> None:
+    """Noise of so many times their own spread on the weights of the network."""
+    path = place / "sample_configs/quickstart/fashion_cnn.pt"
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.load(path, weights_only=True)
+    for value in weights.values():
+        if value.ndim > 1:
+            value += relative * value.std() * torch.randn(value.shape, generator=generator)
+    torch.save(weights, path)
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_both_jobs_pass_on_the_network_as_it_is(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = github().commands
+    assert gitlab().commands == commands
+    assert [command[0] for command in commands] == ["evaluate", "check"]
+    assert [run(command) for command in commands] == [0, 0]
+    assert "every change is 0" in capsys.readouterr().out
+    assert all((repository / name).is_file() for name in (*github().kept, *gitlab().kept))
+
+
+def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_noise(repository, relative=1.0)
+    summary = repository / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    assert [run(command) for command in github().commands] == [0, 1]
+    log = capsys.readouterr().out
+    assert re.search(r"^::error title=bnuq check.*PLL", log, flags=re.MULTILINE)
+    assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
+    markdown = told_by_markdown(repository)
+    assert summary.read_text(encoding="utf-8").strip() == markdown.strip()
+    assert all((repository / name).is_file() for name in github().kept)
+
+    for name in ("bnuq.md", "bnuq.xml", "summary.md"):
+        (repository / name).unlink()
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    assert run(gitlab().commands[-1]) == 1
+    assert "::error" not in capsys.readouterr().out
+    assert told_by_markdown(repository) and not summary.exists()
+    failed = {
+        (case.get("classname"), case.get("name"))
+        for case in ElementTree.parse(repository / "bnuq.xml").iter("testcase")
+        if case.find("failure") is not None
+    }
+    assert {("bnuq.mcbn.sets.test", "pll"), ("bnuq.mcbn.sets.test", "accuracy >= 0.85")} <= failed
+    assert all((repository / name).is_file() for name in gitlab().kept)
+
+
+def told_by_markdown(place: Path) -> str:
+    """The Markdown of a check that failed."""
+    text = (place / "bnuq.md").read_text(encoding="utf-8")
+    assert "❌" in text.splitlines()[0]
+    assert all(what in text for what in ("PLL", "AUROC", "mnist", "mcbn"))
+    return text
+
+
+def test_without_a_baseline_the_check_could_not_be_carried_out(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "sample_configs/ci/baseline.h5").rename("current.bnuq.h5")
+    check = github().commands[-1]
+    assert run(check) == 2
+    assert "sample_configs/ci/baseline.h5" in capsys.readouterr().err
+    assert run([*check, "--update"]) == 0
+    assert run(check) == 0
+
+
+def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = {name: shlex.split(hook["entry"])[1:] for name, hook in hooks().items()}
+    assert {name: run(command) for name, command in commands.items()} == {"bnuq-evaluate": 0, "bnuq-floors": 0}
+    capsys.readouterr()
+    replace(repository / RUN_FILE, "mean = [0.2860], std = [0.3530]", "mean = [0.5], std = [0.5]")
+    assert run(commands["bnuq-evaluate"]) == 1
+    assert "AUROC" in capsys.readouterr().out
+    replace(repository / RUN_FILE, "mcbn.sets.test.accuracy>=0.85", "mcbn.sets.test.accuracy>=0.99")
+    assert run(commands["bnuq-floors"]) == 1
+    assert capsys.readouterr().out.startswith("Not met: 1 of 2 requirements")
+
+
+def test_the_hooks_run_in_commits_that_touch_the_network_or_its_baseline_and_in_no_other() -> None:
+    network, baseline = (re.compile(hooks()[name]["files"]) for name in ("bnuq-evaluate", "bnuq-floors"))
+    run_file = read_run_file(CI / "bnuq.toml")
+    data, model = run_file.data, run_file.model
+    assert model.checkpoint and model.arch and data.train and data.test
+    named = [model.checkpoint, model.arch.rpartition(":")[0], data.train, data.test, *data.ood, "bnuq.toml"]
+    assert all(network.search((CI / name).resolve().relative_to(ROOT).as_posix()) for name in named)
+    assert all(one.search("sample_configs/ci/baseline.h5") for one in (network, baseline))
+    for other in ("README.md", "sample_configs/quickstart/README.md", "current.bnuq.h5", "bnuq/metrics/registry.py"):
+        assert not network.search(other) and not baseline.search(other)
+    assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in hooks().values())
+
+
+@pytest.mark.parametrize("job", [github, gitlab])
+def test_the_scripts_are_shell_and_install_what_the_repository_has(job) -> None:
+    said = job()
+    for script in said.scripts:
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0, script
+    (install,) = [shlex.split(script) for script in said.scripts if " pip install " in script]
+    assert install[:4] == ["python", "-m", "pip", "install"]
+    assert (ROOT / install[install.index("--constraint") + 1]).is_file()
+    assert (ROOT / Template(install[-1]).substitute(said.variables) / "pyproject.toml").is_file()
+    assert (ROOT / said.variables["RUN_FILE"]).is_file()
+
+
+def test_every_command_of_the_page_runs(
+    with_baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    shutil.copytree(with_baseline / "sample_configs/quickstart", tmp_path / "quickstart")
+    shutil.copy(CI / "bnuq.toml", place)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    lines = [line for block in code_blocks(PAGE, "sh") for line in block.splitlines() if line]
+    assert len(lines) >= 10
+    for line in lines:
+        words, _, target = line.partition(" > ")
+        (command,) = bnuq_commands(words)
+        assert run(command) == 0, line
+        printed = capsys.readouterr().out
+        if target:
+            assert json.loads(printed)["passed"] is True
+    assert {"bnuq.xml", "bnuq.md", "baseline.h5"} <= {path.name for path in place.iterdir()}
+    assert len(list(place.glob("baseline.*Z.h5"))) == 1  # the old baseline, kept
+
+
+def test_the_check_section_that_the_page_shows_is_one(tmp_path: Path) -> None:
+    (shown,) = code_blocks(PAGE, "toml")
+    path = tmp_path / "bnuq.toml"
+    path.write_text(shown, encoding="utf-8")
+    settings = Settings.of(read_run_file(path).check)
+    assert len(settings.tolerances) == 5 and len(settings.floors) == 1 and settings.allow == ("missing:mcdo",)
+    auroc = settings.tolerance("mcbn.ood.mnist.mutual_information.auroc", "auroc", directed=True)
+    assert auroc is not None and auroc.amount == 0.02
+
+
+def test_the_page_tells_the_tolerances_of_all_metrics() -> None:
+    section = PAGE[PAGE.index("## Tolerances") : PAGE.index("```toml")]
+    rows = re.findall(r"^\| (`[^|]+) \| ([^ |]+) \|", section, flags=re.MULTILINE)
+    told = {name: amount for names, amount in rows for name in re.findall(r"`(\w+)`", names)}
+    assert told == {metric.name: metric.tolerance for metric in METRICS.values() if metric.tolerance}
+
+
+def test_the_same_seed_sees_smaller_changes_as_the_page_says(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_noise(repository, relative=0.1)
+    errors = {}
+    for seed in ("0", "1"):
+        assert run(["evaluate", "sample_configs/ci/bnuq.toml", "--seed", seed, "--out", f"{seed}.h5", "-q"]) == 0
+        # --limit takes other points with another seed
+        assert run(["check", f"{seed}.h5", "sample_configs/ci/baseline.h5", "--json", "--allow", "data"]) == 0
+        told = {one["address"]: one for one in json.loads(capsys.readouterr().out)["comparisons"]}
+        errors[seed] = told["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
+    assert 0 < errors["0"] < errors["1"] / 3
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "ci.md", CI / "README.md"], ids=lambda path: path.name)
+def test_every_file_that_is_linked_is_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (page.parent / link).exists()] == []

@@ -135,7 +135,10 @@ def without_draws(result: Result) -> Result:
 def _exact(held: Any) -> Any:
     """A method with the Monte Carlo error of each of its figures 0."""
     if isinstance(held, Figure):
-        return held if held.mc_se is None else replace(held, mc_se=0.0)
+        if held.mc_se is None or held.jackknife is None or held.bootstrap is None:
+            return held
+        still = (np.zeros_like(replicates) for replicates in (held.jackknife, held.bootstrap))
+        return replace(held, mc_se=0.0, **dict(zip(("jackknife", "bootstrap"), still, strict=True)))
     if isinstance(held, SetResult):
         return replace(held, figures=_exact(held.figures))
     if isinstance(held, Mapping):

@@ -458,7 +458,7 @@ def in_short(measured: Measured) -> str:
         "networks whose scores of each point were exchanged by a coin; at most 5 % should. A test over points alone, "
         f"which takes no account of the draws that all points share, would fail {_range(alone)} of the former. Then "
         "real changes of ResNet-20: what they do to MCBN's figures, or to those of the network as it is (AUROC by "
-        "entropy), from seed 0 to seed 0; bold is worse by more than its tolerance and its error. Last the smallest "
+        "entropy), from seed 0 to seed 0; bold is worse by more than its tolerance and chance. Last the smallest "
         "change for the worse that fails in one of two and in four of five checks, T = 32 and n = 846, among "
         f"{measured.gated} gated figures (\\*: its tolerance)."
     )

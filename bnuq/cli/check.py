@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from bnuq.cli.ci import tell_ci_refused
 from bnuq.cli.gate import end
-from bnuq.cli.options import AsJson, Debug, Quiet, Strict
+from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
 from bnuq.cli.telling import tell
-from bnuq.errors import RequestError, ResultError
-from bnuq.files.content import exists, is_file, kind_of
+from bnuq.errors import BnuqError, RequestError, ResultError
+from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
@@ -24,9 +26,10 @@ _FILE = "bnuq.toml"
 
 
 def command(
-    current: Annotated[Path, typer.Argument(help="The result file to check, of bnuq evaluate.", show_default=False)],
+    current: Annotated[Path, typer.Argument(help="The result file to check, of bnuq evaluate.", readable=False)],
     baseline: Annotated[
-        Path | None, typer.Argument(help="The result file that it must not be worse than.", show_default=False)
+        Path | None,
+        typer.Argument(help="The result file that it must not be worse than.", readable=False),
     ] = None,
     named: Annotated[
         Path | None, typer.Option("--baseline", help="The same, as an option.", metavar="RESULT", show_default=False)
@@ -63,7 +66,7 @@ def command(
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE")] = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write it as Markdown, for a pull request.", metavar="FILE")
+        Path | None, typer.Option(help="Write it as Markdown, for a pull request; - prints it.", metavar="FILE")
     ] = None,
     update: Annotated[
         bool,
@@ -85,10 +88,18 @@ def command(
         raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
     config = _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
     section, notes = _section(config)
-    settings = Settings.of(section, tolerances=tolerance or (), floors=require or (), allow=allow or ())
-    reports = {"--junit": _expanded(junit), "--markdown": _expanded(markdown)}
-    _check_writable(reports, inputs=(current, against, config))
-    verdict = _verdict(current, against, settings, update=update)
+    settings = Settings.of(section, source=config, tolerances=tolerance or (), floors=require or (), allow=allow or ())
+    printed = markdown == Path("-")
+    if printed and as_json:
+        raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
+    reports = {"--junit": junit, "--markdown": None if printed else markdown}
+    reports = _writable(reports, inputs=(current, against, config))
+    try:
+        verdict = _verdict(current, against, settings, update=update)
+    except BnuqError as error:
+        _write(reports, str(error))
+        tell_ci_refused(str(error), marks=None if quiet else sys.stderr)
+        raise
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if update and not verdict.broken and not (strict and verdict.cautions):
         from bnuq.gate.accepting import accept
@@ -98,12 +109,12 @@ def command(
 
     def say() -> None:
         try:
-            _write(verdict, reports)
+            _write(reports, verdict)
         finally:  # a report that could not be written is no cause not to tell
             tell(
                 verdict,
                 summary=_summary,
-                show=_print,
+                show=_print_markdown if printed else _print,
                 as_json=as_json,
                 quiet=quiet,
                 strict=strict and not verdict.failed,  # a regression is told as one, whatever else is to be warned of
@@ -142,40 +153,39 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
 
     check_acceptable(current, baseline)
     if not exists(baseline):
-        return uncompared(found, settings, why=f"there was no {baseline} to compare it with")
+        return uncompared(found, settings)
     try:
         return check(found, read(baseline, log_likelihoods=False), settings)
     except ResultError as error:  # what is to be accepted may be of another kind than what was: that is why
         return uncompared(found, settings, why=str(error))
 
 
-def _check_writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> None:
-    """Raise RequestError where a report would replace a result, what is read, or the other report, or has no folder."""
+def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> dict[str, Path]:
+    """Where each report goes; RequestError where it would replace what is no report, is read, or is the other one."""
     taken = {path.resolve(): "what is read, or the baseline" for path in inputs if path is not None}
-    for option, path in reports.items():
-        if path is None:
+    found = {}
+    for option, asked in reports.items():
+        if asked is None:
             continue
-        whole = path.resolve()
-        if kind_of(path) == "hdf5":
-            raise RequestError(f"{option} {path} would replace a result file; name another.")
-        if whole in taken:
-            raise RequestError(f"{option} {path} would replace {taken[whole]}; name another.")
-        if not whole.parent.is_dir():
-            raise RequestError(f"{option} {path}: its folder does not exist. Make the folder first.")
+        path = found[option] = replaceable(asked, option, "report", b"bnuq check")
+        if (whole := path.resolve()) in taken:
+            raise RequestError(f"{option} {asked} would replace {taken[whole]}; name another.")
         taken[whole] = "the other report"
+    return found
 
 
-def _write(verdict: Verdict, reports: Mapping[str, Path | None]) -> None:
+def _write(reports: Mapping[str, Path], told: Verdict | str) -> None:
+    """Write the verdict, or why there is none, to the files that were named."""
+    if not reports:
+        return
     from bnuq.files.writing import write_bytes
+    from bnuq.report.check import check_markdown, junit, refused_junit, refused_markdown
 
-    if (path := reports["--junit"]) is not None:
-        from bnuq.report.check import junit
-
-        write_bytes(path, junit(verdict))
-    if (path := reports["--markdown"]) is not None:
-        from bnuq.report.check import check_markdown
-
-        write_bytes(path, check_markdown(verdict).encode())
+    if "--junit" in reports:
+        write_bytes(reports["--junit"], refused_junit(told) if isinstance(told, str) else junit(told))
+    if "--markdown" in reports:
+        text = refused_markdown(told) if isinstance(told, str) else check_markdown(told)
+        write_bytes(reports["--markdown"], text.encode("utf-8", "backslashreplace"))
 
 
 def _summary(verdict: Verdict) -> dict[str, Any]:
@@ -188,3 +198,9 @@ def _print(verdict: Verdict, stream: TextIO) -> None:
     from bnuq.report.check import print_verdict
 
     print_verdict(verdict, stream)
+
+
+def _print_markdown(verdict: Verdict, stream: TextIO) -> None:
+    from bnuq.report.check import check_markdown
+
+    stream.write(check_markdown(verdict))

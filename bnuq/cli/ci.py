@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -31,17 +31,26 @@ def uninterpreted(stream: TextIO | None) -> Iterator[None]:
 
 def tell_ci(verdict: Verdict, *, marks: TextIO | None) -> None:
     """What GitHub's runners take: annotations in the log, on the stream `marks`, and Markdown in the step's summary."""
-    if _on_github() and marks is not None:
-        from bnuq.report.check import annotations
+    from bnuq.report.check import annotations, check_markdown
 
-        for line in annotations(verdict):
+    _tell(lambda: annotations(verdict), lambda: check_markdown(verdict), marks=marks)
+
+
+def tell_ci_refused(message: str, *, marks: TextIO | None) -> None:
+    """The same of a check that could not be carried out."""
+    from bnuq.report.check import refused_annotation, refused_markdown
+
+    _tell(lambda: (refused_annotation(message),), lambda: refused_markdown(message), marks=marks)
+
+
+def _tell(lines: Callable[[], Iterable[str]], document: Callable[[], str], *, marks: TextIO | None) -> None:
+    if _on_github() and marks is not None:
+        for line in lines():
             print(line, file=marks, flush=True)
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        from bnuq.report.check import check_markdown
-
         try:
             with Path(place).open("a", encoding="utf-8") as file:
-                file.write(check_markdown(verdict) + "\n")
+                file.write(document() + "\n")
         except OSError as error:
             typer.echo(f"bnuq: the step summary {place} could not be written: {error.strerror}.", err=True)
 

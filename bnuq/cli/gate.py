@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci, uninterpreted
+from bnuq.cli.ci import tell_ci, tell_ci_refused, uninterpreted
 from bnuq.cli.telling import give_up_stdout, tell
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import exists
@@ -60,7 +60,8 @@ class Gate:
         self._baseline = read(path, log_likelihoods=False)
         if exists(run.out) and run.out.samefile(path):
             raise RequestError(f"the result would go to {run.out}, the baseline, which is never replaced; see --out.")
-        self._settings = Settings.of(None if run.run_file is None else read_run_file(run.run_file).check)
+        section = None if run.run_file is None else read_run_file(run.run_file).check
+        self._settings = Settings.of(section, source=run.run_file)
         check_request_comparable(run, self._baseline, self._settings)
 
     def look(self, sets: Mapping[str, EvaluatedSet]) -> None:
@@ -78,6 +79,7 @@ class Gate:
         try:
             verdict = self._verdict(result)
         except ResultError as error:
+            tell_ci_refused(str(error), marks=None if quiet else sys.stderr)
             if not as_json:  # which is empty after an error
                 tell(result, summary=summary, show=print_report, as_json=False, quiet=quiet, strict=False)
             raise ResultError(f"{error}\n{result.path} was written.") from error

@@ -114,3 +114,21 @@ def positive(option: str, value: float | None) -> float | None:
     if value is None or 0 < value < math.inf:
         return value
     raise RequestError(f"--{option} is {value:g}; expected a number above 0.")
+
+
+def replaceable(asked: Path, option: str, what: str, mark: bytes) -> Path:
+    """Where a file goes; RequestError where one is there that bnuq did not write, without `mark` near its start."""
+    path = expanded(asked)
+    if exists(path) and not _begins_with(path, mark):
+        raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
+    if not path.resolve().parent.is_dir():
+        raise RequestError(f"{option} {asked}: its folder does not exist. Make the folder first.")
+    return path
+
+
+def _begins_with(path: Path, mark: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return mark in file.read(400)
+    except OSError:
+        return False

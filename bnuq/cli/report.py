@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from bnuq.cli.options import replaceable
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
@@ -62,8 +63,8 @@ def command(
         raise RequestError(f"--format {form} says how pictures are drawn, and none are; add --figures DIR.")
     if as_json and markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-    page = None if html is None else _replaceable(html, "--html", "page", b"<title>bnuq ")
-    document = None if markdown in (None, "-") else _replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
+    page = None if html is None else replaceable(html, "--html", "page", b"<title>bnuq ")
+    document = None if markdown in (None, "-") else replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
     shown, found = _read(results)
     if figures is not None and shown.draw is None:
         raise RequestError(f"--figures: {results[0]} is of {shown.of} runs, and has no pictures.")
@@ -164,22 +165,6 @@ def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _replaceable(asked: Path, option: str, what: str, mark: bytes) -> Path:
-    """Where a file goes; RequestError for what is there and was not written by bnuq."""
-    path = expanded(asked)
-    if path.exists() and not _begins_with(path, mark):
-        raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
-    return path
-
-
-def _begins_with(path: Path, mark: bytes) -> bool:
-    try:
-        with path.open("rb") as file:
-            return mark in file.read(400)
-    except OSError:
-        return False
 
 
 def _drawn(draw: Draw, found: Any, folder: Path, form: str) -> tuple[Path, ...]:

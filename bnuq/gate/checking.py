@@ -36,11 +36,11 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
     start = time.perf_counter()
-    floors = tuple(_floor(current, required) for required in settings.floors)
     if baseline is None:
-        if not floors:
+        if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
-        return _uncompared(current, floors)
+        return uncompared(current, settings)
+    floors = tuple(_floor(current, required) for required in settings.floors)
     check_comparable(current, baseline, settings)
     shared = pairing(current, baseline)
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, shared, settings), current, baseline)))
@@ -61,13 +61,11 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     )
 
 
-def uncompared(current: Result, settings: Settings, *, why: str) -> Verdict:
-    """The verdict on a result that is accepted without having been compared, and why it was not: on floors alone."""
-    return _uncompared(current, tuple(_floor(current, one) for one in settings.floors), f"not compared: {why}")
-
-
-def _uncompared(current: Result, floors: tuple[Floor, ...], *notes: str) -> Verdict:
-    return Verdict(_side(current), None, None, (), floors, (), notes, bnuq.__version__, 0.0)
+def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict:
+    """The verdict on floors alone; a warning where there was a baseline, and `why` it was not compared with."""
+    floors = tuple(_floor(current, one) for one in settings.floors)
+    cautions = (Caution("not-compared", f"Not compared with the old baseline: {why}"),) if why else ()
+    return Verdict(_side(current), None, None, (), floors, cautions, (), bnuq.__version__, 0.0)
 
 
 def _side(result: Result) -> Side:

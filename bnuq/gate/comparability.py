@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -39,6 +40,7 @@ def made_at(result: Result) -> datetime | None:
 def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
     """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
+    problems += [*_torn(current), *_torn(baseline)]
     _refuse(problems, current.path, baseline)
 
 
@@ -99,12 +101,12 @@ def _other_data(
         why = _other_points(one, theirs[name]) if name in theirs else None
         if why and not settings.allows("data", name):
             same = "Evaluate on the same points (with --limit the seed picks them)"
-            yield f"data: {name} holds {why}. {same}, or --allow data:{name}."
+            yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
 
 
 def _other_number(key: str, ours: Any, theirs: Any) -> str:
     name = key.replace("_", "-")
-    return f"{name}: {ours} now, {theirs} in the baseline. Evaluate with --{name} {theirs}, or --allow {name}."
+    return f"{name}: {ours} now, {theirs} in the baseline. Evaluate with --{name} {theirs}, or {_allowing(name)}."
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _scored_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Ite
 
 
 def _other_scoring(name: str, ours: Any, theirs: Any) -> str:
-    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or --allow scoring."
+    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or {_allowing('scoring')}."
 
 
 def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
@@ -159,8 +161,27 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
         yield _absent(shown, gone[0] if len(gone) == 1 else "ADDRESS")
 
 
+def _torn(result: Result) -> Iterator[str]:
+    """Figures of a file that are not the means of their own points: somebody else's numbers, or damage."""
+    for name, ((method, set_name, score, metric), figure) in figures_by_address(result).items():
+        found = result.methods[method].sets.get(set_name)
+        if score or found is None or metric not in found.points:
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = float(np.mean(found.points[metric]))
+        same = mean == figure.value or (math.isnan(mean) and math.isnan(figure.value))
+        if not same and not abs(mean - figure.value) <= 1e-6 * max(1.0, abs(mean)):
+            yield f"damaged: {name} of {result.path} is {figure.value:.6g}, and the mean of its points {mean:.6g}."
+
+
 def _absent(what: str, allowed: str) -> str:
-    return f"missing: {what}: in the baseline, and not looked at now. Evaluate it, or --allow 'missing:{allowed}'."
+    allowing = _allowing(f"missing:{allowed}")
+    return f"missing: {what}: in the baseline, and not looked at now. Evaluate it, or {allowing}."
+
+
+def _allowing(name: str) -> str:
+    """How what differs is allowed: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
+    return f'--allow "{name}" (in [check]: allow = ["{name}"])'
 
 
 def pairing(current: Result, baseline: Result) -> Pairing:

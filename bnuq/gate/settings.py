@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
 from bnuq.errors import RequestError
@@ -72,7 +73,7 @@ class Required:
         matched = re.fullmatch(rf"\s*([^\s<>=]+)\s*(>=|<=)\s*(-?{_NUMBER})\s*", text)
         if matched is None or not math.isfinite(float(matched[3])):
             raise RequestError(
-                f"--require {text}: expected ADDRESS>=NUMBER or ADDRESS<=NUMBER, where the address is the path in the "
+                f"require {text}: expected ADDRESS>=NUMBER or ADDRESS<=NUMBER, where the address is the path in the "
                 "JSON under methods, such as mcbn.sets.test.pll>=-0.3 or mcbn.ood.svhn.mutual_information.auroc>=0.85. "
                 "In a shell, put it in quotes: > writes a file."
             )
@@ -92,24 +93,41 @@ class Settings:
     def of(
         section: CheckSection | None = None,
         *,
+        source: Path | None = None,
         tolerances: Sequence[str] = (),
         floors: Sequence[str] = (),
         allow: Sequence[str] = (),
     ) -> Settings:
-        """From [check] of a run file, and what was said beside it, which wins; RequestError for what is wrong."""
-        section = section or CheckSection()
-        said = [(key, Tolerance.of(value, key=f"check.tolerance.{key}")) for key, value in section.tolerance.items()]
+        """From [check] of the run file `source`, and what was said beside it, which wins; RequestError for what is
+        wrong."""
+        written = section or CheckSection()
+        try:
+            first = Settings._said(written.tolerance.items(), written.require, written.allow)
+        except RequestError as error:
+            raise RequestError(f"{source}: check.{error}") from error
+        pairs = []
         for text in tolerances:
             key, equals, value = text.partition("=")
             if not equals:
                 raise RequestError(f"--tolerance {text}: expected METRIC=AMOUNT, where the amount is {_FORMS}.")
-            said.append((key.strip(), Tolerance.of(value, key=f"--tolerance {key.strip()}")))
-        for key, _ in said:
+            pairs.append((key.strip(), value))
+        try:
+            then = Settings._said(pairs, floors, allow)
+        except RequestError as error:
+            raise RequestError(f"--{error}") from error
+        return Settings(first.tolerances + then.tolerances, first.floors + then.floors, first.allow + then.allow)
+
+    @staticmethod
+    def _said(tolerances: Iterable[tuple[str, str | float]], floors: Iterable[str], allow: Iterable[str]) -> Settings:
+        """RequestErrors begin with what they are of: tolerance, require or allow."""
+        said = []
+        for key, value in tolerances:
             _check_key(key)
-        allowed = (*section.allow, *allow)
+            said.append((key, Tolerance.of(value, key=f"tolerance {key}")))
+        allowed = tuple(allow)
         for name in allowed:
             _check_allowed(name)
-        return Settings(tuple(said), tuple(map(Required.of, (*section.require, *floors))), allowed)
+        return Settings(tuple(said), tuple(map(Required.of, floors)), allowed)
 
     def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
         """That of the figure at `address`: what was said last for it, or the metric's own; None for not gated.
@@ -150,7 +168,7 @@ def _check_key(key: str) -> None:
         return
     close = difflib.get_close_matches(key, METRICS, n=1, cutoff=0.6)
     hint = f"Did you mean {close[0]}?" if close else "`bnuq metrics` lists them."
-    raise RequestError(f"tolerance of {key}: there is no such metric, nor is it a pattern of addresses. {hint}")
+    raise RequestError(f"tolerance {key}: there is no such metric, nor is it a pattern of addresses. {hint}")
 
 
 def _check_allowed(name: str) -> None:
@@ -158,7 +176,7 @@ def _check_allowed(name: str) -> None:
     if name in _WAIVED_WHOLE or (colon and rest and what in ("data", "missing")):
         return
     raise RequestError(
-        f"--allow {name}: expected {', '.join(_WAIVED_WHOLE)}, data:SET, or missing:ADDRESS "
+        f"allow {name}: expected {', '.join(_WAIVED_WHOLE)}, data:SET, or missing:ADDRESS "
         "(such as missing:mcdo or missing:mcbn.ood.svhn)."
     )
 

@@ -72,7 +72,9 @@ def open_result(path: Path, kind: Kind, *, newest: int) -> Iterator[Any]:
             if (found := _kind(file)) != kind:
                 other = "" if found is None else f", but of {_COMMANDS[found]}"
                 raise ResultError(f"{path} is not a result file of {_COMMANDS[kind]}{other}.")
-            version = int(np.asarray(file.attrs["format"])[()])
+            version = np.asarray(file.attrs["format"])[()]
+            if not isinstance(version, int | np.integer) or version < 1:
+                raise ValueError("its format has no number")
             if version > newest:
                 raise ResultError(
                     f"{path} was written by bnuq {file.attrs.get('bnuq', '?')} in format {version}; this version "

@@ -104,8 +104,8 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["base.h5", "base.h5", "--baseline", "base.h5"], "named twice"),
         (["base.h5", "--update"], "name the BASELINE"),
         (["base.h5", "base.h5", "--tolerance", "pll"], "expected METRIC=AMOUNT"),
-        (["base.h5", "base.h5", "--junit", "base.h5"], "--junit base.h5 would replace"),
-        (["base.h5", "base.h5", "--markdown", "seed1.h5"], "--markdown seed1.h5 would replace a result file"),
+        (["base.h5", "base.h5", "--junit", "base.h5"], "--junit base.h5 is another file than a report of bnuq"),
+        (["base.h5", "base.h5", "--markdown", "seed1.h5"], "--markdown seed1.h5 is another file than a report of bnuq"),
         (["base.h5", "base.h5", "--markdown", "nowhere/a.md"], "folder does not exist"),
         (["model.pt", "base.h5"], "is not an HDF5 file"),
         (["base.h5", "base.h5", "--config", "net.py"], "net.py is not a TOML file"),
@@ -149,7 +149,7 @@ def damaged(path: Path, how: str) -> None:
                 file["figures/value"] = h5py.ExternalLink("/etc/passwd", "/x")
             elif how == "nan":
                 file["figures/value"][:] = float("nan")
-            elif how == "infinite error":
+            elif how == "no error":
                 file["figures/mc_se"][:] = float("inf")
             elif how == "score of nan":
                 file["methods/mcbn/other/mutual_information"][0] = float("nan")
@@ -162,7 +162,18 @@ def damaged(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    "truncated,empty,foreign,newer,hostile,nan,infinite error,score of nan,score missing,odd run".split(","),
+    [
+        "truncated",
+        "empty",
+        "foreign",
+        "newer",
+        "hostile",
+        "nan",
+        "infinite error",
+        "score of nan",
+        "score missing",
+        "odd run",
+    ],
 )
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.usefixtures("there")
@@ -229,7 +240,8 @@ def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     found = cli("check", "seed1.h5", "base.h5")
     assert found.code == 2
-    first, *_, last = found.err.splitlines()
+    mark, first, *_, last = found.err.splitlines()
+    assert mark.startswith("::error title=bnuq check%3A nothing was checked::")
     assert last == f"::{first.removeprefix('::stop-commands::')}::"
 
 
@@ -291,6 +303,46 @@ def test_junit_and_markdown_are_written(there: Path, cli: Cli) -> None:
     assert "| " in text
 
 
+def test_reports_of_an_earlier_check_do_not_outlive_one_that_could_not_be_carried_out(there: Path, cli: Cli) -> None:
+    reports = ("--junit", "junit.xml", "--markdown", "change.md")
+    assert cli("check", "base.h5", "base.h5", *reports).code == 0
+    assert cli("check", "fewer.h5", "base.h5", *reports).code == 2
+    suites = ElementTree.parse(there / "junit.xml").getroot()
+    (error,) = suites.iter("error")
+    assert (suites.get("errors"), suites.get("failures")) == ("1", "0")
+    assert "samples: 16 now, 8 in the baseline" in (error.text or "")
+    assert "nothing was checked" in (there / "change.md").read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_reports_replace_reports_and_nothing_else(there: Path, cli: Cli) -> None:
+    (there / "notes.md").write_text("mine")
+    (there / "link.md").symlink_to("notes.md")
+    for name in ("notes.md", "link.md", "net.py"):
+        found = cli("check", "base.h5", "base.h5", "--markdown", name)
+        assert found.code == 2
+        assert "is another file than a report of bnuq" in found.message
+    assert (there / "notes.md").read_text() == "mine"
+    for _ in "ab":
+        assert cli("check", "base.h5", "base.h5", "--markdown", "new.md", "--junit", "new.xml").code == 0
+
+
+def test_markdown_goes_to_standard_output_where_asked(there: Path, cli: Cli) -> None:  # noqa: ARG001
+    found = cli("check", "worse.h5", "base.h5", "--markdown", "-")
+    assert found.code == 1
+    assert found.out.startswith("## ❌ bnuq check: Worse")
+    assert cli("check", "worse.h5", "base.h5", "--markdown", "-", "--json").code == 2
+
+
+def test_what_is_wrong_in_a_run_file_is_said_with_its_name(there: Path, cli: Cli) -> None:
+    for text, complaint in (
+        ('require = ["mcbn.sets.test.pll"]', "bnuq.toml: check.require mcbn.sets.test.pll: expected ADDRESS>=NUMBER"),
+        ('allow = ["dat"]', "bnuq.toml: check.allow dat: expected samples"),
+        ("tolerance = { pll = -1.0 }", "bnuq.toml: check.tolerance pll is -1.0; expected a number"),
+    ):
+        (there / "bnuq.toml").write_text(f"[check]\n{text}\n")
+        assert complaint in cli("check", "base.h5", "base.h5").message
+
+
 def test_github_gets_annotations_and_a_step_summary(there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(there / "summary.md"))
@@ -330,7 +382,7 @@ def test_update_makes_the_first_baseline_and_one_that_could_not_be_compared(ther
     assert (there / "first.h5").read_bytes() == (there / "base.h5").read_bytes()
     found = cli("check", "fewer.h5", "first.h5", "--update")
     assert found.code == 0
-    assert "not compared" in found.out
+    assert "[not-compared]" in found.out
     assert (there / "first.h5").read_bytes() == (there / "fewer.h5").read_bytes()
 
 
@@ -354,7 +406,8 @@ def test_swapped_files_are_a_warning_and_strict_refuses_warnings(cli: Cli) -> No
     strict = cli("check", "seed1.h5", "base.h5", "--strict")
     assert strict.code == 2
     assert "older-than-baseline" in strict.message
-    assert (strict.out, cli("check", "seed1.h5", "base.h5", "--strict", "--json").out) == (found.out, "")
+    assert strict.out.splitlines()[0] == found.out.splitlines()[0]
+    assert cli("check", "seed1.h5", "base.h5", "--strict", "--json").out == ""
     assert cli("check", "worse.h5", "base.h5", "--strict").code == 1  # new warnings, and a regression
 
 

@@ -78,7 +78,7 @@ def _method(figures: Mapping[str, Figure], points: Mapping[str, np.ndarray]) -> 
 
 
 def with_figure(given: Result, method: str, metric: str, **changes: Any) -> Result:
-    """`given` with a figure of its test set changed, or left out where `changes` say `value=None`."""
+    """`given` with a figure of its test set changed, and its points to that value; left out for `value=None`."""
     found = given.methods[method]
     one = found.sets["test"]
     figures = dict(one.figures)
@@ -86,5 +86,8 @@ def with_figure(given: Result, method: str, metric: str, **changes: Any) -> Resu
         del figures[metric]
     else:
         figures[metric] = replace(figures[metric], **changes)
-    sets = {**found.sets, "test": replace(one, figures=figures)}
+    points = dict(one.points)
+    if changes.get("value") is not None:
+        points[metric] = np.full(len(points[metric]), changes["value"])
+    sets = {**found.sets, "test": replace(one, figures=figures, points=points)}
     return replace(given, methods={**given.methods, method: replace(found, sets=sets)})

@@ -176,7 +176,7 @@ def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_
         ({"tolerances": ["pll=-1"]}, "--tolerance pll is -1; expected a number"),
         ({"tolerances": ["pll=nan"]}, "--tolerance pll is nan; expected a number"),
         ({"tolerances": ["pll=1e999"]}, "--tolerance pll is 1e999; expected a number"),
-        ({"tolerances": ["pl=0.1"]}, "tolerance of pl: there is no such metric.* Did you mean pll?"),
+        ({"tolerances": ["pl=0.1"]}, "--tolerance pl: there is no such metric.* Did you mean pll?"),
         ({"floors": ["pll"]}, "--require pll: expected ADDRESS>=NUMBER"),
         ({"floors": ["mcbn.sets.test.pll>0.1"]}, "expected ADDRESS>=NUMBER"),
         ({"floors": ["mcbn.sets.test.pll<=1e999"]}, "expected ADDRESS>=NUMBER"),
@@ -370,6 +370,28 @@ def test_too_few_passes_to_tell_an_error_are_refused_where_that_matters() -> Non
     assert check(made_up.result(mcbn={"pll": few - 0.009}), baseline).passed  # within its tolerance, error or none
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll.*too few passes \(fewer than 8\)"):
         check(made_up.result(mcbn={"pll": few - 0.011}), baseline)
+
+
+def test_figures_that_are_not_the_means_of_their_points_are_damage() -> None:
+    current, baseline = pair(-0.2)
+    own = current.methods["mcbn"].sets["test"]
+    forged = made_up.with_figure(current, "mcbn", "pll", value=-0.5)
+    test = replace(forged.methods["mcbn"].sets["test"], points=own.points)
+    method = replace(forged.methods["mcbn"], sets={"test": test})
+    assert not check(current, baseline).passed
+    with pytest.raises(ResultError, match=r"damaged: mcbn\.sets\.test\.pll of current\.h5 is -0\.5, and the mean of"):
+        check(replace(forged, methods={**forged.methods, "mcbn": method}), baseline)
+
+
+@pytest.mark.parametrize("missing", ["jackknife", "bootstrap"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_without_replicates_there_is_no_error(missing: str, seed: int) -> None:
+    hits = (values(2) > -0.45).astype(float)
+    current = made_up.result(mcbn={"accuracy": 0 * hits}, seed=seed)
+    baseline = made_up.result(mcbn={"accuracy": hits}, path="baseline.h5")
+    assert not check(current, baseline).passed
+    with pytest.raises(ResultError, match="cannot be told"):
+        check(made_up.with_figure(current, "mcbn", "accuracy", **{missing: None}), baseline)
 
 
 def test_swapped_files_and_new_warnings_are_said() -> None:

@@ -58,38 +58,38 @@ def test_the_first_line_is_the_verdict_and_all_is_printable(name: str) -> None:
     [
         (
             made.verdict(*made.SVHN),
-            "Worse: 4 of 4 gated figures got worse by more than their tolerance and their error",
+            "Worse: 4 of 4 gated figures got worse by more than their tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[0], *made.REST),
-            "Worse: 1 of 8 gated figures got worse by more than its tolerance and its error",
+            "Worse: 1 of 8 gated figures got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[0]),
-            "Worse: the only gated figure got worse by more than its tolerance and its error",
+            "Worse: the only gated figure got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[3], *made.REST),
-            "Worse: 1 of 8 gated figures moved by more than its tolerance and its error",
+            "Worse: 1 of 8 gated figures moved by more than its tolerance and chance",
         ),
         (
             made.everything(),
-            "Worse: 8 of 15 gated figures got worse or moved by more than their tolerance and their error, "
+            "Worse: 8 of 15 gated figures got worse or moved by more than their tolerance and chance, "
             "and 1 of 2 requirements is not met",
         ),
         (
             made.verdict(*made.REST),
-            "No regression: none of 7 gated figures got worse by more than its tolerance and its error",
+            "No regression: none of 7 gated figures got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(*made.REST, floors=(made.KEPT, made.KEPT)),
-            "No regression: none of 7 gated figures got worse by more than its tolerance and its error, "
+            "No regression: none of 7 gated figures got worse by more than its tolerance and chance, "
             "and all 2 requirements are met",
         ),
         (
             made.verdict(made.REST[1], floors=(made.BROKEN, made.BROKEN)),
-            "Not met: 2 of 2 requirements; the only gated figure has not got worse by more than its tolerance and its "
-            "error",
+            "Not met: 2 of 2 requirements; the only gated figure has not got worse by more than its tolerance and "
+            "chance",
         ),
         (made.verdict(floors=(made.BROKEN,)), "Not met: the only requirement"),
         (made.verdict(floors=(made.KEPT,)), "Passed: the only requirement is met; nothing was compared"),
@@ -97,7 +97,7 @@ def test_the_first_line_is_the_verdict_and_all_is_printable(name: str) -> None:
         (made.verdict(made.REST[-1]), "Nothing was checked: no figure was gated"),
         (
             made.verdict(made.WORSE[0], accepted=made.BASELINE.path),
-            "Worse: the only gated figure got worse by more than its tolerance and its error; accepted as the new "
+            "Worse: the only gated figure got worse by more than its tolerance and chance; accepted as the new "
             "baseline",
         ),
         (
@@ -156,7 +156,7 @@ def test_what_is_held_of_a_change() -> None:
         "worse",
         "moved",
         "worse, within tolerance",
-        "worse, within its error",
+        "worse, within chance",
         "worse, its error not known",
         "same",
         "same",
@@ -199,7 +199,7 @@ def test_every_figure_is_somewhere_and_what_failed_has_all_its_numbers(width: in
     report = drawn(made.everything(), width=width)
     for text in ("Worse: 7 figures", "Moved: 1 figure", "Better: 1 figure", "The same: 3 figures"):
         assert text in report
-    for words in ("Worse, within tolerance: 1", "Worse, within its error: 1", "Shown, not gated: 3 figures"):
+    for words in ("Worse, within tolerance: 1", "Worse, within chance: 1", "Shown, not gated: 3 figures"):
         assert words in report
     for number in ("−0.3010", "−0.3420", "−0.0410", "±0.0090", "−inf", "0.004", "+13.00"):
         assert number in report
@@ -240,7 +240,7 @@ def test_markdown_says_it_first_and_makes_a_row_of_every_figure(name: str) -> No
     text = check_markdown(verdict)
     first = text.splitlines()[0]
     mark = "⚠" if verdict.worse and verdict.accepted else "✅" if verdict.passed else "❌"
-    assert first.startswith(f"## {mark} {headline(verdict)[:5]}")
+    assert first.startswith(f"## {mark} bnuq check: {headline(verdict)[:5]}")
     page = Page(text)
     unchanged = all(one.change == 0 for one in verdict.comparisons)
     tables = page.tags.count("table")

@@ -32,16 +32,17 @@ def annotations(verdict: Verdict) -> Iterator[str]:
     yield from _lines("error", [*floors, *worse] if verdict.failed else [], rest="failure")
     yield from _lines("warning", cautions if verdict.failed else [*worse, *cautions], rest="warning")
     if not verdict.failed:
-        yield _line("notice", ("bnuq check", f"{headline(verdict)}."))
+        yield line("notice", ("bnuq check", f"{headline(verdict)}."))
 
 
 def _lines(kind: _Kind, all_told: list[_Told], *, rest: str) -> Iterator[str]:
     shown = all_told if len(all_told) <= _MOST else all_told[: _MOST - 1]
-    yield from (_line(kind, one) for one in shown)
+    yield from (line(kind, one) for one in shown)
     if left := len(all_told) - len(shown):
-        yield _line(kind, ("bnuq check", f"And {count(left, f'more {rest}')}; the report in the log tells them all."))
+        yield line(kind, ("bnuq check", f"And {count(left, f'more {rest}')}; the report in the log tells them all."))
 
 
-def _line(kind: _Kind, told: _Told) -> str:
+def line(kind: _Kind, told: _Told) -> str:
+    """One workflow command, of a title and a message."""
     heading, message = (printable(text, lines=False) for text in told)
     return f"::{kind} title={heading.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"

@@ -36,8 +36,8 @@ from bnuq.run import DETERMINISTIC
 
 _ROOMY = 60  # columns from which names are written out
 _WHOLE = 12  # figures that did not fail the check, up to which each has a row of its own in the terminal
-_ORDER = ("worse", "moved", "worse, its error not known", "moved, its error not known", "worse, within its error",
-          "moved, within its error", "worse, within tolerance", "moved, within tolerance", "better", "same",
+_ORDER = ("worse", "moved", "worse, its error not known", "moved, its error not known", "worse, within chance",
+          "moved, within chance", "worse, within tolerance", "moved, within tolerance", "better", "same",
           "not gated")  # fmt: skip
 _FAILED = ("worse", "moved")
 _COMPACT = ("same", "not gated")
@@ -70,7 +70,7 @@ def verdict_parts(verdict: Verdict, *, roomy: bool = True) -> Iterator[Part]:
 def check_markdown(verdict: Verdict) -> str:
     """The verdict as Markdown for a pull request: its first line says it; what did not fail the check is folded."""
     failed = tuple(_flat(one) for one in verdict.worse)
-    told: list[Part] = [title(f"{_MARKS[_kind(verdict)]} {headline(verdict)}"), *_summary(verdict)]
+    told: list[Part] = [title(f"{_MARKS[_kind(verdict)]} bnuq check: {headline(verdict)}"), *_summary(verdict)]
     if failed:
         told.append(_flat_table(failed))
     if verdict.cautions:
@@ -285,7 +285,7 @@ def _legend(verdict: Verdict) -> Iterator[str]:
             f"for the worse, adjusted (Holm) for {count(verdict.gated, 'gated figure')} being held together, and is to "
             "be below 0.05."
         )
-    if any("within its error" in judged(one) for one in verdict.comparisons):
-        yield "Within its error: by more than the tolerance, but not by more than chance explains among so many."
+    if any("within chance" in judged(one) for one in verdict.comparisons):
+        yield "Within chance: by more than the tolerance, but not by more than chance explains among so many."
     if any(one.metric == "fpr95_id_positive" for one in verdict.comparisons):
         yield "FPR95: test points taken for OOD where 95 % of OOD points are found; FPR95*: the other way round."

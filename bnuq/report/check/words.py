@@ -80,7 +80,7 @@ def _headline(verdict: Verdict) -> str:
         are = "is" if len(verdict.broken) == 1 else "are"
         return f"{text}, and {_broken(verdict)} {are} not met" if verdict.broken else text
     who = "the only gated figure has not got" if verdict.gated == 1 else f"none of {verdict.gated} gated figures got"
-    compared = f"{who} worse by more than its tolerance and its error"
+    compared = f"{who} worse by more than its tolerance and chance"
     if verdict.broken:
         return f"Not met: {_broken(verdict)}" + (f"; {compared}" if verdict.gated else "")
     if verdict.gated:
@@ -102,7 +102,7 @@ def _of_gated(some: int, gated: int) -> str:
 def _which_way(worse: Sequence[Comparison]) -> str:
     ways = {one.direction != "none" for one in worse}
     way = "got worse" if ways == {True} else "moved" if ways == {False} else "got worse or moved"
-    return f"{way} by more than {'its tolerance and its' if len(worse) == 1 else 'their tolerance and their'} error"
+    return f"{way} by more than {'its' if len(worse) == 1 else 'their'} tolerance and chance"
 
 
 def _broken(verdict: Verdict) -> str:
@@ -220,7 +220,7 @@ def judged(one: Comparison) -> str:
     if one.outcome != "same":
         return worse if one.outcome == "worse" else one.outcome
     if one.tolerance is not None and one.harm > one.tolerance:
-        return f"{worse}, within its error" if one.se is not None else f"{worse}, its error not known"
+        return f"{worse}, within chance" if one.se is not None else f"{worse}, its error not known"
     if one.harm > 0 and one.p_adjusted is not None and one.p_adjusted < LEVEL:
         return f"{worse}, within tolerance"
     return "same"

@@ -5,20 +5,36 @@ A column is a result, by its name; a row is a figure of a method on a set; a das
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnuq.metrics import METRICS
+import numpy as np
+
+from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
 from bnuq.records import Figure
 from bnuq.report import classification, ood, regression
 from bnuq.report.advice import advised
-from bnuq.report.numbers import ARROWS, count, decimals, named, of_reference, share_with_error, with_error
+from bnuq.report.figures import best_score_of, words_of
+from bnuq.report.numbers import (
+    ARROWS,
+    count,
+    decimals,
+    named,
+    number,
+    of_reference,
+    share_with_error,
+    signed,
+    with_error,
+)
 from bnuq.report.parts import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
-from bnuq.results.result import Figures, MethodResult, Result
+from bnuq.results.result import EvaluatedSet, Figures, MethodResult, Result, SetResult
 from bnuq.results.summary import SCHEMA
 from bnuq.results.summary import summary as summary_of
+from bnuq.run import DETERMINISTIC
 
 Results = Mapping[str, Result]  # by name, in the order of the columns
 
@@ -145,6 +161,173 @@ def _draws_in_words(results: Results, asked: Sequence[Difference]) -> Iterator[s
         yield f"Draws differ ({', '.join(apart)}): part of every difference between columns is chance of the draws."
 
 
+# ── in short ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_RANKED = {"classification": ("accuracy", "pll"), "regression": ("rmse", "crps", "pll")}  # of the test set
+_ROUNDING = 1e-10  # of the largest value: what differs by less was added up in another order
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A figure of one result, and what each point of which set contributes to it; `by` says of what it is."""
+
+    name: str
+    result: Result
+    value: float
+    points: Mapping[str, np.ndarray]
+    by: str = ""
+
+    def same_points(self, other: _Standing) -> bool:
+        """Whether both figures are of the very same points, in the same groups."""
+        return self.points.keys() == other.points.keys() and all(
+            _same(self.result.sets[name], other.result.sets[name]) for name in self.points
+        )
+
+    def equals(self, other: _Standing) -> bool:
+        """Whether not only the figures are the same, but what every point contributes, but for rounding."""
+        return (
+            self.by == other.by
+            and self.same_points(other)
+            and _close(self.value, other.value)
+            and all(_close(values, other.points[name]) for name, values in self.points.items())
+        )
+
+    def error_from(self, other: _Standing) -> float:
+        """Of the difference of two figures of the same points, over points; NaN where nothing tells it."""
+        return math.hypot(*(self._error_over(name, other) for name in self.points))
+
+    def _error_over(self, name: str, other: _Standing) -> float:
+        with np.errstate(invalid="ignore"):  # a PLL of −∞
+            return standard_error(self.points[name] - other.points[name], group=self.result.sets[name].group)
+
+
+def _close(a: Any, b: Any) -> bool:
+    size = float(np.max(np.abs(np.nan_to_num(a, posinf=0.0, neginf=0.0)), initial=0.0))
+    return bool(np.allclose(a, b, rtol=0, atol=_ROUNDING * size, equal_nan=True))
+
+
+def _same(a: EvaluatedSet, b: EvaluatedSet) -> bool:
+    grouped = a.group is b.group if a.group is None or b.group is None else np.array_equal(a.group, b.group)
+    return bool(a.sha256) and (a.sha256, a.n) == (b.sha256, b.n) and grouped
+
+
+def in_short(results: Results) -> Iterator[str]:
+    """What to be careful about; then, of each method that all have and of each OOD set, the results from best to worst.
+
+    Nothing is judged: of each difference from the best it is told whether it exceeds twice its error over points.
+    """
+    yield from _careful(results)
+    told: list[str] = []
+    for method in methods_of(results):
+        if all(method in one.methods for one in results.values()):
+            ranked = [text for metric in _RANKED[_task(results)] if (text := _by_metric(results, method, metric))]
+            told.append(f"{'The network as it is' if method == DETERMINISTIC else method}: {'; '.join(ranked)}.")
+    told += [f"{name}: AUROC of the best score {_by_auroc(results, name)}." for name in ood_names(results)]
+    yield from told
+    if any("±" in text for text in told):
+        yield (
+            "Each goes from best to worst, with the difference from the best and its error over points, which are the "
+            "same and were paired; what chance the draws add is not in that error."
+        )
+
+
+def _task(results: Results) -> str:
+    return "regression" if is_regression(results) else "classification"
+
+
+def _careful(results: Results) -> Iterator[str]:
+    """Of each result with warnings the first; one that its figures are of another network comes before all others."""
+    said: dict[str, list[str]] = {}
+    for name, one in results.items():
+        if one.cautions:
+            first = next((caution for caution in one.cautions if caution.code == _GRAVE), one.cautions[0])
+            text = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", first.text.strip())[0].rstrip(".")
+            more = f", and {count(len(one.cautions) - 1, 'other warning')} below" if len(one.cautions) > 1 else ""
+            said.setdefault(f"{text}{more}", []).append(name)
+    for text, names in said.items():
+        yield f"Careful with {_listed(names)}: {text}."
+
+
+_GRAVE = "reference-mismatch"
+
+
+def _by_metric(results: Results, method: str, metric: str) -> str:
+    """The results from best to worst by a figure of the test set; empty where none has it."""
+    found = []
+    for name, one in results.items():
+        test = one.methods[method].sets["test"]
+        if metric in test.figures:
+            value = test.figures[metric].value
+            found.append(_Standing(name, one, value, _contributed(test, metric)))
+    if not found:
+        return ""
+    digits, scale, unit = _WRITTEN.get(metric, (max(0, decimals(one.value for one in found) - 1), 1, ""))
+    lower = METRICS[metric].direction == "lower"
+    ranked = _from_best(found, results, lower=lower, digits=digits, scale=scale, unit=unit)
+    return f"{named(metric, roomy=True)} {ranked}"
+
+
+_WRITTEN = {"accuracy": (2, 100, " %"), "pll": (4, 1, " nats")}  # with how many digits, times what, in which unit
+
+
+def _contributed(test: SetResult, metric: str) -> dict[str, np.ndarray]:
+    """What each test point contributes to a figure; nothing where the file does not hold it."""
+    if metric == "rmse" and "squared_error" in test.points:
+        return {"test": rmse_influence(test.points["squared_error"])}
+    return {"test": np.asarray(test.points[metric])} if metric in test.points else {}
+
+
+def _by_auroc(results: Results, name: str) -> str:
+    """The results from best to worst by the largest AUROC of any score, which need not be the same score."""
+    found = []
+    for result, one in results.items():
+        if name in ood.names(one):
+            method, score, auroc = best_score_of(one, name)
+            sets = one.methods[method].sets
+            scores = {s: sets[s].points[score] for s in ("test", name)}
+            known = not any(np.isnan(values).any() for values in scores.values())
+            parts = dict(zip(scores, detection_influence(*scores.values()).auroc, strict=True)) if known else {}
+            by = f"{words_of(score)} of {'the network as it is' if method == DETERMINISTIC else method}"
+            found.append(_Standing(result, one, auroc, parts, by))
+    return _from_best(found, results, lower=False, digits=3)
+
+
+def _from_best(
+    found: Sequence[_Standing], results: Results, *, lower: bool, digits: int, scale: float = 1, unit: str = ""
+) -> str:
+    """As "0.93 in a, 0.91 in b and c (−0.02 ± 0.01, beyond twice its error)"."""
+    groups: list[list[_Standing]] = []
+    for one in sorted(found, key=lambda one: (math.isnan(one.value), one.value if lower else -one.value)):
+        if groups and groups[-1][0].equals(one):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    told = []
+    for group in groups:
+        one, names = group[0], [each.name for each in group]
+        text = f"{number(scale * one.value, digits)}{unit} in {_listed(names) if len(names) < len(results) else 'all'}"
+        said = [f"by the {one.by}"] if one.by else []
+        if one is not groups[0][0]:
+            said.append(_away(groups[0][0], one, digits, scale))
+        told.append(f"{text} ({', '.join(said)})" if said else text)
+    return ", ".join(told)
+
+
+def _away(best: _Standing, one: _Standing, digits: int, scale: float) -> str:
+    known = one.points.keys() & best.points.keys()
+    if known and not one.same_points(best):
+        return "of other points"
+    away, error = scale * (one.value - best.value), scale * one.error_from(best) if known else math.nan
+    if not math.isfinite(away) or not math.isfinite(error):
+        return "nothing tells the error of the difference"
+    far = "beyond" if abs(away) > 2 * error else "within"
+    return f"{signed(away, digits)} ± {number(error, digits)}, {far} twice its error"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -168,10 +351,11 @@ def report_parts(results: Results) -> Iterator[Part]:
 
 
 def head(results: Results) -> Iterator[Part]:
-    """Which results these are, and what was asked of them differently."""
+    """Which results these are, how they stand to each other, and what was asked of them differently."""
     asked = compared(results)
     yield title(f"bnuq report: {len(results)} results side by side")
     yield Facts(tuple((name, ", ".join(_facts(one))) for name, one in results.items()))
+    yield from (GAP, title("In short"), Items(tuple(in_short(results))))
     yield from (GAP, title("What was asked differently" if any(one.differs for one in asked) else "What was asked"))
     yield Items((*_in_words(asked), *_draws_in_words(results, asked), _NO_JUDGEMENT))
 
@@ -234,9 +418,18 @@ def _figures(method: MethodResult | None) -> Figures:
     return {} if method is None else method.sets["test"].figures
 
 
+_TOLD_APART = {
+    "auroc": "↑ AUROC",
+    "aupr_out": "↑ AUPR-out",
+    "aupr_in": "↑ AUPR-in",
+    "fpr95": "↓ FPR95",
+    "fpr95_id_positive": "↓ FPR95*",
+}
+
+
 def ood_tables(results: Results, name: str) -> Iterator[Table]:
-    """How well the set is told apart, by every score of every method: AUROC, and FPR95 in a table of its own."""
-    for key, what in (("auroc", "↑ AUROC"), ("fpr95", "↓ FPR95")):
+    """How well the set is told apart, by every score of every method: a table for each of AUROC, AUPR and FPR95."""
+    for key, what in _TOLD_APART.items():
         rows: list[Row] = []
         for method in methods_of(results):
             ours = [one.methods[method].ood.get(name, {}) if method in one.methods else {} for one in results.values()]

@@ -12,7 +12,7 @@ from bnuq.metrics import METRICS, standard_error
 from bnuq.report import ood
 from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
 from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
-from bnuq.results.result import MethodResult, Result
+from bnuq.results.result import MethodResult, Result, SetResult
 from bnuq.run import DETERMINISTIC
 
 CONVERGING = ("pll",)
@@ -39,15 +39,43 @@ def _likelihood_in_words(
     ours, theirs = test.figures["pll"], alone.figures["pll"]
     change = ours.value - theirs.value
     paired = standard_error(test.points["pll"] - alone.points["pll"], group=group)
+    right = _accuracy_in_words(test, alone, group)
     figures = f"PLL {number(theirs.value)} → {number(ours.value)} nats"
     ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
     if ours.se is None or ours.mc_se is None or not math.isfinite(change):
-        return f"{name}: {figures}; {ece}; too few points or passes to say whether that is a difference."
+        told = f"{figures}{f', and {right[1]}' if right else ''}"
+        return f"{name}: {told}; {ece}; too few points or passes to say whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
-    verdict = "explains the labels better than the network as it is" if change > 0 else "explains the labels worse"
-    if abs(change) < 2 * error:
-        verdict = "explains the labels about as well as the network as it is"
-    return f"{name} {verdict}: {figures} ({signed(change)} ± {error:.4f}); {ece}."
+    told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
+    verdict = f"explains the labels {_EXPLAINS[told]}: {figures} ({signed(change)} ± {error:.4f})"
+    if right is not None:
+        verdict += f", {'and' if right[0] == told else 'but'} {right[1]}"
+    return f"{name} {verdict}; {ece}."
+
+
+_EXPLAINS = {
+    1: "better than the network as it is",
+    0: "about as well as the network as it is",
+    -1: "worse",
+}
+
+
+def _accuracy_in_words(
+    test: SetResult, alone: SetResult, group: Int64[np.ndarray, " point"] | None
+) -> tuple[int, str] | None:
+    """Whether accuracy went up or down (1, −1) beyond twice its error, over points paired and over draws, and how far;
+    None where it did not, or nothing tells."""
+    ours, theirs = test.figures["accuracy"], alone.figures["accuracy"]
+    change = ours.value - theirs.value
+    if ours.se is None or ours.mc_se is None:
+        return None
+    error = math.hypot(standard_error(test.points["accuracy"] - alone.points["accuracy"], group=group), ours.mc_se)
+    if not abs(change) > 2 * error:
+        return None
+    sign = 1 if change > 0 else -1
+    told = f"accuracy {100 * theirs.value:.2f} → {100 * ours.value:.2f} %"
+    often = "more" if sign > 0 else "less"
+    return sign, f"is right {often} often: {told} ({signed(100 * change, 2)} ± {100 * error:.2f})"
 
 
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
-_CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
+CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
 _UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
 
 Drawn = Callable[[Path], None]
@@ -75,7 +75,7 @@ def pictures_of(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
         yield ("risk_coverage",), partial(_risk_coverage, result, ranked)
     metrics = [
         metric
-        for metric in _CONVERGING["regression" if regression else "classification"]
+        for metric in CONVERGING["regression" if regression else "classification"]
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
@@ -95,7 +95,8 @@ def _lines(result: Result) -> dict[str, Line]:
     return drawing.lines_of(list(result.methods))
 
 
-def _label(metric: str, title: str | None = None) -> str:
+def label_of(metric: str, title: str | None = None) -> str:
+    """A metric as it stands along an axis, with its unit."""
     unit = METRICS[metric].unit
     return (title or NAMES[metric][0]) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
 
@@ -154,19 +155,14 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
 
 def _reliability(result: Result, path: Path) -> None:
     lines = _lines(result)
-    enough = int(np.clip(result.sets["test"].n / 100, 2, 10))  # points of a bin whose accuracy says something
-    about = f"{_about(result)}; hollow: bins of fewer than {enough}"
+    enough = enough_points(result)
+    about = f"{_about(result)}; hollow: bins of fewer than {enough} points"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
         for name, method in result.methods.items():
             curve = method.calibration
             ece = method.sets["test"].figures["ece"].value
-            many, few = curve["count"] >= enough, (curve["count"] > 0) & (curve["count"] < enough)
-            x, y = curve["confidence"], curve["accuracy"]
-            axes.plot(x[many], y[many], **lines[name].plotted, label=f"{name}, ECE {100 * ece:.1f} %")
-            if few.any():
-                hollow = {**lines[name].plotted, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
-                axes.plot(x[few], y[few], **hollow, alpha=0.6)
+            draw_bins(axes, curve, enough, label=f"{name}, ECE {100 * ece:.1f} %", **lines[name].plotted)
             edges = np.linspace(0, 1, len(curve["count"]) + 1)
             share = curve["count"] / max(1, curve["count"].sum())
             below.stairs(100 * share, edges, color=lines[name].colour, linestyle=lines[name].dashes, linewidth=1.4)
@@ -179,6 +175,21 @@ def _reliability(result: Result, path: Path) -> None:
         below.set_xlim(0, 1)
         below.set_xlabel("stated confidence")
         below.set_ylabel("points (%)")
+
+
+def enough_points(result: Result) -> int:
+    """How many test points a bin needs for its accuracy to say something: 2 %, but 2 to 20."""
+    return int(np.clip(result.sets["test"].n / 50, 2, 20))
+
+
+def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label: str, **look: Any) -> None:
+    """Accuracy over confidence: bins of `enough` points joined by a line, those of fewer hollow and by themselves."""
+    many, few = curve["count"] >= enough, (curve["count"] > 0) & (curve["count"] < enough)
+    x, y = curve["confidence"], curve["accuracy"]
+    axes.plot(x[many], y[many], **look, label=label)
+    if few.any():
+        hollow = {**look, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
+        axes.plot(x[few], y[few], **hollow, alpha=0.6)
 
 
 # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,39 +229,59 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
             axes.set_xlabel("passes")
-            axes.set_ylabel(_label(metric))
+            axes.set_ylabel(label_of(metric))
         panels[0].legend(loc="best")
 
 
 def _told_apart(result: Result, name: str, path: Path) -> None:
     """The score of largest AUROC, on the test set and on the OOD set."""
-    auroc, method, score = max(
-        (
-            (figures["auroc"].value, method, score)
-            for method, one in result.methods.items()
-            for score, figures in one.ood[name].items()
-        ),
-        key=lambda row: row[0],
-    )
+    method, score, auroc = best_score_of(result, name)
     values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
     of = "the network as it is" if method == DETERMINISTIC else method
     words = words_of(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
-        edges, logarithmic = _edges(np.concatenate(list(values.values())))
-        looks = {"test": ("#0072B2", "test set"), name: ("#D55E00", short(name))}
-        for one, (colour, label) in looks.items():
-            share = np.histogram(np.clip(values[one], edges[0], edges[-1]), edges)[0] / len(values[one])
-            axes.stairs(100 * share, edges, fill=True, color=colour, alpha=0.35)
-            axes.stairs(100 * share, edges, color=colour, linewidth=1.4, label=label)
-        if logarithmic:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(_label(score, words) if score in METRICS else words)
-        axes.set_ylabel("points of the set (%)")
-        axes.legend(loc="best")
+        draw_histograms(axes, values["test"], values[name], score, name)
+
+
+def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
+    """Method and score of the largest AUROC by which an OOD set is told apart, and that AUROC."""
+    return max(
+        (
+            (method, score, figures["auroc"].value)
+            for method, one in result.methods.items()
+            for score, figures in one.ood.get(name, {}).items()
+        ),
+        key=lambda row: row[2],
+    )
+
+
+def draw_histograms(
+    axes: Axes,
+    test: Float[np.ndarray, " test"],
+    ood: Float[np.ndarray, " ood"],
+    score: str,
+    name: str,
+    among: Float[np.ndarray, " any"] | None = None,
+) -> None:
+    """How the score is spread over the test set and over the OOD set `name`, in percent of each.
+
+    Bins span both sets, or `among`, where other pictures shall have the same.
+    """
+    edges, logarithmic = _edges(np.concatenate([test, ood]) if among is None else among)
+    for values, colour, label in ((test, "#0072B2", "test set"), (ood, "#D55E00", short(name))):
+        share = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
+        axes.stairs(100 * share, edges, fill=True, color=colour, alpha=0.35)
+        axes.stairs(100 * share, edges, color=colour, linewidth=1.4, label=label)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(bottom=0)
+    words = words_of(score).capitalize()
+    axes.set_xlabel(label_of(score, words) if score in METRICS else words)
+    axes.set_ylabel("points of the set (%)")
+    axes.legend(loc="best")
 
 
 def _roc(result: Result, name: str, path: Path) -> None:

@@ -59,7 +59,7 @@ ul.advice li {{ border-left: .25rem solid var(--warn); padding: .1rem 0 .1rem .9
 ul.advice p {{ margin: .3rem 0; }} ul.advice code.code {{ color: var(--dim); }}
 .scroll {{ position: relative; overflow-x: auto; margin: 1rem 0; }}
 .scroll:focus-visible {{ outline: 2px solid var(--link); }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
+table {{ border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; overflow-wrap: normal; }}
 caption, .unseen {{ position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
   white-space: nowrap; }}
 th, td {{ padding: .25rem .75rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap;
@@ -74,9 +74,13 @@ td small {{ color: var(--dim); font-size: .86em; }} td b {{ font-weight: 600; }}
   align-items: start; }}
 @media (min-width: 60rem) {{
   .pictures.one figure {{ display: grid; grid-template-columns: minmax(0, 36rem) minmax(0, 1fr); gap: 2rem; }}
-  .pictures.one figcaption {{ align-self: center; }}
+  .pictures.one figcaption {{ align-self: start; }}
 }}
 .pictures.one .panels {{ max-width: 36rem; }}
+@media (min-width: 60rem) {{
+  .pair {{ display: grid; grid-template-columns: 1fr 1fr; gap: 2.5rem; }} .pair > * {{ min-width: 0; }}
+  .pair .pictures.one figure {{ display: block; }}
+}}
 figure {{ margin: 1rem 0; min-width: 0; }} figure.broad {{ grid-column: 1 / -1; }}
 .panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem 1.5rem;
   align-items: start; overflow-x: auto; }}
@@ -122,6 +126,12 @@ _PAGE = """<!DOCTYPE html>
 <section class="summary" aria-labelledby="{{ block.name }}">
 {%- elif block.kind == "close" %}
 </section>
+{%- elif block.kind == "pair" %}
+<div class="pair"><section>
+{%- elif block.kind == "beside" %}
+</section><section>
+{%- elif block.kind == "paired" %}
+</section></div>
 {%- elif block.kind == "heading" %}
 <{{ block.tag }} id="{{ block.name }}"{% if block.warns %} class="warn"{% endif %}>{{ block.text }}</{{ block.tag }}>
 {%- elif block.kind == "paragraph" %}
@@ -218,7 +228,8 @@ def _said(pattern: str, svg: str) -> str:
 
 
 def page(parts: Iterable[Part | Picture | Listing], drawn: Sequence[Picture] = ()) -> str:
-    """The report as a page: its first part is the heading; pictures of `drawn` stand after the summary in words.
+    """The report as a page: its first part is the heading; the first items under a heading are the summary in words,
+    which facts before it follow, and pictures of `drawn`.
 
     Every text is escaped, and between two backticks it is code; pictures are not, and must be bnuq's own.
     """
@@ -231,8 +242,11 @@ def page(parts: Iterable[Part | Picture | Listing], drawn: Sequence[Picture] = (
     summary = next((place for place, block in enumerate(blocks) if block["kind"] == "items"), -1)
     blocks[summary + 1 : summary + 1] = [{"kind": "pictures", "rows": [one]} for one in drawn]
     if summary > 0 and blocks[summary - 1]["kind"] == "heading":
-        blocks[summary + 1 : summary + 1] = [{"kind": "close"}, _contents(blocks[summary + 1 :])]
-        blocks.insert(summary - 1, {"kind": "open", "name": blocks[summary - 1]["name"]})
+        before, shown, rest = blocks[: summary - 1], blocks[summary - 1 : summary + 1], blocks[summary + 1 :]
+        facts = before if all(block["kind"] == "facts" for block in before) else []  # what was found comes before them
+        opened = {"kind": "open", "name": shown[0]["name"]}
+        blocks = [*before[len(facts) :], opened, *shown, {"kind": "close"}, *facts, _contents(rest), *rest]
+    blocks = list(_paired(blocks))
     number = 0
     for block in blocks:
         if block["kind"] == "pictures":
@@ -305,6 +319,28 @@ def _without_drawings(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, An
         alone = after["kind"] == "drawing" and later["kind"] in ("heading", "end")
         if block["kind"] != "drawing" and not (block["kind"] == "heading" and alone):
             yield block
+
+
+def _paired(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Two sections that follow each other, of a single narrow picture each, beside each other where there is room."""
+    ended, place = [*blocks, _END], 0
+    while place < len(blocks):
+        if _of_one_picture(ended[place : place + 3]) and _of_one_picture(ended[place + 2 : place + 5]):
+            first, second = blocks[place : place + 2], blocks[place + 2 : place + 4]
+            yield from ({"kind": "pair"}, *first, {"kind": "beside"}, *second, {"kind": "paired"})
+            place += 4
+        else:
+            yield blocks[place]
+            place += 1
+
+
+def _of_one_picture(blocks: Sequence[dict[str, Any]]) -> bool:
+    """Whether these are a heading, a single narrow picture below it, and the next heading or the end."""
+    if [block["kind"] for block in blocks] not in (["heading", "pictures", after] for after in ("heading", "end")):
+        return False
+    [heading, pictures, after] = blocks
+    alone = len(pictures["rows"]) == 1 and not pictures["rows"][0].broad
+    return alone and heading["tag"] == "h2" == after.get("tag", "h2")
 
 
 def _table(table: Table, caption: str) -> dict[str, Any]:

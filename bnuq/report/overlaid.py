@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnuq.report import drawing
+from bnuq.report import drawing, ood
 from bnuq.report.beside import Results, best_score, is_regression, methods_of, ood_names
 from bnuq.report.drawing import GREY, INK, Format, Line, picture, short
-from bnuq.report.figures import Drawn, draw_all, roc_curve, words_of
+from bnuq.report.figures import (
+    CONVERGING,
+    Drawn,
+    best_score_of,
+    draw_all,
+    draw_bins,
+    draw_histograms,
+    enough_points,
+    label_of,
+    roc_curve,
+    words_of,
+)
 from bnuq.report.numbers import number
 from bnuq.results.result import MethodResult
 
@@ -39,6 +51,7 @@ class _Curve:
     held: Callable[[MethodResult], Mapping[str, np.ndarray]]
     key: str
     draw: Callable[[Axes, Results, str, MethodResult, Line], None]
+    beneath: Callable[[Results], str] = lambda _: ""  # what else is said of the picture
 
     def within(self, results: Results, method: str) -> dict[str, MethodResult]:
         """The results that have it."""
@@ -48,16 +61,22 @@ class _Curve:
 
 def pictures_of(results: Results) -> Iterator[tuple[tuple[str, ...], Drawn]]:
     """What each picture shows (its kind, and of which set), and what draws it to a path."""
+    task = "regression" if is_regression(results) else "classification"
     curves = {
-        "calibration": _Curve("Reliability", lambda one: one.calibration, "confidence", _reliability),
+        "calibration": _Curve("Reliability", lambda one: one.calibration, "confidence", _reliability, _hollow),
         "interval_calibration": _Curve("Calibration of intervals", lambda one: one.calibration, "level", _intervals),
         "risk_coverage": _Curve("Error of the most certain points", lambda one: one.risk, "risk", _risk),
-        "convergence": _Curve("PLL of the first passes", lambda one: one.convergence, "pll", _convergence),
     }
     for name, curve in curves.items():
         if methods := [method for method in methods_of(results) if curve.within(results, method)]:
             yield (name,), partial(_draw, results, methods, curve)
+    told = [
+        one for one in map(_converging, CONVERGING[task]) if any(one.within(results, m) for m in methods_of(results))
+    ]
+    if methods := [method for method in methods_of(results) if any(one.within(results, method) for one in told)]:
+        yield ("convergence",), partial(_convergence, results, methods, told)
     for name in ood_names(results):
+        yield ("ood", name), partial(_histograms, results, name)
         yield ("roc", name), partial(_roc, results, name)
 
 
@@ -73,7 +92,7 @@ def _under(results: Results, name: str) -> dict[str, Any]:
 
 
 def _draw(results: Results, methods: Sequence[str], curve: _Curve, path: Path) -> None:
-    lines, about = _lines(results), ", ".join(results)
+    lines, about = _lines(results), ", ".join(results) + curve.beneath(results)
     with picture(path, title=curve.title, about=about, columns=len(methods), size=_PANEL, apart=True) as panels:
         for method, axes in zip(methods, panels, strict=True):
             axes.set_title(method)
@@ -84,14 +103,17 @@ def _draw(results: Results, methods: Sequence[str], curve: _Curve, path: Path) -
 
 def _reliability(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
     _as_stated(axes)
-    curve = found.calibration
-    enough = int(np.clip(results[name].sets["test"].n / 100, 2, 10))  # points of a bin whose accuracy says something
-    many = curve["count"] >= enough
     label = f"{short(name, 24)}, ECE {100 * found.sets['test'].figures['ece'].value:.1f} %"
-    x, y = curve["confidence"][many], curve["accuracy"][many]
-    axes.plot(x, y, **line.plotted, **_under(results, name), label=label)
+    look = {**line.plotted, **_under(results, name)}
+    draw_bins(axes, found.calibration, enough_points(results[name]), label=label, **look)
     axes.set_xlabel("stated confidence")
     axes.set_ylabel("accuracy")
+
+
+def _hollow(results: Results) -> str:
+    least = sorted({enough_points(one) for one in results.values()})
+    most = f" to {least[-1]}, by how many there are" if len(least) > 1 else " points"
+    return f"; hollow: bins of fewer than {least[0]}{most}"
 
 
 def _intervals(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
@@ -121,13 +143,49 @@ def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Li
     axes.set_ylabel(risk)
 
 
-def _convergence(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
-    values = found.convergence["pll"]
-    axes.plot(found.convergence["samples"], values, **line.plotted, **_under(results, name), label=short(name, 24))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    axes.set_xlabel("passes")
-    axes.set_ylabel("PLL (nats)")
+def _converging(metric: str) -> _Curve:
+    """A figure of the first 1, 2, 4, … passes."""
+
+    def draw(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+        look = {**line.plotted, **_under(results, name), "label": short(name, 24)}
+        axes.plot(found.convergence["samples"], found.convergence[metric], **look)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+        axes.set_xlabel("passes")
+        axes.set_ylabel(label_of(metric))
+
+    return _Curve(label_of(metric), lambda one: one.convergence, metric, draw)
+
+
+def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Curve], path: Path) -> None:
+    """A column for each method and in it a panel for each figure; of a single method, the figures side by side."""
+    lines, alone = _lines(results), len(methods) == 1
+    with picture(
+        path, title="Figures of the first passes", about=", ".join(results), size=(_PANEL[0], 3.3), apart=True,
+        columns=len(curves) if alone else len(methods), heights=(1.0,) if alone else (1.0,) * len(curves),
+    ) as panels:  # fmt: skip
+        for (curve, method), axes in zip(itertools.product(curves, methods), panels, strict=True):
+            axes.set_title(method)
+            for name, found in curve.within(results, method).items():
+                curve.draw(axes, results, name, found, lines[name])
+            if axes.get_lines():
+                axes.legend(loc="best")
+
+
+def _histograms(results: Results, name: str, path: Path) -> None:
+    """A panel for each result: its score of largest AUROC, on the test set and on the OOD set."""
+    best = {result: best_score_of(one, name) for result, one in results.items() if name in ood.names(one)}
+    sets = {result: results[result].methods[method].sets for result, (method, _, _) in best.items()}
+    points = {r: (sets[r]["test"].points[s], sets[r][name].points[s]) for r, (_, s, _) in best.items()}
+    with picture(
+        path, title=f"{short(name, 24)} against the test sets", about=", ".join(best),
+        columns=len(best), size=(_PANEL[0], 3.3), apart=True,
+    ) as panels:  # fmt: skip
+        for (result, (method, score, auroc)), axes in zip(best.items(), panels, strict=True):
+            same = [both for other, both in points.items() if best[other][1] == score]  # whose bins are to be the same
+            axes.set_title(f"{short(result, 24)}: {method}, AUROC {number(auroc, 3)}")
+            among = np.concatenate([values for both in same for values in both])
+            draw_histograms(axes, *points[result], score, name, among)
 
 
 def _roc(results: Results, name: str, path: Path) -> None:

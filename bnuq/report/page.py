@@ -133,7 +133,7 @@ def beside_parts(results: beside.Results, shown: Shown, *, without: str = "") ->
     yield from _section("Error against coverage", shown, "risk_coverage")
     for name in beside.ood_names(results):
         yield title(f"{name} against the test sets")
-        yield from (picture for (kind, *of), picture in shown.items() if (kind, of) == ("roc", [name]))
+        yield from (picture for (kind, *of), picture in shown.items() if kind in ("ood", "roc") and of == [name])
         yield from beside.ood_tables(results, name)
     yield from _section("Over the number of passes", shown, "convergence")
     yield from beside.tail(results)

@@ -176,6 +176,35 @@ def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
     assert all(f'id="{name}"' in text for name, _ in links) and len({name for name, _ in links}) == 3
 
 
+def test_the_summary_comes_first_and_the_facts_before_it_follow_it() -> None:
+    parts = [title("bnuq x"), Facts((("model", "m.pt"),)), title("In short"), Items(("found",))]
+    text = page([*parts, title("A"), Items(("a",)), title("B"), title("C")])
+    places = [text.index(sign) for sign in ("<h1>", '<section class="summary"', "found", "</section>", "m.pt", "<nav")]
+    assert places == sorted(places) and text.index("<nav") < text.index(">A</h2>")
+    kept = page([title("bnuq x"), title("A"), Facts((("model", "m.pt"),)), title("In short"), Items(("found",))])
+    assert kept.index("m.pt") < kept.index("found")  # facts of a section stay in it
+
+
+def test_two_sections_of_a_narrow_picture_each_stand_beside_each_other_and_no_others() -> None:
+    narrow, broad = Picture("n", (SVG,)), Picture("b", (SVG, SVG))
+    sections = [title("A"), narrow, title("B"), narrow, title("C"), narrow, title("D"), broad, title("E"), narrow]
+    text = page([title("bnuq x"), *sections, Paragraph("more")])
+    assert text.count('<div class="pair">') == 1
+    pair = text[text.index('<div class="pair">') : text.index("</section></div>")]
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", pair) == ["A", "B"] and pair.count("<section>") == 2
+    assert Reader(text).open == []
+    assert '<div class="pair">' not in page(
+        [title("bnuq x"), title("A"), narrow, Paragraph("said"), title("B"), narrow]
+    )
+
+
+def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:
+    # Collapsed borders belong to the table: a cell that stays while others move paints over them.
+    text = page([title("bnuq x"), Table(("a",), (("b", (Cell("1"),)),))])
+    assert "position: sticky" in text and "border-collapse: separate; border-spacing: 0" in text
+    assert "border-collapse: collapse" not in text
+
+
 @pytest.mark.parametrize("kind", ["evaluate", "sweep"])
 def test_a_result_becomes_a_page_of_its_own(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind == "evaluate":

@@ -42,6 +42,7 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods, paged)
         *("Over the number of passes", "Warnings", "Notes", "Provenance"),
     ]
     assert "<title>bnuq evaluate: model.pt</title>" in text
+    assert text.index("In short") < text.index("The network as it is") < text.index("<dt>model</dt>")
     assert "1 warning below, with what to do: reference-mismatch." in text
 
 

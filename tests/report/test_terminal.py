@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bnuq.metrics import standard_error
 from bnuq.records import Caution, Figure
 from bnuq.report.parts import sparkline
 from bnuq.report.plain import printable
@@ -188,16 +189,17 @@ def test_a_failed_reference_check_is_the_first_thing_said(four_methods):
 
 def test_the_paired_error_of_a_likelihood_goes_by_group(four_methods):
     def error(result: Result) -> float:
-        return float(re.search(r"mcbn explains .*? ± ([\d.]+)\)", one_line(drawn(result)))[1])
+        return float(re.findall(r"mcbn explains .*? ± ([\d.]+)\)", one_line(drawn(result)))[0])
 
     grouped = replace(four_methods.sets["test"], group=np.arange(four_methods.sets["test"].n) // 10)
     pll = with_pll(four_methods, 0.1, 0.5)
     steps = np.repeat([-0.5, 0.5], 10)
     mcbn = pll.methods["mcbn"]
     plain = pll.methods["deterministic"].sets["test"].points["pll"]
-    test = replace(mcbn.sets["test"], points={"pll": plain + 0.1 + np.resize(steps, len(plain))})
-    result = replace(pll, methods=pll.methods | {"mcbn": replace(mcbn, sets=mcbn.sets | {"test": test})})
-    assert error(replace(result, sets=result.sets | {"test": grouped})) > 2 * error(result)
+    points = dict(mcbn.sets["test"].points) | {"pll": plain + 0.1 + np.resize(steps, len(plain))}
+    test = replace(mcbn.sets["test"], points=points)
+    result = replace(pll, methods=dict(pll.methods) | {"mcbn": replace(mcbn, sets=dict(mcbn.sets) | {"test": test})})
+    assert error(replace(result, sets=dict(result.sets) | {"test": grouped})) > 2 * error(result)
 
 
 def with_pll(result: Result, change: float, spread: float) -> Result:
@@ -225,6 +227,43 @@ def test_a_likelihood_is_called_better_or_worse_only_beyond_twice_its_paired_err
     report = one_line(drawn(with_pll(four_methods, change, spread)))
     assert f"{words}: PLL" in report
     assert f"({change:+.4f} ± ".replace("-", "−") in report
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong", "words"),
+    [
+        (0.0, 20, "about as well as the network as it is: PLL .*, but is right less often: accuracy"),
+        (0.2, 20, "better than the network as it is: PLL .*, but is right less often: accuracy"),
+        (-0.2, 20, "explains the labels worse: PLL .*, and is right less often: accuracy"),
+        (-np.inf, 20, "−inf nats, and is right less often: accuracy"),
+        (0.0, 1, None),
+    ],
+)
+def test_accuracy_is_spoken_of_where_it_differs_by_more_than_twice_its_error(four_methods, change, wrong, words):
+    result = with_pll(four_methods, change, 0.1)
+    plain, mcbn = (result.methods[name] for name in ("deterministic", "mcbn"))
+    alone = plain.sets["test"]
+    right = np.ones(60)
+    alone = replace(alone, figures=dict(alone.figures) | {"accuracy": Figure(1.0, se=0.0)})
+    alone = replace(alone, points=dict(alone.points) | {"accuracy": right})
+    fewer = right.copy()
+    fewer[:wrong] = 0
+    test = mcbn.sets["test"]
+    figure = Figure(float(fewer.mean()), se=0.05, mc_se=0.01)
+    test = replace(test, figures=dict(test.figures) | {"accuracy": figure})
+    test = replace(test, points=dict(test.points) | {"accuracy": fewer})
+    methods = dict(result.methods) | {
+        "deterministic": replace(plain, sets=dict(plain.sets) | {"test": alone}),
+        "mcbn": replace(mcbn, sets=dict(mcbn.sets) | {"test": test}),
+    }
+    report = one_line(drawn(replace(result, methods=methods)))
+    told = report[report.index("· mcbn ") if change > -np.inf else report.index("· mcbn: ") :].split(" · ")[0]
+    if words is None:
+        assert "right" not in told
+    else:
+        error = 100 * np.hypot(standard_error(fewer - right), 0.01)
+        assert re.search(words, told)
+        assert f"accuracy 100.00 → {100 * fewer.mean():.2f} % (−{100 - 100 * fewer.mean():.2f} ± {error:.2f})" in told
 
 
 def test_an_infinite_likelihood_is_shown_without_a_verdict(four_methods):

@@ -103,8 +103,8 @@ def main() -> None:
     rows: dict[str, list[str]] = {}
     demo, regression = io.StringIO(), io.StringIO()
     with run_files(pack) as place:
-        for job in jobs(pack):
-            options = replace(job.options, out=Path("out.h5"))
+        for number, job in enumerate(jobs(pack)):
+            options = replace(job.options, out=Path(f"out{number}.h5"))
             run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
             result = evaluate(run)
             if result.model["task"] == "regression":

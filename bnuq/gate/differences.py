@@ -3,8 +3,7 @@
 Over points a figure is a mean to first order, of what each point contributes (`metrics.influence`): on the same points
 the change has the error of the mean of the differences. Over draws the replicates of the two files are subtracted one
 by one where draw t is the same draw in both; else the two Monte Carlo errors add up as independent ones do. The two
-parts are added, too, which is an upper bound: what is of a point and of a draw at once is counted twice (spec: se² +
-mc_se²).
+parts are added, too, √(se² + mc_se²), an upper bound: what is of a point and of a draw at once is counted twice.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class Points:
     def contributions(self, address: Address) -> dict[str, np.ndarray] | None:
         """To first order, by set; None where the file does not hold what it takes."""
         method, set_name, score, metric = address
-        found = self._result.methods[method]
         if score:
             parts = self._detected(method, set_name, score).get(metric)
             return None if parts is None else dict(zip((_TEST, set_name), parts, strict=True))
@@ -198,11 +196,12 @@ class Errors:
         kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in figures):  # too few draws
             return UNKNOWN
+        samples = [int(result.sampling["samples"]) for result in self._results]
         replicates = [(figure.jackknife, figure.bootstrap) for figure in figures]
         if method in self._paired.draws:
             replicates = [tuple(_moved(*each) for each in zip(*replicates, strict=True))]
-        samples = int(self._results[0].sampling["samples"])
-        return Error.together(*(_of_replicates(kind, *each, samples=samples) for each in replicates))
+        told = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
+        return Error.together(*(_of_replicates(kind, *each, samples=count) for each, count in told))
 
 
 def _sets_of(address: Address) -> tuple[str, ...]:

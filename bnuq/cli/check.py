@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci_refused
+from bnuq.cli.ci import tell_ci
 from bnuq.cli.gate import end
 from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
 from bnuq.cli.telling import tell
@@ -98,7 +98,7 @@ def command(
         verdict = _verdict(current, against, settings, update=update)
     except BnuqError as error:
         _write(reports, str(error))
-        tell_ci_refused(str(error), marks=None if quiet else sys.stderr)
+        tell_ci(str(error), marks=None if quiet else sys.stderr)
         raise
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
     if update and not verdict.broken and not (strict and verdict.cautions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -29,30 +29,24 @@ def uninterpreted(stream: TextIO | None) -> Iterator[None]:
         print(f"::{word}::", file=stream)
 
 
-def tell_ci(verdict: Verdict, *, marks: TextIO | None) -> None:
-    """What GitHub's runners take: annotations in the log, on the stream `marks`, and Markdown in the step's summary."""
-    from bnuq.report.check import annotations, check_markdown
+def tell_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
+    """What GitHub's runners take of a verdict, or of why there is none: annotations in the log, on the stream `marks`,
+    and Markdown in the step's summary."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary and not _on_github():
+        return
+    from bnuq.report.check import annotations, check_markdown, refused_annotation, refused_markdown
 
-    _tell(lambda: annotations(verdict), lambda: check_markdown(verdict), marks=marks)
-
-
-def tell_ci_refused(message: str, *, marks: TextIO | None) -> None:
-    """The same of a check that could not be carried out."""
-    from bnuq.report.check import refused_annotation, refused_markdown
-
-    _tell(lambda: (refused_annotation(message),), lambda: refused_markdown(message), marks=marks)
-
-
-def _tell(lines: Callable[[], Iterable[str]], document: Callable[[], str], *, marks: TextIO | None) -> None:
     if _on_github() and marks is not None:
-        for line in lines():
+        for line in (refused_annotation(told),) if isinstance(told, str) else annotations(told):
             print(line, file=marks, flush=True)
-    if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+    if summary:
+        text = refused_markdown(told) if isinstance(told, str) else check_markdown(told)
         try:
-            with Path(place).open("a", encoding="utf-8") as file:
-                file.write(document() + "\n")
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
         except OSError as error:
-            typer.echo(f"bnuq: the step summary {place} could not be written: {error.strerror}.", err=True)
+            typer.echo(f"bnuq: the step summary {summary} could not be written: {error.strerror}.", err=True)
 
 
 def _on_github() -> bool:

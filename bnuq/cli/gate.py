@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci, tell_ci_refused, uninterpreted
+from bnuq.cli.ci import tell_ci, uninterpreted
 from bnuq.cli.telling import give_up_stdout, tell
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import exists
@@ -79,7 +79,7 @@ class Gate:
         try:
             verdict = self._verdict(result)
         except ResultError as error:
-            tell_ci_refused(str(error), marks=None if quiet else sys.stderr)
+            tell_ci(str(error), marks=None if quiet else sys.stderr)
             if not as_json:  # which is empty after an error
                 tell(result, summary=summary, show=print_report, as_json=False, quiet=quiet, strict=False)
             raise ResultError(f"{error}\n{result.path} was written.") from error

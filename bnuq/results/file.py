@@ -607,7 +607,10 @@ class _Needed:
 
 _OF_TASK = {
     "classification": _Needed(
-        {"predictive_entropy", "max_probability"}, {"mutual_information"}, {"accuracy", "pll", "ece"}, {"pll"}
+        {"predictive_entropy", "max_probability"},
+        {"mutual_information"},
+        {"accuracy", "pll", "ece"},
+        {"pll", "accuracy"},
     ),
     "regression": _Needed(set(), {"variance"}, {"rmse", "mae"}, {"squared_error"}),
 }

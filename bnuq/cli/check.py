@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci
+from bnuq.cli.ci import tell_ci, uninterpreted
 from bnuq.cli.gate import end
 from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
 from bnuq.cli.telling import tell
@@ -20,9 +20,12 @@ from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
     from bnuq.gate import Settings, Verdict
-    from bnuq.run import CheckSection
 
 _FILE = "bnuq.toml"
+_OPENINGS = {  # of the reports, which are replaced where they are, and nothing else is
+    "--junit": rb"<\?xml [^>]*\?>\s*<testsuites name=\"bnuq check\"",
+    "--markdown": rb"## \S+ bnuq check: ",
+}
 
 
 def command(
@@ -79,64 +82,70 @@ def command(
 ) -> None:
     """Is the uncertainty worse than the baseline's? Exit code 0: no; 1: yes, and the report says what; 2: the two
     cannot be compared."""
-    from bnuq.gate import Settings
-
-    if None not in (baseline, named):
-        raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
-    current, against = expanded(current), _expanded(baseline or named)
-    if update and against is None:
-        raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
-    config = _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
-    section, notes = _section(config)
-    settings = Settings.of(section, source=config, tolerances=tolerance or (), floors=require or (), allow=allow or ())
     printed = markdown == Path("-")
-    if printed and as_json:
-        raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-    reports = {"--junit": junit, "--markdown": None if printed else markdown}
-    reports = _writable(reports, inputs=(current, against, config))
+    asked = {"--junit": junit, "--markdown": None if printed else markdown}
+    named_config, config = config, _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
+    current, against = expanded(current), _expanded(baseline or named)
+    reports = _writable(asked, inputs=(current, against, config))
     try:
+        if None not in (baseline, named):
+            raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
+        if update and against is None:
+            raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
+        if printed and as_json:
+            raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
+        settings, notes = _settings(config, named_config, tolerance, require, allow)
         verdict = _verdict(current, against, settings, update=update)
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        refused = strict and bool(verdict.cautions) and not verdict.failed  # a regression is told as one
+        if update and not verdict.broken and not refused:
+            from bnuq.gate.accepting import accept
+
+            assert against is not None
+            verdict = replace(verdict, accepted=against, kept=accept(current, against))
+        if refused:
+            codes = ", ".join(dict.fromkeys(caution.code for caution in verdict.cautions))
+            left = "; the baseline was left as it was" if update else ""
+            if not (as_json or quiet or printed):
+                with uninterpreted(sys.stdout):
+                    _print(verdict, sys.stdout)
+            raise RequestError(f"--strict: there were warnings ({codes}){left}.")
     except BnuqError as error:
         _write(reports, str(error))
         tell_ci(str(error), marks=None if quiet else sys.stderr)
         raise
-    verdict = replace(verdict, notes=(*verdict.notes, *notes))
-    if update and not verdict.broken and not (strict and verdict.cautions):
-        from bnuq.gate.accepting import accept
-
-        assert against is not None
-        verdict = replace(verdict, accepted=against, kept=accept(current, against))
 
     def say() -> None:
         try:
             _write(reports, verdict)
         finally:  # a report that could not be written is no cause not to tell
-            tell(
-                verdict,
-                summary=_summary,
-                show=_print_markdown if printed else _print,
-                as_json=as_json,
-                quiet=quiet,
-                strict=strict and not verdict.failed,  # a regression is told as one, whatever else is to be warned of
-            )
+            show = _print_markdown if printed else _print
+            tell(verdict, summary=_summary, show=show, as_json=as_json, quiet=quiet, strict=False)
 
-    end(verdict, say, as_json=as_json, quiet=quiet)
+    end(verdict, say, as_json=as_json or printed, quiet=quiet)
 
 
 def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
 
-def _section(config: Path | None) -> tuple[CheckSection | None, tuple[str, ...]]:
-    """[check] of the run file that was named, or of bnuq.toml here; and what is to be said of that."""
+def _settings(
+    config: Path | None,
+    named: Path | None,
+    tolerance: list[str] | None,
+    require: list[str] | None,
+    allow: list[str] | None,
+) -> tuple[Settings, tuple[str, ...]]:
+    """What was asked, by [check] of the run file that was named, or of bnuq.toml here, and by options; and what is to
+    be said of that."""
+    from bnuq.gate import Settings
     from bnuq.run import read_run_file
 
-    if config is None:
-        return None, ()
-    section = read_run_file(config).check
-    if section is None and config != Path(_FILE):
-        raise RequestError(f"--config {config} has no [check]. Add one to it, or leave the option out.")
-    return section, () if section is None else (f"tolerances and floors as [check] of {config} has them",)
+    section = None if config is None else read_run_file(config).check
+    if section is None and named is not None:
+        raise RequestError(f"--config {named} has no [check]. Add one to it, or leave the option out.")
+    settings = Settings.of(section, source=config, tolerances=tolerance or (), floors=require or (), allow=allow or ())
+    return settings, () if section is None else (f"tolerances and floors as [check] of {config} has them",)
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:
@@ -167,7 +176,9 @@ def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | Non
     for option, asked in reports.items():
         if asked is None:
             continue
-        path = found[option] = replaceable(asked, option, "report", b"bnuq check")
+        if asked == Path("-"):
+            raise RequestError(f"{option} - names no file; only Markdown can be printed.")
+        path = found[option] = replaceable(asked, option, "report", _OPENINGS[option])
         if (whole := path.resolve()) in taken:
             raise RequestError(f"{option} {asked} would replace {taken[whole]}; name another.")
         taken[whole] = "the other report"

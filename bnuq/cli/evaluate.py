@@ -181,7 +181,7 @@ def command(
         tell(aggregate, summary=several.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
         return
     run = _run(model, again, options)
-    gate = None if baseline is None else Gate(baseline, run)
+    gate = None if baseline is None else Gate(baseline, run, quiet=quiet)
     from bnuq.evaluate import evaluate
     from bnuq.report.terminal import print_report
     from bnuq.results.summary import summary

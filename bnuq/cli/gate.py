@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -12,7 +12,7 @@ import typer
 
 from bnuq.cli.ci import tell_ci, uninterpreted
 from bnuq.cli.telling import give_up_stdout, tell
-from bnuq.errors import RequestError, ResultError
+from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.run import Run
@@ -50,7 +50,12 @@ class Gate:
     where the result would replace it.
     """
 
-    def __init__(self, baseline: Path, run: Run) -> None:
+    def __init__(self, baseline: Path, run: Run, *, quiet: bool) -> None:
+        self._quiet = quiet
+        with self._telling_ci():
+            self._prepare(baseline, run)
+
+    def _prepare(self, baseline: Path, run: Run) -> None:
         from bnuq.gate import Settings
         from bnuq.gate.comparability import check_request_comparable
         from bnuq.results.file import read
@@ -68,7 +73,17 @@ class Gate:
         """Raise ResultError where what is to be evaluated holds other points than the baseline."""
         from bnuq.gate.comparability import check_sets_comparable
 
-        check_sets_comparable(sets, self._baseline, self._settings)
+        with self._telling_ci():
+            check_sets_comparable(sets, self._baseline, self._settings)
+
+    @contextlib.contextmanager
+    def _telling_ci(self) -> Iterator[None]:
+        """What is refused inside the block is told to the CI, too."""
+        try:
+            yield
+        except BnuqError as error:
+            tell_ci(str(error), marks=None if self._quiet else sys.stderr)
+            raise
 
     def end(self, result: Result, *, as_json: bool, quiet: bool, strict: bool) -> None:
         """Print the result and the verdict; exit code 1 where that is one of a regression."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from bnuq.errors import RequestError
-from bnuq.files.content import exists
+from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.run import Samples
 
@@ -116,19 +117,23 @@ def positive(option: str, value: float | None) -> float | None:
     raise RequestError(f"--{option} is {value:g}; expected a number above 0.")
 
 
-def replaceable(asked: Path, option: str, what: str, mark: bytes) -> Path:
-    """Where a file goes; RequestError where one is there that bnuq did not write, without `mark` near its start."""
+def replaceable(asked: Path, option: str, what: str, opening: bytes) -> Path:
+    """Where a file goes; RequestError where one is there that bnuq did not write: that does not begin with the regular
+    expression `opening`, and is not empty."""
     path = expanded(asked)
-    if exists(path) and not _begins_with(path, mark):
+    if exists(path) and not _begins_with(path, opening):
         raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
     if not path.resolve().parent.is_dir():
         raise RequestError(f"{option} {asked}: its folder does not exist. Make the folder first.")
     return path
 
 
-def _begins_with(path: Path, mark: bytes) -> bool:
+def _begins_with(path: Path, opening: bytes) -> bool:
+    if not is_file(path):
+        return False
     try:
         with path.open("rb") as file:
-            return mark in file.read(400)
+            start = file.read(400)
     except OSError:
         return False
+    return not start or re.match(opening, start, re.DOTALL) is not None

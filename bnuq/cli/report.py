@@ -63,7 +63,7 @@ def command(
         raise RequestError(f"--format {form} says how pictures are drawn, and none are; add --figures DIR.")
     if as_json and markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-    page = None if html is None else replaceable(html, "--html", "page", b"<title>bnuq ")
+    page = None if html is None else replaceable(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = None if markdown in (None, "-") else replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
     shown, found = _read(results)
     if figures is not None and shown.draw is None:

@@ -23,7 +23,7 @@ def accept(current: Path, baseline: Path) -> Path | None:
     """
     check_acceptable(current, baseline)
     kept = None
-    if exists(baseline):
+    if exists(baseline) and sha256_of_file(baseline) != sha256_of_file(current):
         kept = _beside(baseline)
         if not exists(kept):
             _copy(baseline, kept)

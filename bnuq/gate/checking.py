@@ -11,7 +11,7 @@ import numpy as np
 
 import bnuq
 from bnuq.errors import ResultError
-from bnuq.gate.comparability import check_comparable, figures_by_address, made_at, pairing
+from bnuq.gate.comparability import check_comparable, check_whole, figures_by_address, made_at, pairing
 from bnuq.gate.differences import Address, Error, Errors
 from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
@@ -36,6 +36,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
     start = time.perf_counter()
+    check_whole(current)
     if baseline is None:
         if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
@@ -62,9 +63,13 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
 
 
 def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict:
-    """The verdict on floors alone; a warning where there was a baseline, and `why` it was not compared with."""
+    """The verdict on floors alone; a warning where there was a baseline, and `why` it was not compared with.
+
+    Raises ResultError for a damaged result.
+    """
+    check_whole(current)
     floors = tuple(_floor(current, one) for one in settings.floors)
-    cautions = (Caution("not-compared", f"Not compared with the old baseline: {why}"),) if why else ()
+    cautions = (Caution("not-compared", f"Not compared with the old baseline: {' '.join(why.split())}"),) if why else ()
     return Verdict(_side(current), None, None, (), floors, cautions, (), bnuq.__version__, 0.0)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from bnuq.errors import ResultError
 from bnuq.gate.records import Pairing, address_of
 from bnuq.gate.settings import Settings
+from bnuq.metrics import METRICS
 from bnuq.records import Figure
 from bnuq.results.file import NORMALIZED, figures_of
 from bnuq.results.result import EvaluatedSet, Result
@@ -40,14 +41,20 @@ def made_at(result: Result) -> datetime | None:
 def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
     """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    problems += [*_torn(current), *_torn(baseline)]
-    _refuse(problems, current.path, baseline)
+    _refuse([*problems, *_torn(baseline)], current.path, baseline)
+
+
+def check_whole(result: Result) -> None:
+    """Raise ResultError where figures of a file cannot be its own."""
+    if problems := list(_torn(result)):
+        raise ResultError("\n".join(problems))
 
 
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
     """Raise ResultError where what `run` asks for will not be comparable with `baseline`, as far as that can be told
     before it has run."""
     problems = []
+    addresses = figures_by_address(baseline)
     asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     for key, ours in asked.items():
         theirs = baseline.sampling[key]
@@ -58,8 +65,12 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
         problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
     for method in baseline.methods:
         missing = run.methods is not None and method not in (DETERMINISTIC, *run.methods)
-        if missing and not settings.allows("missing", method):
+        of_method = [address for address, (place, _) in addresses.items() if place[0] == method]
+        if missing and not all(settings.allows("missing", address) for address in of_method):
             problems.append(_absent(f"the method {method}", method))
+    for floor in settings.floors:
+        if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
+            problems.append(f"require: {floor.address} is of no metric that bnuq knows.")
     _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
 
 
@@ -164,6 +175,10 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
 def _torn(result: Result) -> Iterator[str]:
     """Figures of a file that are not the means of their own points: somebody else's numbers, or damage."""
     for name, ((method, set_name, score, metric), figure) in figures_by_address(result).items():
+        if metric in METRICS and METRICS[metric].unit == "fraction" and not -1e-9 <= figure.value <= 1 + 1e-9:
+            if not math.isnan(figure.value):
+                yield f"damaged: {name} of {result.path} is {figure.value:.6g}, and no fraction."
+            continue
         found = result.methods[method].sets.get(set_name)
         if score or found is None or metric not in found.points:
             continue
@@ -181,7 +196,7 @@ def _absent(what: str, allowed: str) -> str:
 
 def _allowing(name: str) -> str:
     """How what differs is allowed: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
-    return f'--allow "{name}" (in [check]: allow = ["{name}"])'
+    return f'allow it in [check], allow = ["{name}"], or by bnuq check --allow "{name}"'
 
 
 def pairing(current: Result, baseline: Result) -> Pairing:

@@ -155,6 +155,8 @@ def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
     if key == metric:
         return not bound
     named = key.rpartition(".")[2] == address.rpartition(".")[2]
+    if named and ".normalized." in address and ".normalized." not in key:
+        return False
     return fnmatchcase(address, key) and (directed or (named and (not bound or ".bounds." in key)))
 
 

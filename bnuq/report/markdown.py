@@ -49,7 +49,7 @@ def markdown(parts: Iterable[Part], *, level: int = 2) -> str:
 
 def text(words: str) -> str:
     """One line of text that means what it says, and nothing to Markdown; what is between backticks is code."""
-    pieces = re.split(r"`([^`]+)`", _one_line(words))
+    pieces = re.split(r"`([^`]*[^`\s][^`]*)`", _one_line(words))
     told = "".join(code(piece) if place % 2 else _escaped(piece) for place, piece in enumerate(pieces))
     return _STARTS.sub(r"\1\\\2", told, count=1) if _STARTS.match(told) else told
 
@@ -132,7 +132,7 @@ def _cell(cell: Cell) -> str:
 
 def _cell_text(words: str) -> str:
     """As `text`, but a table reads its pipes before it reads its code, and has no lists or headings inside."""
-    pieces = re.split(r"`([^`]+)`", _one_line(words))
+    pieces = re.split(r"`([^`]*[^`\s][^`]*)`", _one_line(words))
     return "".join(
         code(piece).replace("|", "\\|") if place % 2 else _escaped(piece) for place, piece in enumerate(pieces)
     )

@@ -330,6 +330,58 @@ def test_reports_replace_reports_and_nothing_else(there: Path, cli: Cli) -> None
         assert cli("check", "base.h5", "base.h5", "--markdown", "new.md", "--junit", "new.xml").code == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("base.h5", "base.h5", "--tolerance", "plll=1"),
+        ("base.h5", "base.h5", "--config", "nope.toml"),
+        ("base.h5", "base.h5", "--baseline", "base.h5"),
+        ("seed1.h5", "base.h5", "--strict", "--config", "unused.toml"),
+        ("base.h5", "nowhere/base.h5", "--update"),
+    ],
+)
+def test_no_refusal_leaves_a_green_report(there: Path, cli: Cli, arguments: tuple[str, ...]) -> None:
+    reports = ("--junit", "junit.xml", "--markdown", "change.md")
+    Path("unused.toml").write_text("[check.tolerance]\ncrps = 1.0\n")
+    assert cli("check", "base.h5", "base.h5", *reports).code == 0
+    assert cli("check", *arguments, *reports).code == 2
+    assert ElementTree.parse(there / "junit.xml").getroot().get("errors") == "1"
+    assert "❌" in (there / "change.md").read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cli) -> None:
+    for name in ("gate.sh", "notes.md"):
+        (there / name).write_text("# bnuq check: how we use it\n")
+        for option in ("--junit", "--markdown"):
+            assert "is another file than a report" in cli("check", "base.h5", "base.h5", option, name).message
+    assert "names no file" in cli("check", "base.h5", "base.h5", "--junit", "-").message
+
+
+def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli: Cli) -> None:
+    with h5py.File(there / "seed1.h5", "r+") as file:
+        rows = zip(file["figures/metric"].asstr()[()], file["figures/set"].asstr()[()], strict=True)
+        for row, (metric, name) in enumerate(rows):
+            if (metric, name) == ("accuracy", "test"):
+                file["figures/value"][row] = 0.9999
+    before = contents(there)
+    for arguments in (["base.h5", "--update"], ["--require", "mcbn.sets.test.accuracy>=0.5"], ["base.h5"]):
+        found = cli("check", "seed1.h5", *arguments)
+        assert found.code == 2
+        assert "damaged: " in found.message
+    assert contents(there) == before
+
+
+@pytest.mark.usefixtures("there")
+def test_printed_markdown_stays_alone_on_github(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    found = cli("check", "worse.h5", "base.h5", "--markdown", "-")
+    assert found.out.startswith("## ❌ bnuq check: ")
+    assert "::" not in found.out.splitlines()[0] and "\n::" not in found.out
+    assert found.err.startswith("::error ")
+    refused = cli("evaluate", "run.toml", "--baseline", "none.h5", "-o", "new.h5")
+    assert refused.err.startswith("::error title=bnuq check%3A nothing was checked::")
+
+
 def test_markdown_goes_to_standard_output_where_asked(there: Path, cli: Cli) -> None:  # noqa: ARG001
     found = cli("check", "worse.h5", "base.h5", "--markdown", "-")
     assert found.code == 1

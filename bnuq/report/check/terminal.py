@@ -94,7 +94,10 @@ def _folded(what: str, parts: Iterable[Part]) -> str:
 
 
 def _kind(verdict: Verdict) -> _Kind:
-    return "failed" if verdict.failed else "passed" if verdict.passed else "accepted"
+    if verdict.failed:
+        return "failed"
+    unseen = verdict.accepted is not None and bool(verdict.cautions)
+    return "passed" if verdict.passed and not unseen else "accepted"
 
 
 def _summary(verdict: Verdict) -> Iterator[Part]:

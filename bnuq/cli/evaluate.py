@@ -190,7 +190,7 @@ def command(
     if gate is None:
         tell(result, summary=summary, show=print_report, as_json=as_json, quiet=quiet, strict=strict)
     else:
-        gate.end(result, as_json=as_json, quiet=quiet, strict=strict)
+        gate.end(result, as_json=as_json, strict=strict)
 
 
 def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:

@@ -85,16 +85,17 @@ class Gate:
             tell_ci(str(error), marks=None if self._quiet else sys.stderr)
             raise
 
-    def end(self, result: Result, *, as_json: bool, quiet: bool, strict: bool) -> None:
+    def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
         """Print the result and the verdict; exit code 1 where that is one of a regression."""
         from bnuq.report.check import print_verdict
         from bnuq.report.terminal import print_report
         from bnuq.results.summary import summary
 
+        quiet = self._quiet
         try:
-            verdict = self._verdict(result)
+            with self._telling_ci():
+                verdict = self._verdict(result)
         except ResultError as error:
-            tell_ci(str(error), marks=None if quiet else sys.stderr)
             if not as_json:  # which is empty after an error
                 tell(result, summary=summary, show=print_report, as_json=False, quiet=quiet, strict=False)
             raise ResultError(f"{error}\n{result.path} was written.") from error

@@ -36,10 +36,14 @@ def tell(
     elif not quiet:
         show(result, sys.stdout)
     if refused:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in warnings))
         path = getattr(result, "path", None)
-        where = f"; {path} was written and tells them." if path is not None else "."
-        raise RequestError(f"--strict: there were warnings ({codes}){where}")
+        raise by_strict(warnings, "" if path is None else f"; {path} was written and tells them")
+
+
+def by_strict(cautions: Sequence[Caution], rest: str = "") -> RequestError:
+    """The refusal of what has warnings and is not to have any."""
+    codes = ", ".join(dict.fromkeys(caution.code for caution in cautions))
+    return RequestError(f"--strict: there were warnings ({codes}){rest}.")
 
 
 def give_up_stdout() -> None:

@@ -53,13 +53,9 @@ def check_whole(result: Result) -> None:
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
     """Raise ResultError where what `run` asks for will not be comparable with `baseline`, as far as that can be told
     before it has run."""
-    problems = []
     addresses = figures_by_address(baseline)
     asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
-    for key, ours in asked.items():
-        theirs = baseline.sampling[key]
-        if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
-            problems.append(_other_number(key, ours, theirs))
+    problems = list(_other_numbers(asked, baseline.sampling, settings))
     if not settings.allows("scoring"):
         asked_so = _as_asked(run, task=baseline.model["task"])
         problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
@@ -96,10 +92,7 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     if task != before:
         yield f"task: {task} now, {before} in the baseline; no figure of the one says anything of the other."
         return
-    for key in ("samples", "batch_size"):
-        ours, theirs = current.sampling[key], baseline.sampling[key]
-        if ours != theirs and None not in (ours, theirs) and not settings.allows(key.replace("_", "-")):
-            yield _other_number(key, ours, theirs)
+    yield from _other_numbers(current.sampling, baseline.sampling, settings)
     if not settings.allows("scoring"):
         yield from (_other_scoring(*one) for one in _scored_otherwise(_as_scored(current), _as_scored(baseline)))
     yield from _other_data(current.sets, baseline.sets, settings)
@@ -115,9 +108,12 @@ def _other_data(
             yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
 
 
-def _other_number(key: str, ours: Any, theirs: Any) -> str:
-    name = key.replace("_", "-")
-    return f"{name}: {ours} now, {theirs} in the baseline. Evaluate with --{name} {theirs}, or {_allowing(name)}."
+def _other_numbers(ours: Mapping[str, Any], theirs: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """T and b, where both are known and they differ."""
+    for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
+        now, before = ours[key], theirs[key]
+        if now != before and None not in (now, before) and not settings.allows(name):
+            yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
@@ -208,7 +204,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     for method in (m for m in current.methods if m in baseline.methods and m not in fixed):
         differing = list(_drawn_otherwise(method, current, baseline))
         if differing:
-            apart.append((method, f"{_listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
+            apart.append((method, f"{listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
         else:
             shared.append(method)
     return Pairing(tuple(points), tuple(shared), tuple(apart))
@@ -244,6 +240,7 @@ def _kind(result: Result) -> str:
     return str(result.sampling["device"]).partition(":")[0]
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """a; a and b; a, b and c."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

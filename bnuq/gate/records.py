@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bnuq.records import Caution, Direction
+from bnuq.results.file import NORMALIZED
 
 Outcome = Literal["better", "same", "worse", "not gated"]
 
@@ -139,6 +140,6 @@ def address_of(method: str, set_name: str, score: str, metric: str) -> str:
     """Where a figure of the result file stands under `methods` in the JSON of `bnuq evaluate`."""
     if score:
         return f"{method}.ood.{set_name}.{score}.{metric}"
-    if "/" in set_name or set_name == "normalized":
-        return f"{method}.{set_name.replace('/', '.')}.{metric.removeprefix('normalized_')}"
+    if "/" in set_name or set_name == NORMALIZED:
+        return f"{method}.{set_name.replace('/', '.')}.{metric.removeprefix(f'{NORMALIZED}_')}"
     return f"{method}.sets.{set_name}.{metric}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bnuq.gate.checking import LEVEL
+from bnuq.gate.comparability import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.numbers import NAMES, count, decimals, number, signed
@@ -388,9 +389,3 @@ def not_paired(pairing: Pairing, comparisons: Iterable[Comparison]) -> str:
         whys.setdefault(why, []).append(method)
     said = [f"the points of {listed(other)}: they are others"] if other else []
     return "; ".join([*said, *(f"the draws of {listed(methods)}: {why}" for why, methods in whys.items())])
-
-
-def listed(names: Iterable[str]) -> str:
-    """a; a and b; a, b and c."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

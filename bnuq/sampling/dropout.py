@@ -14,7 +14,7 @@ from torch import Tensor
 from bnuq.errors import SamplingError
 from bnuq.sampling import keyed
 from bnuq.sampling.interception import DropoutCall
-from bnuq.sampling.sites import Site
+from bnuq.sampling.sites import DropoutSite
 
 _ALPHA = 1.7580993408473766  # −α′ of SELU, the value that alpha dropout sends dropped entries to
 
@@ -46,7 +46,7 @@ def check_seed(seed: int) -> None:
         raise SamplingError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1.")
 
 
-def dropped(call: DropoutCall, site: Site, dropout: Dropout, draws: Sequence[int], start: int) -> Tensor:
+def dropped(call: DropoutCall, site: DropoutSite, dropout: Dropout, draws: Sequence[int], start: int) -> Tensor:
     """The input of this call after dropout, where it holds the same points once for each of `draws`, block by block.
 
     The points are numbers `start`, `start` + 1, … of the evaluated set; `draws` are positions 0 … `samples` − 1. Along
@@ -72,7 +72,7 @@ def dropped(call: DropoutCall, site: Site, dropout: Dropout, draws: Sequence[int
     return x.mul_(scaled).add_(shift) if call.in_place else (x * scaled).add_(shift)
 
 
-def _kept(x: Tensor, site: Site, dropout: Dropout, draws: Sequence[int], start: int) -> Tensor:
+def _kept(x: Tensor, site: DropoutSite, dropout: Dropout, draws: Sequence[int], start: int) -> Tensor:
     """1 for kept and 0 for dropped entries (uint8), of a shape that broadcasts to that of x."""
     shape = list(x.shape)
     if site.variety.startswith("feature"):

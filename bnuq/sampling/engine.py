@@ -20,7 +20,7 @@ from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undistu
 from bnuq.sampling.passes import Engine, Interception
 from bnuq.sampling.planned import Planned, Work
 from bnuq.sampling.planning import Plan, plan
-from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 from bnuq.sampling.tape import (
     CHECKED,
     NotOnTapeError,
@@ -139,8 +139,8 @@ class Stochastic:
         def sampled(operation: Operation) -> bool:
             site = operation.site
             assert site is not None
-            if site.kind == "batchnorm":
-                return (site.address, site.occurrence) in self._plain.statistics
+            if isinstance(site, BatchNormSite):
+                return site.key in self._plain.statistics
             return self._dropout is not None and site.stochastic
 
         made = plan(tape, sampled=sampled, rows=default_chunk(inputs.shape[1:]))

@@ -12,7 +12,7 @@ from bnuq.errors import SamplingError
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.planning import Level, Plan, peak_entries
 from bnuq.sampling.program import Now, Program, Step, alike
-from bnuq.sampling.sites import Site
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.tape import Operation
 
 
@@ -22,9 +22,9 @@ class Measured(Program):
     A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
     """
 
-    def __init__(self, plan: Plan, sites: Sequence[Site], *, device: torch.device) -> None:
+    def __init__(self, plan: Plan, sites: Sequence[BatchNormSite], *, device: torch.device) -> None:
         super().__init__(plan, dtype=None, device=device)
-        self._wanted = {(site.address, site.occurrence) for site in sites}
+        self._wanted = {site.key for site in sites}
 
     def statistics(
         self, batch: Tensor, *, tile: int | None = None
@@ -51,11 +51,11 @@ class Measured(Program):
                     x = values[operation.arguments[0].number]
                     parts.append((x.numel() // x.shape[1], *moments(x)))
             if operation is not None:
-                assert operation.site is not None
+                assert isinstance(operation.site, BatchNormSite)
                 count = sum(part[0] for part in parts)
                 check_count(count, operation.site, len(batch))
                 mean, var = merged(parts)
-                found[operation.site.address, operation.site.occurrence] = mean, var, count
+                found[operation.site.key] = mean, var, count
                 now = Now(range(1), 0, {}, (mean, var))
                 begin = end
         return found
@@ -69,14 +69,14 @@ class Measured(Program):
 
     def _is_measured(self, operation: Operation) -> bool:
         site = operation.site
-        return site is not None and site.kind == "batchnorm" and (site.address, site.occurrence) in self._wanted
+        return isinstance(site, BatchNormSite) and site.key in self._wanted
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:  # noqa: ARG002
         """Normalises by what was just measured."""
         if not self._is_measured(operation):
             return None
         source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
-        assert site is not None
+        assert isinstance(site, BatchNormSite)
         weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
 
         def compute(values: list[Any], now: Now) -> None:
@@ -87,7 +87,7 @@ class Measured(Program):
         return compute
 
 
-def check_count(count: int, site: Site, points: int) -> None:
+def check_count(count: int, site: BatchNormSite, points: int) -> None:
     """Raise SamplingError unless there are values enough for a variance."""
     if count < 2:
         raise SamplingError(

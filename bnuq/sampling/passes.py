@@ -20,7 +20,7 @@ from bnuq.sampling.interception import (
     stochastic_call,
     undisturbed,
 )
-from bnuq.sampling.sites import Site, Sites, fingerprint
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
 
@@ -72,7 +72,7 @@ class Interception:
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
         self._model, self._sites, self._dropout = model, sites, dropout
         for site in sites.live_batchnorms:
-            if not site.tracked and (site.address, site.occurrence) not in self.statistics:
+            if not site.tracked and site.key not in self.statistics:
                 raise SamplingError(
                     f"BatchNorm {site.name} keeps no running statistics that evaluation mode would use, and omega does "
                     "not hold it: outputs would depend on which points pass together. Draw omega over all layers."
@@ -117,7 +117,7 @@ class _Pass(Mode):
                 return dropped(call, site, self._dropout, [self._draw], self._start)
         return func(*args, **kwargs)
 
-    def _dropout_site(self, call: DropoutCall) -> Site:
+    def _dropout_site(self, call: DropoutCall) -> DropoutSite:
         number, self._dropout_calls = self._dropout_calls, self._dropout_calls + 1
         site = self._dropouts[number] if number < len(self._dropouts) else None
         if site is None or (site.variety, site.p) != (call.variety, call.p):
@@ -139,7 +139,7 @@ def _tensor_output(output: Any) -> Tensor:
 
 
 def _statistics_by_call(
-    model: nn.Module, sites: Sequence[Site], omega: BatchStatistics
+    model: nn.Module, sites: Sequence[BatchNormSite], omega: BatchStatistics
 ) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
     """ω on the model's device, keyed by what tells the calls apart; SamplingError where ω is of another network."""
     by_name = {site.name: site for site in sites}
@@ -161,7 +161,7 @@ def _statistics_by_call(
                 f"eps {site.eps:g} here, {channels} and {layer.eps:g} in omega."
             )
         mean, var = (torch.from_numpy(v).to(device, dtype) for v in (layer.mean, layer.var))
-        found[site.address, site.occurrence] = mean, var
+        found[site.key] = mean, var
     if fingerprint(model) != omega.fingerprint:
         raise SamplingError(
             "omega was drawn from another network: the layers have the same names and sizes, but the weights differ. "

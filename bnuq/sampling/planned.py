@@ -15,6 +15,7 @@ from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.passes import Statistics
 from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.program import LARGE_PRODUCT, Now, Program, Step, alike, entries_at_sample_level, plain_step
+from bnuq.sampling.sites import BatchNormSite, DropoutSite
 from bnuq.sampling.tape import Operation, filled
 
 STACKED = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value, over stacked draws
@@ -155,14 +156,14 @@ class Planned(Program):
 
     def _is_sampled(self, operation: Operation) -> bool:
         site = operation.site
-        return site is not None and site.kind == "batchnorm" and (site.address, site.occurrence) in self._statistics
+        return isinstance(site, BatchNormSite) and site.key in self._statistics
 
     def _scale_and_shift(self, position: int) -> tuple[Tensor, Tensor]:
         """The affine (T, C) each that a sampled BatchNorm is under every draw."""
         operation = self.plan.operations[position]
         site = operation.site
-        assert site is not None
-        mean, var = (one.cpu().double() for one in self._statistics[site.address, site.occurrence])
+        assert isinstance(site, BatchNormSite)
+        mean, var = (one.cpu().double() for one in self._statistics[site.key])
         weight, bias = (
             None if ref is None else self._fixed[ref.number].cpu().double() for ref in operation.arguments[1:3]
         )
@@ -204,7 +205,7 @@ class Planned(Program):
                 function = self._product(layer.function, layer, rows)
                 return self._folded_step(position, operation, arguments, function)
             return self._layer_and_affine(position, operation, arguments, layer, draws)
-        if operation.site is not None and operation.site.kind == "dropout" and operation.site.stochastic:
+        if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
             return self._dropout_step(operation)
         return None
 
@@ -233,7 +234,7 @@ class Planned(Program):
 
     def _affine_step(self, position: int, operation: Operation, draws: int) -> Step:
         source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
-        assert site is not None
+        assert isinstance(site, BatchNormSite)
         scale, shift = (self._converted(one) for one in self._affine[position])
         if draws == 1 and len(self.plan.tape.values[source].shape) == 2:
             scales, shifts = scale.unbind(), shift.unbind()
@@ -244,7 +245,7 @@ class Planned(Program):
 
             return compute_table
         if draws == 1:
-            mean, var = self._statistics[site.address, site.occurrence]
+            mean, var = self._statistics[site.key]
             weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
 
             def compute(values: list[Any], now: Now) -> None:
@@ -269,7 +270,7 @@ class Planned(Program):
         dropout = self._dropout
         if dropout is None:
             return None
-        assert site is not None
+        assert isinstance(site, DropoutSite)
         in_place = bool(operation.writes)
 
         def compute(values: list[Any], now: Now) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from bnuq.sampling.interception import aten
+from bnuq.sampling.sites import DropoutSite
 from bnuq.sampling.tape import Operation, PerRow, Ref, Tape, refs_in
 
 FOLDING_COST = 3  # passes over a layer's weights that folding costs, against one over its output
@@ -268,7 +269,7 @@ def _stackable(drafted: Plan, made: set[int]) -> bool:
     for i in drafted.at(Level.SAMPLE):
         operation = drafted.operations[i]
         if operation.site is not None:
-            wanted = 0 if operation.site.kind == "batchnorm" else operation.site.batch_axis
+            wanted = operation.site.batch_axis if isinstance(operation.site, DropoutSite) else 0
             if values[operation.gives[0]].axis != wanted:
                 return False
     return True

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,27 +37,10 @@ class Site:
     is not stochastic, empty where it is.
     """
 
+    kind: ClassVar[Literal["batchnorm", "dropout"]]
     name: str
-    kind: Literal["batchnorm", "dropout"]
     order: int
     reason: str = ""
-    # BatchNorm
-    channels: int = 0
-    eps: float = 0.0
-    momentum: float = 0.0  # torch's; 0 where the layer keeps a cumulative average
-    tracked: bool = True  # evaluation mode uses running statistics
-    never_trained: bool = False  # running statistics still at (0, 1)
-    running_mean: Tensor | None = field(default=None, repr=False, compare=False)
-    running_var: Tensor | None = field(default=None, repr=False, compare=False)
-    # dropout
-    p: float = 0.0
-    variety: str = ""
-    batch_axis: int | None = None  # the axis along which points lie; None where no axis grows with them
-    rows: int = 1  # entries along that axis that one point contributes
-    interleaved: bool = False  # they lie apart, the first of every point before the second of any
-    # what tells the call apart while the network runs
-    address: int = field(default=0, repr=False, compare=False)
-    occurrence: int = field(default=0, repr=False, compare=False)
 
     @property
     def stochastic(self) -> bool:
@@ -65,23 +48,57 @@ class Site:
 
 
 @dataclass(frozen=True)
+class BatchNormSite(Site):
+    """A BatchNorm. A call is told apart by `address`, where its running mean lies, and its `occurrence` in the pass."""
+
+    kind = "batchnorm"
+    channels: int = 0
+    positions: int = 1  # values of a channel that one point contributes: z, 1 behind a dense layer
+    eps: float = 0.0
+    momentum: float = 0.0  # torch's; 0 where the layer keeps a cumulative average
+    tracked: bool = True  # evaluation mode uses running statistics
+    never_trained: bool = False  # running statistics still at (0, 1)
+    running_mean: Tensor | None = field(default=None, repr=False, compare=False)
+    running_var: Tensor | None = field(default=None, repr=False, compare=False)
+    address: int = field(default=0, repr=False, compare=False)
+    occurrence: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells the call apart while the network runs."""
+        return self.address, self.occurrence
+
+
+@dataclass(frozen=True)
+class DropoutSite(Site):
+    """A dropout; its call is told by its order."""
+
+    kind = "dropout"
+    p: float = 0.0
+    variety: str = ""
+    batch_axis: int | None = None  # the axis along which points lie; None where no axis grows with them
+    rows: int = 1  # entries along that axis that one point contributes
+    interleaved: bool = False  # they lie apart, the first of every point before the second of any
+
+
+@dataclass(frozen=True)
 class Sites:
     """The sites of one network, and what training makes random that cannot be made random here."""
 
-    batchnorms: tuple[Site, ...]
-    dropouts: tuple[Site, ...]
+    batchnorms: tuple[BatchNormSite, ...]
+    dropouts: tuple[DropoutSite, ...]
     unreachable: tuple[tuple[str, str], ...] = ()  # (layer, why)
 
     @property
-    def live_batchnorms(self) -> tuple[Site, ...]:
+    def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
         return tuple(site for site in self.batchnorms if site.stochastic)
 
     @property
-    def live_dropouts(self) -> tuple[Site, ...]:
+    def live_dropouts(self) -> tuple[DropoutSite, ...]:
         return tuple(site for site in self.dropouts if site.stochastic)
 
 
-def select_layers(sites: Sequence[Site], layers: str | Sequence[str]) -> tuple[Site, ...]:
+def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -> tuple[BatchNormSite, ...]:
     """The sites that `layers` picks: "all", "first:k", "last:k" (in execution order), or glob patterns over names.
 
     Raises RequestError where a pattern matches nothing or k is out of range. Source: Teye et al. 2018, §4.4, sample
@@ -135,8 +152,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     training = _training_trace(model, two) if compare_with_training else None
     frozen = {t.layer for t in training or () if isinstance(t.call, BatchNormCall) and not t.call.training}
 
-    batchnorms: list[Site] = []
-    dropouts: list[Site] = []
+    batchnorms: list[BatchNormSite] = []
+    dropouts: list[DropoutSite] = []
     names: Counter[tuple[str, str]] = Counter()
     addresses: Counter[int] = Counter()
     for traced, other in zip(calls, again, strict=True):
@@ -252,7 +269,9 @@ def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
     return calls
 
 
-def _batchnorm_site(name: str, order: int, traced: _Traced, other: _Traced, address: int, occurrence: int) -> Site:
+def _batchnorm_site(
+    name: str, order: int, traced: _Traced, other: _Traced, address: int, occurrence: int
+) -> BatchNormSite:
     call = traced.call
     assert isinstance(call, BatchNormCall) and isinstance(other.call, BatchNormCall)
     mean, var = call.running_mean, call.running_var
@@ -260,12 +279,13 @@ def _batchnorm_site(name: str, order: int, traced: _Traced, other: _Traced, addr
     reason = "" if traced.depends_on_input else "it normalises weights, not data"
     if other.call.input.shape[1] != channels:
         reason = "its channels grow with the number of points: it normalises each point by itself"
-    return Site(
+    grown = other.call.input.numel() - call.input.numel()  # by one point
+    return BatchNormSite(
         name=name,
-        kind="batchnorm",
         order=order,
         reason=reason,
         channels=channels,
+        positions=max(1, grown // channels),
         eps=call.eps,
         momentum=call.momentum,
         tracked=mean is not None and not call.training,
@@ -277,7 +297,7 @@ def _batchnorm_site(name: str, order: int, traced: _Traced, other: _Traced, addr
     )
 
 
-def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -> Site:
+def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -> DropoutSite:
     """The points' axis is the one that grows when two points become three."""
     reason = "its rate is 0" if two.p == 0 else ""
     grown = [axis for axis, (a, b) in enumerate(zip(two.input.shape, three.input.shape, strict=True)) if a != b]
@@ -285,9 +305,8 @@ def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -
     rows = 1 if axis is None else three.input.shape[axis] - two.input.shape[axis]
     if len(grown) > 1 or (axis is not None and two.input.shape[axis] != 2 * rows):
         reason = reason or "its size does not grow in proportion to the number of points"
-    return Site(
+    return DropoutSite(
         name=name,
-        kind="dropout",
         order=order,
         reason=reason,
         p=two.p,

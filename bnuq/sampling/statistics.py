@@ -21,7 +21,7 @@ from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stocha
 from bnuq.sampling.measured import Measured, check_count
 from bnuq.sampling.moments import moments
 from bnuq.sampling.planning import plan
-from bnuq.sampling.sites import Site, Sites, find_sites, fingerprint, select_layers
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, fingerprint, select_layers
 from bnuq.sampling.tape import NotOnTapeError, on_other_inputs, other_inputs, record
 
 Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
@@ -69,7 +69,7 @@ def statistics_of(
     model: nn.Module,
     batches: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
     *,
-    layers: str | Sequence[str] | Sequence[Site] = "all",
+    layers: str | Sequence[str] | Sequence[BatchNormSite] = "all",
     on_draw: Callable[[], object] | None = None,
     room: int | None = None,
 ) -> BatchStatistics:
@@ -99,9 +99,9 @@ def statistics_of(
         LayerStatistics(
             name=site.name,
             eps=site.eps,
-            mean=_array([one[site.address, site.occurrence][0] for one in draws]),
-            var=_array([one[site.address, site.occurrence][1] for one in draws]),
-            count=np.array([one[site.address, site.occurrence][2] for one in draws], dtype=np.int64),
+            mean=_array([one[site.key][0] for one in draws]),
+            var=_array([one[site.key][1] for one in draws]),
+            count=np.array([one[site.key][2] for one in draws], dtype=np.int64),
         )
         for site in sites
     )
@@ -169,8 +169,8 @@ def _array(draws: Sequence[Tensor]) -> np.ndarray:
     return (stacked.float() if stacked.dtype is torch.bfloat16 else stacked).numpy()  # numpy has no bfloat16
 
 
-def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[Site, ...]:
-    if not isinstance(layers, str) and len(layers) and isinstance(layers[0], Site):
+def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[BatchNormSite, ...]:
+    if not isinstance(layers, str) and len(layers) and isinstance(layers[0], BatchNormSite):
         return tuple(layers)
     sites = find_sites(model, example).live_batchnorms
     if not sites:
@@ -178,7 +178,9 @@ def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[S
     return select_layers(sites, layers)
 
 
-def _measure(model: nn.Module, sites: Sequence[Site], example: Tensor) -> tuple[Callable[[Tensor], Measurement], int]:
+def _measure(
+    model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor
+) -> tuple[Callable[[Tensor], Measurement], int]:
     """What takes the statistics of a batch, and the bytes that a point of it takes, 0 where that is not known.
 
     A plan of the network's operations, or the network itself where it has no plan that gives the same.
@@ -193,11 +195,11 @@ def _measure(model: nn.Module, sites: Sequence[Site], example: Tensor) -> tuple[
         return plainly, 0
     try:
         tape = record(model, Sites(tuple(sites), ()), example)
-        wanted = {(site.address, site.occurrence) for site in sites}
+        wanted = {site.key for site in sites}
         normalisations = [one for one in tape.operations if one.site is not None]
         made = plan(
             tape,
-            sampled=lambda one: one.site is not None and (one.site.address, one.site.occurrence) in wanted,
+            sampled=lambda one: isinstance(one.site, BatchNormSite) and one.site.key in wanted,
             goals=[number for one in normalisations for number in one.gives],
         )
         other = other_inputs(example)
@@ -226,9 +228,9 @@ def _agree(found: Measurement, expected: Measurement) -> bool:
 class _Measure(Mode):
     """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[BatchNormSite]) -> None:
         super().__init__()
-        self._wanted = {(site.address, site.occurrence): site for site in sites}
+        self._wanted = {site.key: site for site in sites}
         self._calls: Counter[int] = Counter()
         self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
 

@@ -161,7 +161,7 @@ class _Recorder(Mode):
         self.tensors: list[Tensor] = []
         self.numbers: dict[int, int] = {}  # of the newest value that a tensor object stands for
         self.constants: dict[int, Tensor] = {}
-        self._batchnorms = {(site.address, site.occurrence): site for site in sites.batchnorms}
+        self._batchnorms = {site.key: site for site in sites.batchnorms}
         self._dropouts = sites.dropouts
         self._batchnorm_calls: Counter[int] = Counter()
         self._dropout_calls = 0

@@ -14,7 +14,7 @@ from bnuq.results.result import ReferenceCheck
 from bnuq.run import Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
-from bnuq.sampling.sites import Site
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import memory
 from bnuq.stages.material import Pipeline
@@ -59,7 +59,7 @@ def _drawn(
     train: Points,
     draws: range,
     batch_size: int,
-    layers: Sequence[Site],
+    layers: Sequence[BatchNormSite],
     purposes: tuple[int, int],
     progress: Progress,
     title: str,

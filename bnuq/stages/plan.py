@@ -15,7 +15,7 @@ from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.records import Caution
 from bnuq.run import Run
 from bnuq.sampling.passes import Evaluation
-from bnuq.sampling.sites import Site, Sites, find_sites, select_layers
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, select_layers
 from bnuq.sampling.statistics import check_batch_size
 
 DEFAULT_BATCH_SIZE = 128
@@ -32,7 +32,7 @@ class Plan:
     sites: Sites
     outputs: int
     methods: tuple[str, ...]
-    layers: tuple[Site, ...]
+    layers: tuple[BatchNormSite, ...]
     batch_size: int | None
     trained_with: int | None
     notes: tuple[str, ...]
@@ -68,7 +68,7 @@ def plan(
             "own: what it gives for a point depends on the others. Give a reference (--train) and use method mcbn or "
             "mcbn+mcdo."
         )
-    layers: tuple[Site, ...] = ()
+    layers: tuple[BatchNormSite, ...] = ()
     batch_size = None
     if any(name.startswith("mcbn") for name in methods):
         assert train is not None
@@ -157,7 +157,7 @@ def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:
     return {"mcbn": mcbn, "mcdo": alone, "mcbn+mcdo": mcbn or mcdo}
 
 
-def _untracked(sites: Sites) -> list[Site]:
+def _untracked(sites: Sites) -> list[BatchNormSite]:
     return [site for site in sites.live_batchnorms if not site.tracked]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from bnuq.records import Caution
 from bnuq.results.result import ReferenceCheck
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import Site
+from bnuq.sampling.sites import BatchNormSite
 
 BATCHES = 24
 BATCH_SIZE = 128
@@ -20,7 +20,7 @@ MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # times what batch noise alone gives
 
 def reference_check(
     bank: BatchStatistics,
-    sites: Sequence[Site],
+    sites: Sequence[BatchNormSite],
     *,
     population: int,
     train_size: int | None = None,
@@ -79,7 +79,7 @@ def _expected(
     return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
 
 
-def _gaps(site: Site, layer: LayerStatistics) -> tuple[float, float]:
+def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
     assert site.running_mean is not None and site.running_var is not None
     unbiased = layer.var.astype(np.float64) * (layer.count / (layer.count - 1))[:, None]
     alive = (unbiased > 0).all(axis=0)

@@ -17,7 +17,7 @@ from bnuq.errors import SamplingError
 from bnuq.sampling import keyed
 from bnuq.sampling.dropout import _kept_by_squares, _kept_entries, _squares_keys, dropped
 from bnuq.sampling.interception import DropoutCall
-from bnuq.sampling.sites import Site, find_sites
+from bnuq.sampling.sites import DropoutSite, find_sites
 
 
 class Then(nn.Module):
@@ -188,7 +188,7 @@ LAYOUTS = {
 VARIETIES = "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"
 
 
-def blocks(inputs: list[Tensor], site: Site) -> Tensor:
+def blocks(inputs: list[Tensor], site: DropoutSite) -> Tensor:
     axis = site.batch_axis
     assert axis is not None
     if site.interleaved:
@@ -202,7 +202,7 @@ def blocks(inputs: list[Tensor], site: Site) -> Tensor:
 @pytest.mark.parametrize("p", [0.3, 1.0])
 def test_draws_that_pass_together_are_dropped_as_one_by_one(layout, variety, in_place, p):
     shape, axes = LAYOUTS[layout]
-    site = Site("d", "dropout", order=2, p=p, variety=variety, **axes)
+    site = DropoutSite("d", order=2, p=p, variety=variety, **axes)
     dropout, draws = bnuq.Dropout(9, seed=1, first=4), [3, 4, 8]
     inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     alone = [
@@ -222,7 +222,7 @@ def test_draws_that_pass_together_are_dropped_as_one_by_one(layout, variety, in_
 def test_type_and_layout_of_the_input_are_kept(dtype):
     x = torch.ones(4, 3, 5, 5, dtype=dtype).to(memory_format=torch.channels_last)
     for variety in VARIETIES:
-        site = Site("d", "dropout", order=0, p=0.5, variety=variety, batch_axis=0)
+        site = DropoutSite("d", order=0, p=0.5, variety=variety, batch_axis=0)
         found = dropped(DropoutCall(x, 0.5, variety, False, False), site, bnuq.Dropout(1), [0], 0)
         assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
 
@@ -299,7 +299,7 @@ def test_seeds_draws_sites_and_entries_are_independent(kept, p):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_draws_its_masks_itself():
-    site = Site("d", "dropout", order=1, p=0.3, variety="dropout", batch_axis=0)
+    site = DropoutSite("d", order=1, p=0.3, variety="dropout", batch_axis=0)
     x = torch.ones(140, 9, device="cuda")
     found = dropped(DropoutCall(x, 0.3, "dropout", False, False), site, bnuq.Dropout(3, seed=4), [0, 2], 5)
     assert torch.equal((found != 0).cpu().view(2, -1), squares(4, [0, 2], 1, 0.3, 45, 630) == 1)

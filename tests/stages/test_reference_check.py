@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
-from bnuq.sampling.sites import Site, find_sites
+from bnuq.sampling.sites import BatchNormSite, find_sites
 from bnuq.stages.reference_check import BATCHES, cautions, reference_check
 
 M = 128
@@ -80,7 +80,7 @@ def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
     assert "The run file has no" not in with_both.text
 
 
-def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, Site]:
+def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, BatchNormSite]:
     generator = np.random.default_rng(0)
     layer = LayerStatistics(
         "bn",
@@ -89,9 +89,7 @@ def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> t
         1 + generator.random((samples, 5)),
         np.full(samples, batch_size),
     )
-    site = Site(
-        "bn", "batchnorm", 0, momentum=net_momentum, running_mean=torch.zeros(5), running_var=torch.full((5,), 1.5)
-    )
+    site = BatchNormSite("bn", 0, momentum=net_momentum, running_mean=torch.zeros(5), running_var=torch.full((5,), 1.5))
     return BatchStatistics((layer,), "f", batch_size), site
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,14 @@ from bnuq.records import Estimator
 from bnuq.run.runfile import (
     DETERMINISTIC,
     Augment,
+    ChannelOrder,
     Criterion,
     Crps,
     Likelihood,
     Method,
     Normalize,
     Precision,
+    Sampler,
     Samples,
     ScoringSection,
     Split,
@@ -29,11 +31,15 @@ from bnuq.run.runfile import (
 )
 
 DEFAULT_SCORING = ScoringSection()
+DEFAULT_SAMPLER = Sampler()
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was said on the command line; None where nothing was. Paths are relative to the working folder."""
+    """What was said on the command line; None where nothing was. Paths are relative to the working folder.
+
+    `sampler` holds the keys of `Sampler` that were said.
+    """
 
     arch: str | None = None
     train: str | None = None
@@ -49,6 +55,7 @@ class Options:
     layers: tuple[str, ...] | None = None
     seed: int | None = None
     mutual_information: Estimator | None = None
+    sampler: Mapping[str, Any] = field(default_factory=dict)
     pll: Likelihood | None = None
     crps: Crps | None = None
     fit: Criterion | None = None
@@ -89,6 +96,8 @@ class Run:
     ood: tuple[Named, ...] = ()
     validation: Named | Split | None = None
     train_size: int | None = None
+    group: str | None = None
+    channel_order: ChannelOrder = "rgb"
     normalize: Normalize | Literal["train"] | None = None
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
@@ -101,6 +110,7 @@ class Run:
     layers: str | tuple[str, ...] = "all"
     seed: int = 0
     mutual_information: Estimator = "plug-in"
+    sampler: Sampler = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     device: str = "auto"
     precision: Precision = "float32"
@@ -125,6 +135,8 @@ class Run:
                 else _absolute(self.validation)
             ),
             "train_size": self.train_size,
+            "group": self.group,
+            "channel_order": None if self.channel_order == "rgb" else self.channel_order,
             "normalize": msgspec.to_builtins(self.normalize),
             "normalize_targets": msgspec.to_builtins(self.normalize_targets),
             "augment": msgspec.to_builtins(self.augment),
@@ -146,6 +158,7 @@ class Run:
             "layers": self.layers,
             "seed": self.seed,
             "mutual_information": self.mutual_information,
+            **msgspec.to_builtins(self.sampler),
         }
         options = {
             "device": self.device,

@@ -21,6 +21,7 @@ from bnuq.run.runfile import (
     Method,
     Record,
     RunFile,
+    Sampler,
     ScoringSection,
     Split,
     SweepSection,
@@ -312,6 +313,8 @@ def _merged(
         ood=ood,
         validation=validation,
         train_size=spoken.data.train_size,
+        group=spoken.data.group,
+        channel_order=spoken.data.channel_order,
         normalize=spoken.data.normalize,
         normalize_targets=spoken.data.normalize_targets,
         augment=spoken.data.augment,
@@ -324,6 +327,7 @@ def _merged(
         layers=layers,
         seed=_first(options.seed, spoken.sampling.seed),
         mutual_information=_first(options.mutual_information, spoken.sampling.mutual_information),
+        sampler=_sampler(spoken.sampling, options),
         scoring=_scoring(spoken.scoring, options),
         device=_device(_first(options.device, "auto")),
         precision=_first(options.precision, "float32"),
@@ -373,6 +377,17 @@ def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
 def _scoring(written: ScoringSection, options: Options) -> ScoringSection:
     said = {key: getattr(options, key) for key in ("pll", "crps", "fit", "tau")}
     return msgspec.structs.replace(written, **{key: value for key, value in said.items() if value is not None})
+
+
+def _sampler(written: Sampler, options: Options) -> Sampler:
+    kept = {field.name: getattr(written, field.name) for field in msgspec.structs.fields(Sampler)}
+    said = {key: value for key, value in options.sampler.items() if value is not None}
+    try:
+        return msgspec.convert(kept | said, Sampler)
+    except msgspec.ValidationError as error:
+        key, value = next((key, said[key]) for key in said if f"`$.{key}`" in str(error))
+        expected = str(error).partition(" - at")[0].removeprefix("Expected ").replace("`", "")
+        raise RequestError(f"--{key.replace('_', '-')} is {value}; expected {expected}.") from None
 
 
 def _device(text: str) -> str:

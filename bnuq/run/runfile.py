@@ -16,7 +16,8 @@ from msgspec import Meta
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 
-Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
+ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
@@ -25,7 +26,10 @@ Likelihood = Literal["mixture", "moment", "moment_full"]  # what PLL is of: the 
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
 SizeCriterion = Literal["elbo", "pll", "auroc"]  # what a mini-batch size is chosen by
 PriorKind = Literal["unit", "gaussian", "weight_decay", "flat", "gamma"]  # p(ω) of the ELBO
-Counts = Literal["nominal", "measured"]  # the number of values that statistics are taken of, in the ELBO's KL
+Counts = Literal["nominal", "measured"]  # how many values statistics are taken of: b·z, or as they vary
+Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; or n − 1
+Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
+ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -82,12 +86,33 @@ class DataSection(Section, frozen=True):
     ood: tuple[str, ...] = ()
     validation: str | Split | None = None
     train_size: Positive | None = None
+    group: str | None = None
+    channel_order: ChannelOrder = "rgb"
     normalize: Normalize | Literal["train"] | None = None
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
 
 
-class SamplingSection(Section, frozen=True):
+class Sampler(Section, frozen=True):
+    """The keys of [sampling] that say what a mini-batch is, and which law stands for it.
+
+    Of MCBN: which points come together (`batches`, `replacement`), the divisor of their variance, whether the query is
+    one of them (in the place of the last) and whether every query has mini-batches of its own. Of the analytic laws:
+    `counts` (absent: measured where there is a reference), the mini-batches that they are fitted to, and what varies
+    together under mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
+    """
+
+    variance: Variance = "biased"
+    batches: Batches = "random"
+    replacement: bool = False
+    query_in_batch: bool = False
+    per_query: bool = False
+    counts: Counts | None = None
+    covariance: Annotated[str, Meta(pattern="^(channel|layer(:[1-9][0-9]{0,5})?|network)$")] = "layer"
+    law_draws: Annotated[int, Meta(ge=8, le=100_000)] = 64
+
+
+class SamplingSection(Sampler, frozen=True):
     """[sampling]: methods and their parameters."""
 
     methods: tuple[Method, ...] | None = None
@@ -284,6 +309,9 @@ def _choices(key: str) -> str:
         "criterion": SizeCriterion,
         "prior": PriorKind,
         "counts": Counts,
+        "variance": Variance,
+        "batches": Batches,
+        "channel_order": ChannelOrder,
     }
     known: Any = choices.get(last, Literal["constant", "reflect"])
     return ", ".join(known.__args__)

@@ -13,6 +13,8 @@ from jaxtyping import Int64, UInt16, UInt64
 
 # purposes; part of what a seed means
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, OF_TILE = range(10)
+POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
+LAW, LAW_AUGMENT, LAW_NORMAL, LAW_CHI2, QUERY, QUERY_AUGMENT = range(16, 22)  # analytic laws; batches of one query
 
 TILE = 64  # consecutive points of a set that share their draws of a bank
 

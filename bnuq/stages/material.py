@@ -251,6 +251,16 @@ class Pipeline:
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:
+        if self.run.channel_order == "bgr":
+            raw = _reversed_channels(raw)
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # what was read may be read-only
         return torch.from_numpy(inputs).to(self.device, self.dtype)
+
+
+def _reversed_channels(raw: np.ndarray) -> np.ndarray:
+    if raw.ndim != 4 or raw.shape[1] != 3:
+        raise RequestError(
+            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected pictures of 3 channels.'
+        )
+    return raw[:, ::-1]

@@ -1,0 +1,223 @@
+"""What an inspection found: the sites of a network, the health of its BatchNorm, the law of its noise, the domains and
+the pipelines that its statistics tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.records import Caution, Figure
+
+KIND = "inspection"
+COMMAND = "inspect"
+
+Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked", "called-again"]
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One call of a BatchNorm or a dropout in the evaluation-mode forward; `reason` says why it is not stochastic.
+
+    `positions` are the values of a channel that one point contributes (z); `momentum` is torch's, 0 for a cumulative
+    average. `vanishing` counts channels whose running variance is below 10 ε. What the other kind has is None.
+    """
+
+    name: str
+    kind: Literal["batchnorm", "dropout"]
+    order: int
+    reason: str = ""
+    flags: tuple[Flag, ...] = ()
+    channels: int | None = None
+    positions: int | None = None
+    eps: float | None = None
+    momentum: float | None = None
+    vanishing: int | None = None
+    p: float | None = None
+    variety: str | None = None
+
+    @property
+    def stochastic(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class LayerGap:
+    """One layer's running statistics against the reference population's, channel by channel.
+
+    `shift` is (m_EMA − m_pop)/σ_pop, `log_ratio` ln(v_EMA/v_pop); `explained_shift` and `explained_log_ratio` are the
+    root mean squares that batch noise explains under a fixed network, by the noise that was measured. `ratio_mean` and
+    `ratio_log_variance` are the reference check's: in units of batch noise, over what it explains (1 is normal).
+    `dead` channels have a batch variance below 10 ε in some batch. Source: spec of PreciseBN's diagnostic (Wu & Johnson
+    2021).
+    """
+
+    name: str
+    shift: Float[np.ndarray, " channel"]
+    log_ratio: Float[np.ndarray, " channel"]
+    explained_shift: float
+    explained_log_ratio: float
+    ratio_mean: float
+    ratio_log_variance: float
+    dead: int
+
+    @property
+    def rms_shift(self) -> float:
+        return float(np.sqrt(np.mean(np.square(self.shift, dtype=np.float64))))
+
+    @property
+    def mean_log_ratio(self) -> float:
+        """Mean |ln(v_EMA/v_pop)|."""
+        return float(np.mean(np.abs(self.log_ratio), dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The running averages against the population of `points` reference points (batches of `batch_size`).
+
+    `worth` is the number of samples that the running averages hold, M(2 − m)/m, None where momentum or M is not known.
+    `passed` is the reference check's verdict, None where nothing could be checked.
+    """
+
+    points: int
+    batch_size: int
+    worth: float | None
+    passed: bool | None
+    layers: tuple[LayerGap, ...]
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """The noise of one layer's batch statistics, R draws of `Noise.batch_size`, values of all channels.
+
+    `sigma_u`, `sigma_v`: sd over draws (ddof 1) of U = σ/S and V = (μ − M)/σ, mean over channels. `nominal` = b·z
+    values a channel; `values_mean` = σ²/Var(M) and `values_deviation` = 1/(2 Var U) are the independent ones that the
+    statistics move like, pooled over channels. `spread` holds S²/σ² (biased S²) of every draw and channel. `rejected`:
+    share of channels whose n·S²/σ² is not χ² with n − 1 degrees of freedom (Kolmogorov–Smirnov, false discoveries
+    held at 5 %), nominal n; `rejected_fitted`: the same against χ² with ν = 2·mean²/variance of each channel.
+    `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected; `variances` are those variances (mean over
+    channels) at `Noise.sizes`. `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
+    Source: Shekhovtsov & Flach 2018, §3.1.
+    """
+
+    name: str
+    channels: int
+    positions: int
+    nominal: int
+    sigma_u: float
+    sigma_v: float
+    values_mean: float
+    values_deviation: float
+    rejected: float
+    rejected_fitted: float
+    slope: Figure | None
+    variances: Float[np.ndarray, " size"]
+    unbiased_scale: float
+    spread: Float[np.ndarray, "draw channel"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of BatchNorm's statistics at `batch_size` (R = `draws`), and how it falls with the size.
+
+    `spatial_slope` is that of ln(b·Var) on ln z across layers: only roughly −1 is expected; None where all layers have
+    the same z.
+    """
+
+    batch_size: int
+    draws: int
+    sizes: tuple[int, ...]
+    layers: tuple[LayerNoise, ...]
+    spatial_slope: Figure | None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One domain: `n` points, half of them for its statistics. By layer: its population's distance from the reference's
+    (`shift`: RMS over channels of (m_domain − m_train)/σ_train, `log_ratio`: mean |ln(v_domain/v_train)|) and over what
+    batch noise explains (`ratio`, the larger of mean and log variance; 1 is normal)."""
+
+    name: str
+    reference: str
+    n: int
+    labelled: bool
+    layers: tuple[str, ...]
+    shift: Float[np.ndarray, " layer"]
+    log_ratio: Float[np.ndarray, " layer"]
+    ratio: Float[np.ndarray, " layer"]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The points of `domain` (the half that gave no statistics) under the statistics of `statistics`: "running", a
+    domain's name, "train" or "mixed" (all domains alike). `figures`: accuracy and pll of the network with the
+    population statistics where the domain is labelled, rmse of a regression; mutual_information (variance) of MCBN
+    with mini-batches from there."""
+
+    domain: str
+    statistics: str
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Domains:
+    domains: tuple[Domain, ...]
+    crossings: tuple[Crossing, ...]
+    batch_size: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A training pipeline that was tried. `normalize` names where mean and std come from ("imagenet", "the data's own",
+    …; None for none), `scale` is what uint8 pixels run to (1 or 255), `augment` is in words ("pad 4, crop 32"; "" for
+    none). `median` and `worst` are the reference check's ratios (1 is batch noise) in the median and the worst layer.
+    `tied`: the statistics cannot tell it from the best."""
+
+    normalize: str | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    channel_order: Literal["rgb", "bgr"]
+    scale: Literal[1, 255]
+    augment: str
+    median: float
+    worst: float
+    worst_layer: str
+    passed: bool
+    tied: bool
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The candidates, best first; what the statistics leave open, in words; and the lines for the run file.
+
+    `first_round` are the candidates that fell out on fewer batches, with the ratios that they had there.
+    """
+
+    candidates: tuple[Candidate, ...]
+    first_round: tuple[Candidate, ...]
+    undetermined: tuple[str, ...]
+    lines: str
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything that one `bnuq inspect` found; what needs a reference is None without one."""
+
+    run: Mapping[str, Any]
+    model: Mapping[str, Any]
+    sites: tuple[SiteRow, ...]
+    unreachable: tuple[tuple[str, str], ...]  # (layer, why)
+    gap: Gap | None
+    noise: Noise | None
+    domains: Domains | None
+    pipelines: Pipelines | None
+    cautions: tuple[Caution, ...]
+    notes: tuple[str, ...]
+    seconds: Mapping[str, float]
+    provenance: Mapping[str, Any]
+    path: Path | None = None

@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
 
-ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+# Tests to which a whole run is a means to something else. Held in each of them, the shape annotations would take more
+# time than all else; the functions that they are on have tests of their own, and whole runs in test_evaluate*.py,
+# test_sweep.py and gate/.
+UNHELD = {"cli", "report", "reproduce", "results", "test_ci_configs.py", "test_readme.py", "test_several.py"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jaxtyping.config.update("jaxtyping_disable", item.path.relative_to(TESTS).parts[0] in UNHELD)
 
 
 @pytest.fixture(scope="session")

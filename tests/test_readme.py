@@ -88,8 +88,12 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
     }  # fmt: skip
 
 
+EXPERIMENTS = ("uci", "toy", "batch-size", "pll-over-samples")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_the_published_experiments_of_the_readme_run(
-    own_folder: Path, data_pack: Path, capsys: pytest.CaptureFixture[str]
+    experiment: str, own_folder: Path, data_pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(ROOT / "sample_configs" / "cifar_resnet32.toml", own_folder)
     shutil.copytree(ROOT / "sample_configs" / "architectures", own_folder / "architectures")
@@ -103,13 +107,12 @@ def test_the_published_experiments_of_the_readme_run(
         ],
         "pll-over-samples": ["--samples", "8", "--limit", "20"],
     }
-    experiments = [shlex.split(line)[1:] for line in commands() if line.startswith("bnuq reproduce")]
-    assert [arguments[1] for arguments in experiments] == list(less)
-    for arguments in experiments:
-        assert run([*arguments, *less[arguments[1]]]) == 0
-        source = "Mukhoti et al. 2020" if arguments[1] == "batch-size" else "Teye, Azizpour"
-        assert source in capsys.readouterr().out
-    assert {"toy.svg", "batch-size.svg"} <= {path.name for path in (own_folder / "pictures").iterdir()}
+    told = {line.split()[2]: shlex.split(line)[1:] for line in commands() if line.startswith("bnuq reproduce")}
+    assert tuple(told) == tuple(less) == EXPERIMENTS
+    assert run([*told[experiment], *less[experiment]]) == 0
+    source = "Mukhoti et al. 2020" if experiment == "batch-size" else "Teye, Azizpour"
+    assert source in capsys.readouterr().out
+    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (experiment in ("toy", "batch-size"))
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
@@ -147,7 +150,7 @@ def test_every_sample_config_runs(
     shutil.copytree(ROOT / "sample_configs", place)
     (place / "data").symlink_to(data_pack)
     monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", str(place / path.name), "--limit", "50", "--samples", "8", "--batch-size", "16"]
+    arguments = ["evaluate", str(place / path.name), "--limit", "20", "--samples", "2", "--batch-size", "16"]
     if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
         digits, pictures = data_pack / "ood/pcbdigits32.npz", data_pack / "cifar10/lossless_test.npz"
         arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]

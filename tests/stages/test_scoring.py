@@ -26,6 +26,10 @@ def logits_of(n: int = N, *, samples: int = T, seed: int = 0, scale: float = 2.0
 LABELS = np.random.default_rng(5).integers(K, size=N)
 
 
+def outside() -> np.ndarray:
+    return logits_of(30, seed=1, scale=0.7)
+
+
 def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.Scores:
     reduction = classification.Reduction(scoring.replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
     for start in range(0, logits.shape[1], chunk):
@@ -101,14 +105,24 @@ def draws() -> metrics.DrawWeights:
 
 
 @pytest.fixture(scope="module")
-def recomputed(draws) -> list[dict[str, float]]:
+def inside_by_hand(draws) -> list[dict[str, list[float]]]:
+    """Per-point values of the labelled set, under every replicate."""
+    return [by_hand(logits_of(), weight, LABELS) for weight in draws.weights]
+
+
+@pytest.fixture(scope="module")
+def outside_by_hand(draws) -> list[dict[str, list[float]]]:
+    """Those of an OOD set, under the replicates that its ranks have."""
+    return [by_hand(outside(), weight) for weight in draws.weights[: draws.bootstrap.stop]]
+
+
+@pytest.fixture(scope="module")
+def recomputed(inside_by_hand) -> list[dict[str, float]]:
     """Every figure of the labelled set, under every replicate."""
-    found = []
-    for weight in draws.weights:
-        values = by_hand(logits_of(), weight, LABELS)
-        found.append({name: sum(v) / N for name, v in values.items()})
-        found[-1] |= {"ece": ece_by_hand(values), "aurc": aurc_by_hand(values)}
-    return found
+    return [
+        {name: sum(v) / N for name, v in values.items()} | {"ece": ece_by_hand(values), "aurc": aurc_by_hand(values)}
+        for values in inside_by_hand
+    ]
 
 
 FIGURES = ("accuracy", "pll", "brier", "ece", *classification.MEANS, "aurc")
@@ -169,13 +183,11 @@ def test_the_figures_come_in_the_order_of_the_table():
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draws):
-    inside, outside = logits_of(), logits_of(30, seed=1, scale=0.7)
-    found = scoring.detection_figures(reduced(inside, LABELS, chunk=11), reduced(outside, chunk=7), draws)[score]
-    expected = [
-        detection_by_hand(by_hand(inside, w)[score], by_hand(outside, w)[score])
-        for w in draws.weights[: draws.bootstrap.stop]
-    ]
+def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draws, inside_by_hand, outside_by_hand):
+    test, ood = reduced(logits_of(), LABELS, chunk=11), reduced(outside(), chunk=7)
+    found = scoring.detection_figures(test, ood, draws)[score]
+    pairs = zip(inside_by_hand, outside_by_hand, strict=False)
+    expected = [detection_by_hand(inner[score], outer[score]) for inner, outer in pairs]
     assert tuple(found) == DETECTION
     for name in DETECTION:
         values = np.array([one[name] for one in expected])
@@ -190,31 +202,29 @@ def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draw
 
 
 @pytest.mark.parametrize("chunk", [6, 40])
-def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_value_from_all(chunk, draws, monkeypatch):
+def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_value_from_all(
+    chunk, draws, inside_by_hand, outside_by_hand, monkeypatch
+):
     monkeypatch.setattr(scoring, "RANKED", 25)
-    inside, outside = logits_of(), logits_of(30, seed=1, scale=0.7)
-    test, ood = reduced(inside, LABELS, chunk=chunk), reduced(outside, chunk=chunk)
+    test, ood = reduced(logits_of(), LABELS, chunk=chunk), reduced(outside(), chunk=chunk)
     assert {v.shape[1] for v in (*test.ranked.values(), test.ranked_wrong)} == {25}
     figure = scoring.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"]
-    rows = draws.weights[: draws.bootstrap.stop]
-    all_points = by_hand(inside, rows[0])["predictive_entropy"], by_hand(outside, rows[0])["predictive_entropy"]
-    assert len(set(test.ranked_rows)) == len(set(ood.ranked_rows)) == 25
-    some = [
-        detection_by_hand(
-            np.array(by_hand(inside, w)["predictive_entropy"])[test.ranked_rows],
-            np.array(by_hand(outside, w)["predictive_entropy"])[ood.ranked_rows],
-        )
-        for w in rows
+    entropies = [
+        (np.array(inner["predictive_entropy"]), np.array(outer["predictive_entropy"]))
+        for inner, outer in zip(inside_by_hand, outside_by_hand, strict=False)
     ]
-    value = detection_by_hand(*all_points)["auroc"]
+    assert len(set(test.ranked_rows)) == len(set(ood.ranked_rows)) == 25
+    some = [detection_by_hand(inner[test.ranked_rows], outer[ood.ranked_rows]) for inner, outer in entropies]
+    value = detection_by_hand(*entropies[0])["auroc"]
     moved = value + np.array([one["auroc"] for one in some]) - some[0]["auroc"]
     assert figure.value == pytest.approx(value, abs=1e-12)
     np.testing.assert_allclose(figure.jackknife, moved[draws.jackknife], atol=1e-9)
     np.testing.assert_allclose(figure.bootstrap, moved[draws.bootstrap], atol=1e-9)
     aurc = classification.figures(test, draws)["aurc"]
-    assert aurc.value == pytest.approx(aurc_by_hand(by_hand(inside, rows[0], LABELS)), rel=1e-9)
+    assert aurc.value == pytest.approx(aurc_by_hand(inside_by_hand[0]), rel=1e-9)
     kept = [
-        aurc_by_hand({k: np.array(v)[test.ranked_rows] for k, v in by_hand(inside, w, LABELS).items()}) for w in rows
+        aurc_by_hand({name: np.array(v)[test.ranked_rows] for name, v in values.items()})
+        for values in inside_by_hand[: draws.bootstrap.stop]
     ]
     np.testing.assert_allclose(aurc.jackknife, aurc.value + np.array(kept)[draws.jackknife] - kept[0], atol=1e-9)
 

@@ -63,11 +63,14 @@ class Checkpoint:
         return None
 
 
-def read_checkpoint(path: str | os.PathLike[str], *, trust_pickle: bool = False) -> Checkpoint:
+def read_checkpoint(
+    path: str | os.PathLike[str], *, trust_pickle: bool = False, only_finite: bool = True
+) -> Checkpoint:
     """The weights in the file at `path`, on the CPU, with the prefixes that wrappers add taken off.
 
-    Raises ModelError for a file that is not a checkpoint, is damaged, asks for more memory than it fills, or holds
-    NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is not given.
+    Raises ModelError for a file that is not a checkpoint, is damaged, asks for more memory than it fills, or, with
+    `only_finite`, holds NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is
+    not given.
     """
     path = Path(path)
     kind = _kind(path)
@@ -75,15 +78,17 @@ def read_checkpoint(path: str | os.PathLike[str], *, trust_pickle: bool = False)
         sha256 = sha256_of_file(path)
         if kind == "safetensors":
             state, metadata = _from_safetensors(path)
-            return _checked(Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata))
+            found = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
+            return _checked(found, only_finite=only_finite)
         survey = _survey_of_zip(path) if kind == "zip" else _survey_of_legacy(path)
         holds = _unpickled(path, survey, trust_pickle=trust_pickle)
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
     key, found = _weights_in(path, holds)
     if isinstance(found, nn.Module):
-        _check_values(path, found.state_dict())
+        _check_values(path, found.state_dict(), only_finite=only_finite)
         return Checkpoint(path, sha256, "pickled module", None, found, key, (), _plain_values(holds))
-    return _checked(Checkpoint(path, sha256, form, found, None, key, (), _plain_values(holds)))
+    checkpoint = Checkpoint(path, sha256, form, found, None, key, (), _plain_values(holds))
+    return _checked(checkpoint, only_finite=only_finite)
 
 
 def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
@@ -342,7 +347,7 @@ def _is_plain(value: Any) -> TypeGuard[Plain]:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
 
 
-def _checked(checkpoint: Checkpoint) -> Checkpoint:
+def _checked(checkpoint: Checkpoint, *, only_finite: bool) -> Checkpoint:
     """With other than tensors left out, values checked, and prefixes off."""
     state = checkpoint.state
     assert state is not None
@@ -353,7 +358,7 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     notes = (f"{len(others)} entries that are no tensors were left out: {_some(others)}",) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
-    _check_values(checkpoint.path, tensors)
+    _check_values(checkpoint.path, tensors, only_finite=only_finite)
     versions = getattr(state, "_metadata", None)
     if isinstance(versions, Mapping) and all(isinstance(v, Mapping) for v in versions.values()):
         tensors = OrderedDict(tensors)
@@ -362,7 +367,7 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, state=tensors, stripped=stripped, notes=notes)
 
 
-def _check_values(path: Path, state: Mapping[str, Any]) -> None:
+def _check_values(path: Path, state: Mapping[str, Any], *, only_finite: bool) -> None:
     size = path.stat().st_size
     bad: list[str] = []
     for name, value in state.items():
@@ -375,7 +380,7 @@ def _check_values(path: Path, state: Mapping[str, Any]) -> None:
             )
         if value.numel() * value.element_size() > size:
             raise ModelError(f"{path}: {name} has shape {_shape(value)}, more than the file holds: it is forged.")
-        if value.is_floating_point() and not _is_finite(value):
+        if only_finite and value.is_floating_point() and not _is_finite(value):
             bad.append(name)
     if bad:
         raise ModelError(

@@ -69,12 +69,14 @@ def load_model(
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
     trust_code: bool = False,
+    only_finite: bool = True,
 ) -> LoadedModel:
     """What `load` gives, with the facts about the checkpoint and the notes that a report shows.
 
     The code that `arch` names does not run where it was `named_by` a file that was merely found, unless `trust_code`.
+    Weights that are NaN or infinite are refused with `only_finite`, and loaded as they are without it.
     """
-    checkpoint = read_checkpoint(path, trust_pickle=trust_pickle)
+    checkpoint = read_checkpoint(path, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
         module, notes = _unwrapped(checkpoint.module), []
         if arch is not None:

@@ -1,0 +1,186 @@
+"""The report of precise-bn: what it changed, layer by layer, and whether that helped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from bnuq.report.advice import advised
+from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
+from bnuq.report.parts import (
+    GAP,
+    Advice,
+    Cell,
+    Facts,
+    Items,
+    Paragraph,
+    Part,
+    PathLine,
+    Table,
+    columns_of,
+    draw,
+    title,
+)
+from bnuq.results.precise_bn import COMMAND, FigureChange, LayerChange, PreciseBN, TestChange
+
+_MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
+_LEGEND = {
+    "population": (
+        "Estimator population: mean and variance of all values together, each mini-batch normalised by its own "
+        "statistics at the layers below, as in training."
+    ),
+    "mean_of_var": (
+        "Estimator mean_of_var: the mean of the mini-batches' means, and of their unbiased variances, each mini-batch "
+        "normalised by its own statistics at the layers below, as in training."
+    ),
+    "full": (
+        "Estimator full: all points as one batch, so that every layer sees what the layers below give in evaluation "
+        "mode, with their new statistics."
+    ),
+}
+_DIFFER = (
+    " At the first BatchNorm population and full are the same, and mean_of_var is but for chance; deeper they differ, "
+    "because the layers below normalise differently."
+)
+
+
+def print_precise_bn(result: PreciseBN, stream: TextIO, width: int | None = None) -> None:
+    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
+    draw(report_parts(result), stream, columns_of(stream, width))
+
+
+def report_parts(result: PreciseBN) -> Iterator[Part]:
+    """What the report is made of."""
+    yield title(f"bnuq {COMMAND}  {result.provenance['bnuq']}")
+    yield Facts(tuple(_facts(result)))
+    yield from (GAP, title("In short"), Items(tuple(in_words(result))))
+    yield from (GAP, *_layers(result.layers))
+    if result.test is not None:
+        yield from (GAP, title(f"Test set, {count(result.test.n, 'point')}"), _figures(result.test))
+    yield from (GAP, Paragraph(_of_layers(result.layers), "dim"))
+    yield Paragraph(_LEGEND[result.estimator] + _DIFFER, "dim")
+    if result.test is not None:
+        yield Paragraph("± standard error over points, that of the change by pairs.", "dim")
+    if result.cautions:
+        yield from (GAP, title("Warnings", "bold yellow"), Advice(advised(result.cautions)))
+    if result.notes:
+        yield from (GAP, title("Notes"), Items(result.notes))
+    yield from (GAP, PathLine(result.path, "Checkpoint"))
+
+
+def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
+    model = result.model
+    layers = count(model["batchnorm_layers"], "BatchNorm layer")
+    yield "model", f"{Path(model['path']).name}: {model['parameters']:,} parameters, {layers}"
+    of = "" if result.points == result.reference_points else f" of {result.reference_points}"
+    if result.estimator == "full":
+        drawn = "as one batch"
+    else:
+        equal = result.batches * result.batch_size == result.points
+        size = f"{result.batch_size}" if equal else f"{result.batch_size - 1} or {result.batch_size}"
+        drawn = f"mini-batches of {size}" if result.batches > 1 else "one mini-batch"
+    yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    if result.test is not None:
+        yield "test", f"{of_reference(result.test.reference)}, {result.test.n} points"
+    yield "on", f"{result.device}, {result.seconds['total']:.1f} s"
+
+
+def in_words(result: PreciseBN) -> Iterator[str]:
+    """What was done, where most, and whether it helped."""
+    layers = result.layers
+    untrained = sum(layer.never_trained for layer in layers)
+    said = f"; {untrained} of them had never been trained" if untrained else ""
+    yield f"The running statistics of {count(len(layers), 'BatchNorm layer')} were replaced{said}."
+    worst = max(layers, key=_size)
+    if _size(worst) > 0:
+        yield (
+            f"They moved most in {worst.name}: the means by {number(worst.shift, 2)} standard deviations (root mean "
+            f"square over channels), the variances by a factor of {number(math.exp(worst.log_variance), 2)}."
+        )
+    if dead := sum(layer.dead for layer in layers):
+        yield f"{count(dead, 'channel')} {'is' if dead == 1 else 'are'} all but constant: no change is told there."
+    if result.test is not None:
+        yield _verdict(result.test)
+
+
+def _verdict(test: TestChange) -> str:
+    verdicts = {one.verdict for one in test.figures.values()}
+    told = " and ".join(_in_words(name, one) for name, one in test.figures.items())
+    if verdicts >= {"better", "worse"}:
+        return f"Whether it helped depends on what counts: {told}."
+    if "better" in verdicts:
+        return f"It helped: {told}."
+    if "worse" in verdicts:
+        return (
+            f"It did harm: {told}. See whether train, normalize and augment are those of the training; if they are, "
+            "keep the old file."
+        )
+    return f"It made no difference beyond chance: {told}."
+
+
+def _in_words(name: str, one: FigureChange) -> str:
+    shown = NAMES[name][0]
+    if one.before.value == one.after.value:
+        return f"{shown} stayed at {_value(name, one.before.value)}"
+    return f"{shown} went from {_value(name, one.before.value)} to {_value(name, one.after.value)}"
+
+
+def _value(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name == "accuracy" else number(value, 4)
+
+
+def _figures(test: TestChange) -> Table:
+    rows = tuple(
+        (f"{NAMES[name][0]} {ARROWS[one.direction]}", tuple(_cells(name, one))) for name, one in test.figures.items()
+    )
+    return Table(("before", "after", "change"), rows, stacks=True)
+
+
+def _cells(name: str, one: FigureChange) -> Iterator[Cell]:
+    yield from (Cell(_value(name, figure.value)) for figure in (one.before, one.after))
+    unit, digits = (100, 2) if name == "accuracy" else (1, 4)
+    error = one.change.se
+    style = {"better": "green", "worse": "red", "same": ""}[one.verdict]
+    yield Cell(
+        signed(unit * one.change.value, digits) + (" pt" if name == "accuracy" else ""),
+        "" if error is None or math.isnan(error) else f"±{number(unit * error, digits)}",
+        style,
+    )
+
+
+def _layers(layers: Sequence[LayerChange]) -> Iterator[Part]:
+    """All in execution order, the largest marked; of many the largest alone, worst first."""
+    worst = max(layers, key=_size)
+    if len(layers) < _MANY:
+        yield title("What changed, in execution order")
+        yield _table(layers, marked=worst)
+        return
+    largest = sorted(layers, key=_size, reverse=True)
+    yield title(f"What changed most, {_SHOWN} of {len(layers)} layers")
+    yield _table(largest[:_SHOWN], marked=None)
+    yield Paragraph(f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}.", "dim")
+
+
+def _table(layers: Sequence[LayerChange], *, marked: LayerChange | None) -> Table:
+    rows = []
+    for layer in layers:
+        largest = layer is marked and _size(layer) > 0
+        cells = [Cell(number(value, 3), style="bold" if largest else "") for value in (layer.shift, layer.log_variance)]
+        rows.append((layer.name + (" *" if largest else ""), (Cell(str(layer.channels)), *cells)))
+    return Table(("channels", "shift", "ln variance"), tuple(rows))
+
+
+def _size(layer: LayerChange) -> float:
+    """The larger of its two changes, which are of one scale; 0 where neither is known."""
+    known = [value for value in (layer.shift, layer.log_variance) if not math.isnan(value)]
+    return max(known, default=0.0)
+
+
+def _of_layers(layers: Sequence[LayerChange]) -> str:
+    text = (
+        "shift: (new mean − old)/new standard deviation, root mean square over channels. ln variance: mean of "
+        "|ln(new/old)|."
+    )
+    return text + (" * the largest." if len(layers) < _MANY else "")

@@ -1,0 +1,127 @@
+"""The finished record of one `bnuq precise-bn`: what it changed in a checkpoint, and whether that helped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bnuq.records import Caution, Direction, Figure
+from bnuq.results.summary import SCHEMA, json_number
+
+PopulationEstimator = Literal["population", "mean_of_var", "full"]
+COMMAND = "precise-bn"
+POINTS = 10_000  # that pass at most, unless it is said
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """How far the running statistics of a BatchNorm moved.
+
+    `shift` is the root mean square over channels of (new mean − old mean)/new standard deviation, `log_variance` the
+    mean of |ln(new variance/old variance)|. Both are over the channels that are alive, NaN where none is: `dead` of
+    them have a new variance below 10 ε, or an old one of 0. `never_trained` statistics were at (0, 1).
+    """
+
+    name: str
+    channels: int
+    shift: float
+    log_variance: float
+    dead: int = 0
+    never_trained: bool = False
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """A figure of the test set before and after; the error of `change` is that over points, which both share."""
+
+    before: Figure
+    after: Figure
+    change: Figure
+    direction: Direction
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "same"]:
+        """Whether it changed for the better by more than twice the error of the change, or for the worse."""
+        change, error = self.change.value, self.change.se
+        if error is None or not abs(change) > 2 * error:  # not known, or NaN
+            return "same"
+        return "better" if (change > 0) == (self.direction == "higher") else "worse"
+
+
+@dataclass(frozen=True)
+class TestChange:
+    """What the change did to the test set: "accuracy" and "pll", or "rmse" and, where τ is known, "pll"."""
+
+    __test__ = False  # for pytest
+
+    reference: str
+    sha256: str
+    n: int
+    figures: Mapping[str, FigureChange]
+
+
+@dataclass(frozen=True)
+class PreciseBN:
+    """Everything that one `bnuq precise-bn` did. `points` passed, of `reference_points`, in `batches` mini-batches of
+    at most `batch_size`; `test` is None where there was no test set. `path` is the checkpoint that was written."""
+
+    model: Mapping[str, Any]
+    estimator: PopulationEstimator
+    reference: str
+    reference_points: int
+    points: int
+    batch_size: int
+    batches: int
+    seed: int
+    device: str
+    layers: tuple[LayerChange, ...]
+    test: TestChange | None
+    cautions: tuple[Caution, ...]
+    notes: tuple[str, ...]
+    seconds: Mapping[str, float]
+    provenance: Mapping[str, Any]
+    path: Path
+
+
+def summary(result: PreciseBN) -> dict[str, Any]:
+    """The record as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
+    test = result.test
+    return {
+        "bnuq": result.provenance["bnuq"],
+        "schema": SCHEMA,
+        "command": COMMAND,
+        "model": dict(result.model),
+        "estimator": result.estimator,
+        "points": result.points,
+        "batch_size": result.batch_size,
+        "batches": result.batches,
+        "seed": result.seed,
+        "device": result.device,
+        "reference": {"reference": result.reference, "n": result.reference_points},
+        "layers": [
+            {
+                "name": one.name,
+                "channels": one.channels,
+                "shift": json_number(one.shift),
+                "log_variance": json_number(one.log_variance),
+                "dead": one.dead,
+                "never_trained": one.never_trained,
+            }
+            for one in result.layers
+        ],
+        "sets": {} if test is None else {"test": {"n": test.n, "sha256": test.sha256}},
+        "before": {} if test is None else {name: _told(one.before) for name, one in test.figures.items()},
+        "after": {} if test is None else {name: _told(one.after) for name, one in test.figures.items()},
+        "change": {} if test is None else {name: _told(one.change) for name, one in test.figures.items()},
+        "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
+        "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
+        "notes": list(result.notes),
+        "path": str(result.path),
+    }
+
+
+def _told(figure: Figure) -> dict[str, Any]:
+    errors = {"se": figure.se} if figure.se is not None and figure.se == figure.se else {}
+    return {name: json_number(value) for name, value in {"value": figure.value, **errors}.items()}

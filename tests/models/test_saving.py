@@ -1,0 +1,233 @@
+"""A checkpoint with other statistics: the same file, byte by byte, but for them."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from nets import trained_small
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from bnuq.errors import ModelError, ResultError
+from bnuq.models.loading import load_model
+from bnuq.models.saving import is_checkpoint, write_statistics
+
+NETS = Path(__file__).parent
+STATE = trained_small().state_dict()
+NEW = {"bn.running_mean": np.array([1.5, -2.5, 3.5, 1e4]), "bn.running_var": np.array([0.25, 4.0, 1e-7, 9.0])}
+
+
+def prefixed(prefix: str, state: dict | None = None) -> dict:
+    return {prefix + name: value for name, value in (state or STATE).items()}
+
+
+def wrapped(module: nn.Module) -> nn.Module:
+    return nn.DataParallel(module)
+
+
+HOLDS = {
+    "a bare state dict": lambda: STATE,
+    "a state dict with a prefix": lambda: prefixed("module."),
+    "of a compiled network": lambda: prefixed("_orig_mod.module."),
+    "of averaged weights": lambda: {"n_averaged": torch.tensor(3)} | prefixed("module."),
+    "nested beside others": lambda: {
+        "epoch": 4,
+        "best_prec1": torch.tensor(91.7),
+        "state_dict": prefixed("module."),
+        "optimizer": {"state": {0: {"momentum_buffer": torch.randn(4, 6)}}, "param_groups": [{"lr": 0.1}]},
+    },
+    "nested twice": lambda: {"net": {"state_dict": STATE}, "name": "x"},
+    "with the weights of a loss": lambda: prefixed("model.") | {"loss.weight": torch.ones(3)},
+    "transposed in a larger storage": lambda: STATE | {"bn.running_mean": torch.arange(12.0).reshape(4, 3)[:, 1]},
+    "a network": trained_small,
+    "a network inside its wrapper": lambda: {"model": wrapped(trained_small()), "epoch": 1},
+}
+
+
+def write(path: Path, holds: object, *, legacy: bool = False) -> Path:
+    torch.save(holds, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def changed(path: Path, values: dict[str, np.ndarray] = NEW, out: Path | None = None) -> tuple[Path, tuple[str, ...]]:
+    """The new file, and what was noted."""
+    out = out or path.with_name("new.pt")
+    loaded = load_model(path, arch="nets.py:small", base=NETS, trust_pickle=True)
+    return out, write_statistics(loaded.checkpoint, values, out)
+
+
+def flat(held: object, path: str = "") -> dict[str, object]:
+    """Every leaf of what a file holds, by its path."""
+    if isinstance(held, nn.Module):
+        held = dict(held.state_dict())
+    if isinstance(held, dict):
+        return {k: v for name, one in held.items() for k, v in flat(one, f"{path}/{name}").items()}
+    if isinstance(held, list):
+        return {k: v for i, one in enumerate(held) for k, v in flat(one, f"{path}/{i}").items()}
+    return {path: held}
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", HOLDS)
+def test_the_statistics_are_new_and_all_else_is_what_it_was(tmp_path, kind, legacy):
+    path = write(tmp_path / "m.pt", HOLDS[kind](), legacy=legacy)
+    before = path.read_bytes()
+    out, notes = changed(path)
+    assert notes == ()
+    assert path.read_bytes() == before
+    old, new = (flat(torch.load(one, map_location="cpu", weights_only=False)) for one in (path, out))
+    assert list(old) == list(new)
+    for name, value in old.items():
+        statistic = next((k for k in NEW if name.endswith(k)), None)
+        if statistic is not None:
+            torch.testing.assert_close(new[name], torch.from_numpy(NEW[statistic]).float(), rtol=0, atol=0)
+        elif isinstance(value, torch.Tensor):
+            assert torch.equal(value, new[name]) and value.dtype == new[name].dtype
+        else:
+            assert value == new[name]
+    loaded = load_model(out, arch="nets.py:small", base=NETS, trust_pickle=True)
+    np.testing.assert_allclose(loaded.module.state_dict()["bn.running_var"], NEW["bn.running_var"], rtol=1e-6)
+
+
+def test_the_file_differs_in_the_bytes_of_the_statistics_and_their_checksums_alone(tmp_path):
+    for legacy, more in ((True, 0), (False, 2 * 2 * 4)):
+        path = write(tmp_path / f"m{legacy}.pt", STATE, legacy=legacy)
+        out, _ = changed(path)
+        old, new = (np.frombuffer(one.read_bytes(), dtype=np.uint8) for one in (path, out))
+        assert len(old) == len(new)
+        assert 0 < (old != new).sum() <= 2 * 4 * 4 + more
+
+
+def test_the_index_of_the_file_with_its_devices_is_the_same_and_its_checksums_hold(tmp_path):
+    path = write(tmp_path / "cpu.pt", STATE)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "m.pt", "w") as new:
+        for member in old.namelist():  # without data descriptors, as other writers have it
+            data = old.read(member)
+            if member.endswith("data.pkl"):
+                data = data.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
+                assert b"cuda:0" in data
+            new.writestr(member, data)
+    out, _ = changed(tmp_path / "m.pt")
+    with zipfile.ZipFile(out) as archive:
+        assert archive.testzip() is None
+        assert b"cuda:0" in archive.read("cpu/data.pkl")
+    state = torch.load(out, map_location="cpu", weights_only=True)
+    assert state["bn.running_mean"].tolist() == NEW["bn.running_mean"].tolist()
+
+
+def test_safetensors_keep_their_header(tmp_path):
+    save_file(STATE, tmp_path / "m.safetensors", metadata={"format": "pt", "who": "me"})
+    out, _ = changed(tmp_path / "m.safetensors", out=tmp_path / "new.safetensors")
+    with safe_open(out, framework="pt") as file:
+        assert file.metadata() == {"format": "pt", "who": "me"}
+        for name, value in STATE.items():
+            expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
+            assert torch.equal(file.get_tensor(name), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
+def test_the_type_of_the_file_stays(tmp_path, dtype, form):
+    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in STATE.items()}
+    path = tmp_path / "m.pt"
+    if form == "safetensors":
+        save_file(state, path)
+    else:
+        write(path, state, legacy=form == "legacy")
+    out, _ = changed(path)
+    if form == "safetensors":
+        with safe_open(out, framework="pt") as file:
+            found = file.get_tensor("bn.running_mean")
+    else:
+        found = torch.load(out, weights_only=True)["bn.running_mean"]
+    assert torch.equal(found, torch.from_numpy(NEW["bn.running_mean"]).to(dtype))
+
+
+def test_numbers_that_the_type_cannot_hold_are_refused_and_nothing_is_written(tmp_path):
+    path = write(tmp_path / "m.pt", {k: v.half() if v.is_floating_point() else v for k, v in STATE.items()})
+    with pytest.raises(ModelError, match=r"bn.running_mean is stored as float16, .* \(up to 1e\+06\)"):
+        changed(path, NEW | {"bn.running_mean": np.full(4, 1e6)})
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_of_averaged_and_plain_weights_those_that_were_read_change_and_it_is_said(tmp_path):
+    ema = {name: value.clone() for name, value in STATE.items()}
+    plain = {name: value.clone() for name, value in STATE.items()}
+    out, notes = changed(write(tmp_path / "m.pt", {"state_dict": plain, "state_dict_ema": ema}))
+    held = torch.load(out, weights_only=True)
+    assert held["state_dict_ema"]["bn.running_mean"].tolist() == NEW["bn.running_mean"].tolist()
+    assert torch.equal(held["state_dict"]["bn.running_mean"], STATE["bn.running_mean"])
+    assert notes == (
+        "the statistics in its entry 'state_dict_ema' were changed; those in 'state_dict' are what they were",
+    )
+
+
+def test_an_entry_that_holds_the_same_tensors_changes_along_and_it_is_said(tmp_path):
+    for name, other in (("a", STATE), ("b", dict(STATE))):
+        _, notes = changed(write(tmp_path / f"{name}.pt", {"state_dict": STATE, "best": other}))
+        assert notes == ("its entry 'best' holds the very tensors of 'state_dict', and changed with it",)
+
+
+class Loud:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def test_nothing_in_the_file_runs_once_more_and_what_needs_code_stays(tmp_path):
+    holds = {"state_dict": STATE, "hyper_parameters": Namespace(lr=0.1), "loud": Loud(tmp_path / "mark")}
+    path = write(tmp_path / "m.pt", holds)
+    loaded = load_model(path, arch="nets.py:small", base=NETS, trust_pickle=True)
+    (tmp_path / "mark").unlink()
+    write_statistics(loaded.checkpoint, NEW, tmp_path / "new.pt")
+    assert not (tmp_path / "mark").exists()
+    assert torch.load(tmp_path / "new.pt", weights_only=False)["hyper_parameters"] == Namespace(lr=0.1)
+
+
+def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
+    path = write(tmp_path / "m.pt", STATE)
+    loaded = load_model(path, arch="nets.py:small", base=NETS)
+    write(path, trained_small(3).state_dict() | {"last.bias": torch.ones(3)})
+    with pytest.raises(ModelError, match="has changed since it was read"):
+        write_statistics(loaded.checkpoint, NEW, tmp_path / "new.pt")
+
+
+def test_a_tensor_that_is_not_there_or_of_another_shape_is_one_message(tmp_path):
+    path = write(tmp_path / "m.pt", STATE)
+    with pytest.raises(ModelError, match=r"bn2.running_mean of the network is not a tensor of this file"):
+        changed(path, {"bn2.running_mean": np.zeros(4)})
+    with pytest.raises(ModelError, match=r"bn.running_mean is of shape \(4,\); expected .* shape \(5,\)"):
+        changed(path, {"bn.running_mean": np.zeros(5)})
+    with pytest.raises(ModelError, match="is of another type"):
+        changed(path, {"bn.num_batches_tracked": np.zeros(())})
+
+
+def test_where_nothing_can_be_written_nothing_is(tmp_path):
+    path = write(tmp_path / "m.pt", STATE)
+    with pytest.raises(ResultError, match="its folder does not exist"):
+        changed(path, out=tmp_path / "absent" / "new.pt")
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_checkpoints_are_told_from_other_files_by_their_content(tmp_path):
+    for legacy in (False, True):
+        assert is_checkpoint(write(tmp_path / f"{legacy}.npz", STATE, legacy=legacy))
+    save_file(STATE, tmp_path / "s")
+    assert is_checkpoint(tmp_path / "s")
+    np.savez(tmp_path / "data.pt", x=np.zeros(3))
+    (tmp_path / "batch.pt").write_bytes(pickle.dumps({"data": b"x"}, protocol=2))
+    (tmp_path / "run.pt").write_text("[model]\n")
+    (tmp_path / "broken.pt").write_bytes(b"PK\x03\x04" + bytes(20))
+    for name in ("data.pt", "batch.pt", "run.pt", "broken.pt", "absent.pt"):
+        assert not is_checkpoint(tmp_path / name)

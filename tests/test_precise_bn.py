@@ -1,0 +1,352 @@
+"""A checkpoint whose running averages lag, or were never taken, mended: what changes, what helps, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from small_regression import write as write_regression
+
+import bnuq
+from bnuq.errors import BnuqError, ModelError
+from bnuq.precise_bn import precise_bn
+from bnuq.report.precise_bn import print_precise_bn
+from bnuq.results.precise_bn import PreciseBN, summary
+from bnuq.run import Options, resolve
+
+MEAN, VAR = "1.running_mean", "1.running_var"
+
+
+def mended(folder: Path, *, run_file: str = "run.toml", out: str | Path = "new.pt", **asked: Any) -> PreciseBN:
+    """`precise_bn` of the run file in `folder`: settings of its own among `asked`, the others are options."""
+    own = {name: asked.pop(name) for name in ("estimator", "points", "batch_size") if name in asked}
+    return precise_bn(resolve(run_file, Options(out=Path(out), **asked), folder=folder), **own)
+
+
+def state(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)
+
+
+@pytest.fixture
+def reset(tmp_path: Path) -> Path:
+    """The tiny network with its running statistics as they were made, far from those that it needs."""
+    small_run.write(tmp_path)
+    weights = state(tmp_path / "model.pt")
+    weights["0.weight"] *= 20  # which its BatchNorm takes out again
+    torch.save(weights | {MEAN: torch.zeros(4), VAR: torch.ones(4)}, tmp_path / "model.pt")
+    return tmp_path
+
+
+def test_a_network_that_never_kept_statistics_is_mended_and_evaluates_with_the_same_run_file(reset):
+    result = mended(reset)
+    assert result.test is not None
+    accuracy = result.test.figures["accuracy"]
+    assert accuracy.after.value > accuracy.before.value + 0.05
+    assert result.test.figures["pll"].verdict == "better"
+    assert [layer.never_trained for layer in result.layers] == [True]
+    text = small_run.RUN.replace("model.pt", "new.pt")
+    (reset / "again.toml").write_text(text)
+    again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
+    for name in ("accuracy", "pll"):
+        found = again.methods["deterministic"].sets["test"].figures[name].value
+        assert found == pytest.approx(result.test.figures[name].after.value, abs=1e-9)
+
+
+def test_the_statistics_alone_are_new_and_are_those_of_the_reference(reset):
+    result = mended(reset)
+    old, new = state(reset / "model.pt"), state(reset / "new.pt")
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {MEAN, VAR}
+    with np.load(reset / "train.npz") as held:
+        images = torch.from_numpy(held["x"])
+    seen = torch.conv2d(images, old["0.weight"]).movedim(1, -1).flatten(0, -2).double()
+    torch.testing.assert_close(new[MEAN].double(), seen.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(new[VAR].double(), seen.var(0, correction=0), rtol=1e-5, atol=0)
+    assert (result.points, result.reference_points, result.batch_size, result.batches) == (96, 96, 16, 6)
+
+
+def test_a_layer_is_told_by_how_far_it_moved(reset):
+    (layer,) = mended(reset).layers
+    new = {name: value.double().numpy() for name, value in state(reset / "new.pt").items()}
+    assert layer.shift == pytest.approx(np.sqrt(np.mean(new[MEAN] ** 2 / new[VAR])), rel=1e-6)
+    assert layer.log_variance == pytest.approx(np.abs(np.log(new[VAR])).mean(), rel=1e-6)
+    assert (layer.name, layer.channels, layer.dead) == ("1", 4, 0)
+
+
+def test_a_constant_channel_is_counted_and_left_out(reset):
+    weights = state(reset / "model.pt")
+    weights["0.weight"][2] = 0
+    torch.save(weights, reset / "model.pt")
+    (layer,) = mended(reset).layers
+    assert layer.dead == 1 and np.isfinite([layer.shift, layer.log_variance]).all()
+    assert state(reset / "new.pt")[VAR][2] == 0
+
+
+def test_the_error_of_the_change_is_paired(reset):
+    result = mended(reset)
+    assert result.test is not None
+    with np.load(reset / "test.npz") as held:
+        images, labels = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    right = []
+    for name in ("model.pt", "new.pt"):
+        net = small_run.network().eval()
+        net.load_state_dict(state(reset / name))
+        with torch.no_grad():
+            right.append((net(images).argmax(1) == labels).double().numpy())
+    apart = right[1] - right[0]
+    change = result.test.figures["accuracy"].change
+    assert change.value == pytest.approx(apart.mean())
+    assert change.se == pytest.approx(apart.std(ddof=1) / np.sqrt(len(apart)))
+
+
+def test_the_estimators_differ_as_they_say(reset):
+    found = {}
+    for estimator in ("population", "mean_of_var", "full"):
+        mended(reset, out=f"{estimator}.pt", estimator=estimator)
+        found[estimator] = state(reset / f"{estimator}.pt")[VAR].numpy()
+    np.testing.assert_allclose(found["population"], found["full"], rtol=1e-5)
+    assert 0 < np.abs(found["population"] / found["mean_of_var"] - 1).max() < 0.1
+
+
+def test_same_seed_same_statistics_and_another_seed_other_points(reset):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        mended(reset, out=f"{name}.pt", points=40, seed=seed)
+    a, b, c = (state(reset / f"{name}.pt")[MEAN] for name in "abc")
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
+    notes = " ".join(mended(reset).notes)
+    assert "has 96 points, fewer than the 10000 asked for: all of them were used" in notes
+    assert "those of 96 points only" in notes and "dropout was off" in notes
+    assert "mini-batches of 128" not in notes
+    (reset / "run.toml").write_text(small_run.RUN.replace("train_batch_size = 16\n", ""))
+    result = mended(reset, points=96)
+    assert "mini-batches of 128: the default" in " ".join(result.notes)
+    assert "an earlier file was replaced: new.pt" in result.notes
+    assert "fewer than" not in " ".join(result.notes)
+
+
+def test_without_a_test_set_nothing_is_scored_and_the_statistics_are_the_same(reset):
+    mended(reset)
+    text = small_run.RUN.replace('test = "test.npz"\nood = ["other.npz"]\n', "")
+    (reset / "bare.toml").write_text(text)
+    with np.load(reset / "train.npz") as held:
+        np.savez(reset / "train.npz", x=held["x"])  # labels are not needed
+    result = mended(reset, run_file="bare.toml", out="bare.pt")
+    assert result.test is None and summary(result)["before"] == {}
+    assert torch.equal(state(reset / "new.pt")[MEAN], state(reset / "bare.pt")[MEAN])
+
+
+def test_of_a_regression_the_rmse_is_told(tmp_path):
+    write_regression(tmp_path)
+    result = mended(tmp_path)
+    assert result.test is not None
+    assert list(result.test.figures) == ["rmse"]
+    assert result.test.figures["rmse"].direction == "lower"
+
+
+def test_the_front_door_gives_the_function_every_time():
+    assert bnuq.precise_bn is precise_bn and bnuq.precise_bn is precise_bn
+
+
+ALIASED = """
+from torch import nn
+
+class Frozen(nn.BatchNorm2d):
+    def train(self, mode=True):
+        return super().train(False)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.frozen, self.last = nn.Conv2d(1, 4, 3), Frozen(4), nn.Linear(64, 3)
+        self.bn = nn.BatchNorm2d(4)
+        self.alias = self.bn
+
+    def forward(self, x):
+        return self.last(self.alias(self.frozen(self.conv(x))).flatten(1))
+
+def net():
+    return Net()
+"""
+
+
+def test_a_layer_of_two_names_has_both_mended_and_a_frozen_one_stays_and_is_named(reset):
+    (reset / "net.py").write_text(ALIASED)
+    names: dict[str, Any] = {}
+    exec(ALIASED, names)
+    torch.save(names["net"]().state_dict(), reset / "model.pt")
+    result = mended(reset)
+    old, new = state(reset / "model.pt"), state(reset / "new.pt")
+    assert torch.equal(new["bn.running_var"], new["alias.running_var"])
+    assert not torch.equal(new["bn.running_var"], old["bn.running_var"])
+    assert torch.equal(new["frozen.running_var"], old["frozen.running_var"])
+    assert any(note.startswith("BatchNorm frozen keeps its statistics: frozen") for note in result.notes)
+    assert len(result.layers) == 1
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def drawn(result: PreciseBN, *, width: int = 80, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_precise_bn(result, stream, width)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_the_report_fits_every_width_and_says_whether_it_helped(reset):
+    result = mended(reset)
+    for width in (40, 60, 100):
+        for encoding in ("utf-8", "ascii"):
+            lines = drawn(result, width=width, encoding=encoding).splitlines()
+            assert all(len(line) <= width or line == str(result.path) for line in lines)
+            assert all(line == line.rstrip() for line in lines)
+    text = " ".join(drawn(result).split())
+    assert "It helped: accuracy went from" in text and "1 of them had never been trained" in text
+    back = mended(reset, run_file="new.pt", train="train.npz", test="test.npz", arch="net.py:net", out="third.pt")
+    assert "It made no difference beyond chance: accuracy stayed at" in " ".join(drawn(back).split())
+
+
+def test_of_many_layers_the_ten_largest_are_shown_worst_first(reset):
+    result = mended(reset)
+    many = tuple(replace(result.layers[0], name=f"bn{i}", shift=i / 10, log_variance=0.0) for i in range(25))
+    text = drawn(replace(result, layers=many))
+    shown = [line.split()[0] for line in text.splitlines() if line.startswith(" bn")]
+    assert shown == [f"bn{i}" for i in range(24, 14, -1)]
+    assert "15 more, none of them above 1.400." in text
+
+
+def test_the_summary_is_json_and_holds_what_the_report_tells(reset):
+    result = mended(reset)
+    told = json.loads(json.dumps(summary(result), allow_nan=False))
+    assert told["command"] == "precise-bn" and told["estimator"] == "population"
+    assert (told["points"], told["batch_size"], told["batches"]) == (96, 16, 6)
+    assert told["path"] == str(reset / "new.pt") == str(result.path)
+    assert told["layers"][0]["name"] == "1"
+    assert told["after"]["accuracy"]["value"] - told["before"]["accuracy"]["value"] == pytest.approx(
+        told["change"]["accuracy"]["value"]
+    )
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(folder: Path, text: str, **asked: Any) -> None:
+    """One message with `text`, and no file in the folder is another than before."""
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(BnuqError, match=text):
+        mended(folder, **asked)
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_no_input_of_the_run_is_written_over(reset):
+    (reset / "link.pt").symlink_to("model.pt")
+    os.link(reset / "model.pt", reset / "hard.pt")
+    (reset / "folder").mkdir()
+    for out in ("model.pt", "./folder/../model.pt", "link.pt", "hard.pt", "run.toml"):
+        refused(reset, r"is a file that this run reads", out=out)
+    for out in ("train.npz", "test.npz", "net.py"):
+        refused(reset, "is another file than a checkpoint", out=out)
+    refused(reset, "it is a folder", out="folder")
+    refused(reset, "the folder .*absent does not exist", out="absent/new.pt")
+    refused(reset, r"a file of the kind that was read; name it new.pt", out="new.safetensors")
+
+
+OF_WEIGHTS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class OfWeights(nn.Conv2d):
+    def __init__(self):
+        super().__init__(1, 4, 3)
+        self.register_buffer("m", torch.zeros(4))
+        self.register_buffer("v", torch.ones(4))
+
+    def forward(self, x):
+        weight = F.batch_norm(self.weight.view(1, 4, 9), self.m, self.v, training=self.training)
+        return F.conv2d(x, weight.view(4, 1, 3, 3), self.bias)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("nn.Conv2d(1, 4, 3, bias=False), nn.ReLU()", "the network has no BatchNorm layer"),
+        (
+            "nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4, track_running_stats=False)",
+            "none of its 1 BatchNorm layers keeps running statistics",
+        ),
+        (
+            "nn.Conv2d(1, 4, 3, bias=False), (bn := nn.BatchNorm2d(4)), nn.ReLU(), bn",
+            "BatchNorm 1 is called 2 times in a pass",
+        ),
+        (
+            "OfWeights()",
+            r"none of its 1 BatchNorm layers has statistics that data decide \(it normalises weights, not data\)",
+        ),
+    ],
+)
+def test_a_network_without_a_population_is_refused(reset, body, text):
+    source = f"{OF_WEIGHTS}\n\ndef net():\n    return nn.Sequential({body}, nn.Flatten(), nn.Linear(64, 3))\n"
+    (reset / "net.py").write_text(source)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    torch.save(names["net"]().state_dict(), reset / "model.pt")
+    refused(reset, text)
+
+
+def test_a_request_that_cannot_be_met_is_one_message(reset):
+    refused(reset, "--points is 1; expected a whole number of at least 2", points=1)
+    refused(reset, "--batch-size is 1; expected a whole number of at least 2", batch_size=1)
+    (reset / "bare.toml").write_text('[model]\ncheckpoint = "model.pt"\narch = "net.py:net"\n')
+    refused(reset, "there is no reference", run_file="bare.toml")
+    (reset / "empty.toml").write_text(small_run.RUN.replace("model.pt", "absent.pt"))
+    with pytest.raises(ModelError, match="there is no such file"):
+        mended(reset, run_file="empty.toml")
+    with np.load(reset / "train.npz") as held:
+        np.savez(reset / "train.npz", x=held["x"][:1], y=held["y"][:1])
+    refused(reset, "a single point")
+
+
+def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):
+    (reset / "new.pt").write_bytes((reset / "model.pt").read_bytes())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bnuq.models.saving.shutil.copyfileobj", full)
+    refused(reset, "the disk is full")
+
+
+# ── real networks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_published_network_without_its_statistics_is_within_half_a_point_of_its_accuracy(
+    data_pack: Path, sample_configs: Path, tmp_path: Path
+) -> None:
+    held = torch.load(data_pack / "checkpoints" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True)
+    for name, value in held["state_dict"].items():
+        if name.endswith(("running_mean", "running_var")):
+            value.fill_(float(name.endswith("running_var")))
+    torch.save(held, tmp_path / "reset.th")
+    text = (sample_configs / "cifar_resnet20.toml").read_text()
+    text = text.replace("data/checkpoints/resnet20-12fca82f.th", str(tmp_path / "reset.th"))
+    text = text.replace('"data/', f'"{data_pack}/').replace('"arch', f'"{sample_configs}/arch')
+    (tmp_path / "run.toml").write_text(text)
+    result = mended(tmp_path, out="new.th", points=1000)
+    assert result.test is not None
+    accuracy = result.test.figures["accuracy"]
+    assert accuracy.before.value < 0.2
+    assert accuracy.after.value == pytest.approx(0.9173, abs=0.005)  # published, of all 10 000
+    assert state(tmp_path / "new.th")["best_prec1"] == held["best_prec1"]

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint figures gate reproduce bench clean
+.PHONY: demo test test-slow lint figures gate laws reproduce bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,10 @@ figures: .venv/installed
 # What `bnuq check` finds, and how often it cries wolf: an hour of CPU time. Interrupted, it goes on where it stopped.
 gate: .venv/installed
 	$(BIN)/python docs/make_gate.py
+
+# Every analytic law beside MCBN: half an hour of CPU time. What is done is kept.
+laws: .venv/installed
+	$(BIN)/python docs/make_laws.py
 
 # The published experiments: about two hours of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed

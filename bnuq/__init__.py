@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bnuq import metrics
     from bnuq.errors import BnuqError
     from bnuq.evaluate import evaluate
+    from bnuq.inspect import inspect
     from bnuq.models.loading import load
+    from bnuq.precise_bn import precise_bn
     from bnuq.results.result import Result
     from bnuq.sampling.bank import BatchStatistics
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import predict
     from bnuq.sampling.statistics import draw, statistics_of
     from bnuq.stages.material import held_out_rows
+    from bnuq.stages.population import population_statistics
 
 __version__ = "0.1.0"
 
@@ -27,6 +32,9 @@ _HOMES = {
     "predict": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
     "evaluate": "bnuq.evaluate",
+    "inspect": "bnuq.inspect",
+    "precise_bn": "bnuq.precise_bn",
+    "population_statistics": "bnuq.stages.population",
     "held_out_rows": "bnuq.stages.material",
     "Result": "bnuq.results.result",
     "BnuqError": "bnuq.errors",
@@ -41,8 +49,11 @@ __all__ = [
     "draw",
     "evaluate",
     "held_out_rows",
+    "inspect",
     "load",
     "metrics",
+    "population_statistics",
+    "precise_bn",
     "predict",
     "statistics_of",
 ]
@@ -58,3 +69,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Front(ModuleType):
+    """Keeps a function where importing the file of the same name would put the file in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Front

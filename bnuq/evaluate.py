@@ -12,12 +12,14 @@ from bnuq.data import Points
 from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
+from bnuq.results.approximation import approximations
 from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
-from bnuq.run import DETERMINISTIC, Run
+from bnuq.run import ANALYTIC, DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
 from bnuq.stages import memory, scoring
-from bnuq.stages.drawing import check_reference, draw_bank
+from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
+from bnuq.stages.laws import fit_laws
 from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
@@ -61,18 +63,20 @@ def evaluate(
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
+    laws = fit_laws(run, todo, model, pipeline, material.train, progress)
     watch.lap("draw")
 
-    def draw(draws: range) -> BatchStatistics | None:
-        if material.train is None:
-            return None
+    def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
-        omega = draw_bank(draws, todo, model, pipeline, material.train, progress)
+        found = {} if laws is None else {name: laws.draw(name, draws) for name in todo.methods if name in ANALYTIC}
+        if needs_bank(run, todo):
+            assert material.train is not None  # the plan saw to it
+            found["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
         watch.lap("draw")
-        return omega
+        return found
 
     with ExitStack() as spools:
-        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools)
+        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=material.train)
         watch.lap("evaluate")
         result = Result(
             run=replace(run, batch_size=todo.batch_size, methods=todo.methods).record(),
@@ -124,6 +128,7 @@ def evaluate(
             bank=found.omega,
             path=run.out,
         )
+        result = replace(result, cautions=(*result.cautions, *_law_cautions(result)))
         result_file.write(result, run.out)
     return result
 
@@ -175,6 +180,28 @@ def _cautions(
     elif found.samples < scoring.MIN_SAMPLES:
         text = f"With {found.samples} samples no Monte Carlo error can be told; use at least {scoring.MIN_SAMPLES}."
         yield Caution("few-samples", text)
+
+
+def _law_cautions(result: Result) -> Iterator[Caution]:
+    """Whether a law stands for MCBN at all, as far as that is known."""
+    beside = approximations(result)
+    for one in beside:
+        times = f"its mean uncertainty on the test set is {one.ratio['test'].value:.2g} times that of mcbn"
+        if one.understates:
+            yield Caution(
+                "law-understates",
+                f"{one.method} is not this network's MCBN: {times}, whose mini-batches move the statistics of all "
+                "channels and layers together.",
+            )
+        if one.overstates:
+            yield Caution("law-overstates", f"{one.method} is not this network's MCBN: {times}.")
+    if unheld := [name for name in result.methods if name in ANALYTIC and not beside]:
+        yield Caution(
+            "law-unchecked",
+            f"{', '.join(unheld)}: nothing tells here how far the law is from MCBN, as there is no reference. Nominal "
+            "counts take all values of a feature map for independent, which they are not: such a law tends to "
+            "understate the uncertainty of convolutional networks, by much.",
+        )
 
 
 def _scale_cautions(material: Material, found: Passed) -> Iterator[Caution]:

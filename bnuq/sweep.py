@@ -16,7 +16,7 @@ from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results import sweep as sweep_file
 from bnuq.results.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
-from bnuq.run import Run, SweepSection
+from bnuq.run import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.stages.choosing import Judged, recommended
 from bnuq.stages.lower_bound import prior_of
 from bnuq.stages.material import Material
@@ -103,6 +103,15 @@ def sweep(
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
     for run in runs:
         check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
+    for run in runs:
+        for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
+            asked, usual = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
+            if asked != usual:
+                said = asked if isinstance(asked, str) else str(asked).lower()
+                raise RequestError(
+                    f"{run.checkpoint.name}: sampling.{key} is {said}; a sweep compares sizes of random mini-batches "
+                    "of biased variance, drawn without replacement and shared by all queries. Leave it out."
+                )
     if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not of a sweep; expected plug-in or corrected.")
     if settings.criterion == "auroc" and not runs[0].ood:
@@ -127,7 +136,7 @@ def _at_hand(run: Run, ready: Sequence[Network]) -> Material | None:
 def _data_of(run: Run) -> tuple[Any, ...]:
     """What names and cuts the points of a run."""
     record = run.record()
-    named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation")}
+    named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
     return named, record["options"].get("folders"), run.limit, run.seed, run.data_root
 
 

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,7 +21,7 @@ FLOORS = [
     {"sampling", "models", "data", "results"},
     {"stages", "gate"},
     {"evaluate"},
-    {"several", "sweep"},
+    {"several", "sweep", "precise_bn", "inspect"},
     {"reproduce"},
     {"report"},
     {"cli"},
@@ -86,6 +87,9 @@ def loaded_by(code: str) -> set[str]:
     [
         ["--help"],
         ["evaluate", "--help"],
+        ["precise-bn", "--help"],
+        ["inspect", "--help"],
+        ["reproduce", "bn-noise", "--help"],
         ["report", "--help"],
         ["check", "--help"],
         ["reproduce", "uci", "--help"],
@@ -110,4 +114,6 @@ def test_the_public_list_is_honest() -> None:
     import bnuq
 
     assert all(getattr(bnuq, name) is not None for name in bnuq.__all__)
+    again = {name for name in bnuq.__all__ if isinstance(getattr(bnuq, name), ModuleType)}
+    assert again == {"metrics"}  # a file that is named like its function does not take its place
     assert all(getattr(bnuq.metrics, name) is not None for name in bnuq.metrics.__all__)

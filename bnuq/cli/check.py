@@ -57,8 +57,8 @@ def command(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="What may differ all the same: samples, batch-size, scoring, data, data:SET, missing:ADDRESS (as "
-            "missing:mcdo). Repeat it.",
+            help="What may differ all the same: samples, batch-size, sampling, scoring, data, data:SET, "
+            "missing:ADDRESS (as missing:mcdo). Repeat it.",
             metavar="NAME",
             show_default=False,
         ),

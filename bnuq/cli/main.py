@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bnuq
-from bnuq.cli import check, data, evaluate, methods, metrics, report, reproduce, sweep
+from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
 from bnuq.cli.ci import uninterpreted
 from bnuq.cli.telling import give_up_stdout
 from bnuq.errors import BnuqError, is_out_of_memory
@@ -59,6 +59,8 @@ def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
 for _name, _module in {
     "evaluate": evaluate,
     "sweep-batch-size": sweep,
+    "inspect": inspect,
+    "precise-bn": precise_bn,
     "check": check,
     "report": report,
     "data": data,

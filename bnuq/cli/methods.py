@@ -10,10 +10,15 @@ METHODS = {
     "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
     "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
     "mcbn+mcdo": "Both at once.",
+    "mcbn-chi2": "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², "
+    "every channel by itself (Shekhovtsov & Flach 2018). Needs no reference; with one, it is held against mcbn.",
+    "mcbn-gaussian": "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
+    "mcbn-empirical": "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly "
+    "in a channel, a layer or the network (covariance). Needs --train.",
 }
 
 
 def command() -> None:
     """List the methods, and what each needs."""
     for name, text in METHODS.items():
-        typer.echo(f"{name:14} {text}")
+        typer.echo(f"{name:15} {text}")

@@ -20,6 +20,14 @@ Train = Annotated[str | None, typer.Option(help=f"Reference that mini-batches ar
 Test = Annotated[str | None, typer.Option(help="Labelled test set.")]
 Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution set; repeat it, or use commas.")]
 Validation = Annotated[str | None, typer.Option(help="Points held out of training.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        help="The array, or the column of a table, that tells which points belong together: laboratory, camera, site.",
+        metavar="NAME",
+        show_default="group",
+    ),
+]
 Arch = Annotated[
     str | None, typer.Option(help="file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.")
 ]
@@ -60,6 +68,53 @@ FitBy = Annotated[
         show_default="crps",
         metavar="NAME",
     ),
+]
+VarianceOf = Annotated[
+    str | None,
+    typer.Option(
+        help="MCBN: a mini-batch's variance, biased (as training normalises) or unbiased.",
+        show_default="biased",
+        metavar="NAME",
+    ),
+]
+BatchesOf = Annotated[
+    str | None,
+    typer.Option(
+        help="MCBN: what comes together in a mini-batch: random points, stratified (every class in proportion) or a "
+        "single group (laboratory, camera, site).",
+        show_default="random",
+        metavar="NAME",
+    ),
+]
+Replacement = Annotated[
+    bool | None, typer.Option(help="MCBN: draw the points of a mini-batch with replacement.", show_default="without")
+]
+QueryInBatch = Annotated[
+    bool | None,
+    typer.Option(help="MCBN: the query is one of the mini-batch's b points. Slow.", show_default="not"),
+]
+PerQuery = Annotated[
+    bool | None,
+    typer.Option(help="MCBN: T mini-batches of its own for every query, n·T forwards. Slow.", show_default="shared"),
+]
+CountsOf = Annotated[
+    str | None,
+    typer.Option(
+        help="Laws of MCBN's noise: the values that statistics are of, nominal (b times positions) or measured.",
+        show_default="measured where there is a reference",
+        metavar="NAME",
+    ),
+]
+CovarianceOf = Annotated[
+    str | None,
+    typer.Option(
+        help="mcbn-empirical: what varies together: channel, layer, layer:k (k directions) or network.",
+        show_default="layer",
+        metavar="NAME",
+    ),
+]
+LawDraws = Annotated[
+    int | None, typer.Option(help="Mini-batches that laws of MCBN's noise are fitted to.", show_default="64")
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.", show_default="auto")]
 Arithmetic = Annotated[

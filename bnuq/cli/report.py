@@ -24,8 +24,8 @@ def command(
     results: Annotated[
         list[str],
         typer.Argument(
-            help="Result files of bnuq evaluate, sweep-batch-size or reproduce; two or more of bnuq evaluate are shown "
-            "side by side, each under its file's name or as NAME=FILE.",
+            help="Result files of bnuq evaluate, sweep-batch-size, inspect or reproduce; two or more of bnuq evaluate "
+            "are shown side by side, each under its file's name or as NAME=FILE.",
             metavar="RESULT …",
             show_default=False,
         ),
@@ -251,6 +251,13 @@ def _sweep() -> _Kind:
     return _Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
 
 
+def _inspection() -> _Kind:
+    from bnuq.report.inspection import page_parts, print_inspection, report_parts, save_figures
+    from bnuq.results.inspection import read, summary
+
+    return _Kind("inspect", read, summary, print_inspection, report_parts, save_figures, page_parts)
+
+
 def _uci() -> _Kind:
     from bnuq.report.reproduction import print_reproduction, report_parts
     from bnuq.results.reproduction import read, summary
@@ -288,6 +295,7 @@ _KINDS: dict[str, Callable[[], _Kind]] = {
     "evaluate": _evaluate,
     "several": _several,
     "sweep": _sweep,
+    "inspection": _inspection,
     "reproduce uci": _uci,
     "reproduce toy": _toy,
     "reproduce batch-size": _batch_size,

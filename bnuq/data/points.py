@@ -43,7 +43,8 @@ class Points:
     """The points of one set, in order.
 
     `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
-    `group` tells which points are not independent of each other; `notes` say what was found out while reading.
+    `group` tells which points are not independent of each other, by number; `group_names` are what the file has for
+    these numbers. `notes` say what was found out while reading.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Points:
     group: NDArray[np.int64] | None = field(default=None, repr=False)
     classes: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -108,11 +110,11 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     inputs, notes = _channel_first(contents.inputs, where)
     n = inputs.shape[0]
     targets = None if contents.targets is None else _common_targets(np.asarray(contents.targets), n, where)
-    group = None if contents.group is None else _codes(np.asarray(contents.group), n, where)
+    group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
     _check_finite(inputs, "x", where)
     if targets is not None and targets.dtype.kind == "f":
         _check_finite(targets, "y", where)
-    return Points(name, reference, inputs, targets, group, contents.classes, (*contents.notes, *notes))
+    return Points(name, reference, inputs, targets, group, contents.classes, (*contents.notes, *notes), group_names)
 
 
 def check_labels(points: Points, classes: int) -> Points:
@@ -226,12 +228,20 @@ def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
     raise DataError(f"{where}: y has shape {y.shape}; expected labels (n,) or (n, H, W), or numbers (n, Q).")
 
 
-def _codes(group: NDArray[Any], n: int, where: str) -> NDArray[np.int64]:
+def _codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The number of each point's group, and the names of all groups in the order of these numbers."""
     if group.size != n or group.dtype.kind not in "fiubUS":
         raise DataError(
             f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} points."
         )
-    return np.unique(group.reshape(n), return_inverse=True)[1].reshape(n).astype(np.int64)
+    values, codes = np.unique(group.reshape(n), return_inverse=True)
+    return codes.reshape(n).astype(np.int64), tuple(map(_group_name, values.tolist()))
+
+
+def _group_name(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _check_finite(values: Inputs, what: str, where: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from bnuq.code import BY_USER, NamedBy, names_a_file, resolve_factory
 from bnuq.data.known import known_set, known_sets, read_known
 from bnuq.data.points import Contents, Points, points_of
-from bnuq.data.readers.common import readable
+from bnuq.data.readers.common import GROUP, readable
 from bnuq.data.readers.factory import read_factory
 from bnuq.data.readers.hdf5 import read_hdf5
 from bnuq.data.readers.idx import read_idx
@@ -40,12 +40,14 @@ def load_points(
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
     trust_code: bool = False,
+    group: str | None = None,
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
     Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
     `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
     file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
+    `group` names the array or the column of its groups, where a file has such a one (default: "group").
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
@@ -58,7 +60,7 @@ def load_points(
 
     if exists(path):
         own, where = called(_stem(path)), str(path)
-        return points_of(_read_path(path), name=own, reference=reference, where=where)
+        return points_of(_read_path(path, group or GROUP), name=own, reference=reference, where=where)
     if known := known_set(reference):
         own = called(known.name)
         contents, resolved, found = read_known(reference, split_default=split_default, data_root=data_root)
@@ -96,16 +98,18 @@ def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
     raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
 
 
-def _read_path(path: Path) -> Contents:
+def _read_path(path: Path, group: str) -> Contents:
     kind = kind_of(path)
     if wrong := what_is_wrong_with(kind):
         raise DataError(f"{path}: {wrong}")
     if kind == "zip":
-        return _read_zip(path)
+        return _read_zip(path, group)
     if kind == "gzip":
         return _read_gzip(path)
     if kind == "hdf5":
-        return read_mat(path) if path.suffix.lower() == ".mat" else read_hdf5(path)
+        return read_mat(path, group=group) if path.suffix.lower() == ".mat" else read_hdf5(path, group=group)
+    if reader := _GROUPED.get(kind):
+        return reader(path, group=group)
     if reader := _READERS.get(kind):
         return reader(path)
     raise DataError(
@@ -114,14 +118,8 @@ def _read_path(path: Path) -> Contents:
     )
 
 
-_READERS: dict[Kind, Callable[[Path], Contents]] = {
-    "folder": read_image_folder,
-    "npy": read_npy,
-    "mat": read_mat,
-    "idx": read_idx,
-    "parquet": read_parquet,
-    "text": read_csv,
-}
+_GROUPED: dict[Kind, Callable[..., Contents]] = {"mat": read_mat, "parquet": read_parquet, "text": read_csv}
+_READERS: dict[Kind, Callable[[Path], Contents]] = {"folder": read_image_folder, "npy": read_npy, "idx": read_idx}
 
 _KIND_WORDS: dict[Kind, str] = {
     "unknown": "nothing known; it may be damaged",
@@ -131,13 +129,13 @@ _KIND_WORDS: dict[Kind, str] = {
 }
 
 
-def _read_zip(path: Path) -> Contents:
+def _read_zip(path: Path, group: str) -> Contents:
     with readable(path, "a zip archive"), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any(name.endswith("/data.pkl") for name in names):
         raise DataError(f"{path}: is a torch checkpoint, not a set of points; expected {_FORMATS}.")
     if names and all(name.endswith(".npy") for name in names):
-        return read_npz(path)
+        return read_npz(path, group=group)
     return read_image_zip(path)
 
 

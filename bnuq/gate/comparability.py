@@ -16,9 +16,10 @@ from bnuq.metrics import METRICS
 from bnuq.records import Figure
 from bnuq.results.file import NORMALIZED, figures_of
 from bnuq.results.result import EvaluatedSet, Result
-from bnuq.run import DETERMINISTIC, Run
+from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, Run
 
 _MOST = 8  # missing figures that a message names
+_USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 
 
 def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Figure]]:
@@ -56,6 +57,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     addresses = figures_by_address(baseline)
     asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(asked, baseline.sampling, settings))
+    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), baseline.methods, settings)
     if not settings.allows("scoring"):
         asked_so = _as_asked(run, task=baseline.model["task"])
         problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
@@ -93,6 +95,8 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
         yield f"task: {task} now, {before} in the baseline; no figure of the one says anything of the other."
         return
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
+    both = [method for method in current.methods if method in baseline.methods]
+    yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), both, settings)
     if not settings.allows("scoring"):
         yield from (_other_scoring(*one) for one in _scored_otherwise(_as_scored(current), _as_scored(baseline)))
     yield from _other_data(current.sets, baseline.sets, settings)
@@ -114,6 +118,33 @@ def _other_numbers(ours: Mapping[str, Any], theirs: Mapping[str, Any], settings:
         now, before = ours[key], theirs[key]
         if now != before and None not in (now, before) and not settings.allows(name):
             yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
+
+
+def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the mini-batches of a run's record, and the laws that stand for them, are: the keys of `Sampler`, and the
+    groups where mini-batches are drawn from one."""
+    written = {key: value for key, value in run.get("sampling", {}).items() if key in _USUAL}
+    group = {"group": run.get("data", {}).get("group")} if written.get("batches") == "group" else {}
+    return _USUAL | written | group
+
+
+def _other_samplers(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], methods: Iterable[str], settings: Settings
+) -> Iterator[str]:
+    """What is other about the mini-batches, or the laws, that some of these methods draw from."""
+    if settings.allows("sampling"):
+        return
+    for key, now, before in _scored_otherwise(ours, theirs):
+        if any(_draws_by(method, key) for method in methods):
+            now, before = (str(one).lower() if isinstance(one, bool) else one for one in (now, before))
+            yield f"sampling: {key} is {now} now, {before} in the baseline. Draw alike, or {_allowing('sampling')}."
+
+
+def _draws_by(method: str, key: str) -> bool:
+    """Whether what a method draws depends on this key of `Sampler`."""
+    if key in ("counts", "covariance", "law_draws"):
+        return method in ANALYTIC and (key == "law_draws" or (key == "covariance") == (method == "mcbn-empirical"))
+    return "mcbn" in method
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
@@ -227,6 +258,8 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (normalize, augment)"
+    other = [key for key, *_ in _scored_otherwise(_sampler_of(current.run), _sampler_of(baseline.run))]
+    yield from (f"sampling.{key}" for key in other if _draws_by("mcbn" if method == DETERMINISTIC else method, key))
     if "mcdo" in method and _kind(current) != _kind(baseline):
         yield "the kind of device, which draws the dropout masks,"
 

@@ -19,7 +19,7 @@ Scale = Literal["absolute", "relative", "errors"]
 
 _FORMS = 'a number ("0.01", in the figure\'s unit), "2%" (of the baseline), "2se" (standard errors) or "off"'
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_WAIVED_WHOLE = ("samples", "batch-size", "data", "scoring")
+_WAIVED_WHOLE = ("samples", "batch-size", "sampling", "data", "scoring")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Required:
 @dataclass(frozen=True)
 class Settings:
     """How a check goes. `tolerances` are by metric or by a pattern of addresses, the last that fits wins; `allow` names
-    what may differ: "samples", "batch-size", "scoring", "data" or "data:SET", and "missing:ADDRESS"."""
+    what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and "missing:ADDRESS"."""
 
     tolerances: tuple[tuple[str, Tolerance], ...] = ()
     floors: tuple[Required, ...] = ()

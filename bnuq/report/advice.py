@@ -18,6 +18,13 @@ ADVICE: dict[str, str] = {
         "Do not take its deterministic figures for those of a single pass in use; for running statistics of its own, "
         "train with `track_running_stats=True`."
     ),
+    "law-understates": (
+        'Use mcbn, whose draws the law leaves behind; or mcbn-empirical, with covariance = "network" if need be.'
+    ),
+    "law-overstates": "Use mcbn; see `bnuq inspect` for whether the running statistics are those of the training.",
+    "law-unchecked": (
+        'Name a reference (--train): bnuq then holds the law against MCBN, and counts = "measured" becomes possible.'
+    ),
     "too-few-points": "Evaluate on more points, or leave `group` out where points are independent.",
     "few-validation-points": "Hold more points out of training and name them as `validation`; a few hundred will do.",
     "nothing-stochastic": (
@@ -34,6 +41,23 @@ ADVICE: dict[str, str] = {
         "See whether the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and whether it is the trained one."
     ),
+    "not-finite": "Take an earlier checkpoint: these weights went astray in training.",
+    "vanishing": (
+        "See whether the activations in front of these layers are constant (a dead ReLU, a pruned filter), and whether "
+        "the running variances were stored in too few digits."
+    ),
+    "frozen": "Nothing, where that was meant; else train with the layer in training mode, or sample the other layers.",
+    "dead-channels": (
+        "Leave these layers out (`--layers`), or take a larger mini-batch, where figures of MCBN hang on few points."
+    ),
+    "dependent-values": (
+        "Sample by mcbn, or where an analytic law is wanted let it count: `--counts measured`, or mcbn-empirical."
+    ),
+    "no-pipeline-fits": (
+        "Look into the training script for `normalize` and `augment`. Where the pipeline is known to be right, the "
+        "running statistics are what is wrong: `bnuq precise-bn` computes them anew."
+    ),
+    "reference-unreadable": "",
     "worse-than-the-mean": "Set `normalize` and `normalize_targets` to what training used, and evaluate again.",
     "constant-targets": "See whether the right column was taken for the target.",
     "targets-of-another-scale": "Bring both into one unit, or name `normalize_targets`, and evaluate again.",

@@ -31,6 +31,7 @@ from bnuq.report.numbers import (
     with_error,
 )
 from bnuq.report.parts import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
+from bnuq.report.sampler import USUAL, sampler_in_words
 from bnuq.results.result import EvaluatedSet, Figures, MethodResult, Result, SetResult
 from bnuq.results.summary import SCHEMA
 from bnuq.results.summary import summary as summary_of
@@ -49,6 +50,8 @@ _ASKED = {  # of how the draws were made; what differs here makes draws that are
     "precision": "precision",
 }
 _OF_RUN = {  # what else a run file says that changes figures
+    ("data", "group"): "group",
+    ("data", "channel_order"): "channel_order",
     ("data", "normalize"): "normalize",
     ("data", "normalize_targets"): "normalize_targets",
     ("data", "augment"): "augment",
@@ -87,6 +90,9 @@ def compared(results: Results) -> list[Difference]:
     found.append(_by_hash("reference", {n: _reference(one) for n, one in results.items()}))
     for key, what in _ASKED.items():
         found.append(_by_value(what, {n: one.sampling.get(key) for n, one in results.items()}))
+    drawn = {n: sampler_in_words(one) for n, one in results.items()}
+    if any(drawn.values()):
+        found.append(_by_value("mini-batches", {n: words or USUAL for n, words in drawn.items()}))
     for (section, key), what in _OF_RUN.items():
         found.append(_by_value(what, {n: _asked(one, section, key) for n, one in results.items()}))
     found.append(_by_value("methods", {n: list(one.methods) for n, one in results.items()}))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bnuq.metrics import METRICS, standard_error
-from bnuq.report import ood
+from bnuq.report import laws, ood
 from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
 from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 from bnuq.results.result import MethodResult, Result, SetResult
@@ -89,7 +89,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
         for name in ORDER
         if name in known
     )
-    yield Table(tuple(result.methods), rows, stacks=True)
+    yield Table(tuple(map(laws.labelled, result.methods)), rows, stacks=True)
     bounded = {name: method for name, method in result.methods.items() if method.bounds}
     if bounded:
         yield from (GAP, title("PLL between a constant confidence and the best one a point"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.report.drawing import parts_of
-from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Paragraph, Part, PathLine, Table
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
 from bnuq.report.plain import printable
 
 # What pictures are drawn in, and what stands for it on a page, whose colours go with the reader's scheme.
@@ -207,14 +207,6 @@ class Picture:
         return len(self.svgs) > 1 or any(_width(svg) > _WIDE for svg in self.svgs)
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Lines that one may want to copy."""
-
-    what: str
-    text: str
-
-
 def picture_at(path: Path, how: str = "") -> Picture:
     """The picture that was drawn for a page (`drawing.for_page`) into the SVG files of `path`."""
     svgs = [one.read_text(encoding="utf-8") for one in parts_of(path)]
@@ -227,7 +219,7 @@ def _said(pattern: str, svg: str) -> str:
     return html.unescape(found[1]).strip() if found else ""
 
 
-def page(parts: Iterable[Part | Picture | Listing], drawn: Sequence[Picture] = ()) -> str:
+def page(parts: Iterable[Part | Picture], drawn: Sequence[Picture] = ()) -> str:
     """The report as a page: its first part is the heading; the first items under a heading are the summary in words,
     which facts before it follow, and pictures of `drawn`.
 
@@ -263,12 +255,12 @@ def page(parts: Iterable[Part | Picture | Listing], drawn: Sequence[Picture] = (
     return environment.from_string(_PAGE).render(heading=heading, blocks=blocks, style=_STYLE)
 
 
-def write_page(path: Path, parts: Iterable[Part | Picture | Listing], drawn: Sequence[Picture] = ()) -> None:
+def write_page(path: Path, parts: Iterable[Part | Picture], drawn: Sequence[Picture] = ()) -> None:
     """Put the page at `path`, whole or not at all; ResultError where it cannot be written."""
     write_bytes(path, page(parts, drawn).encode("utf-8", "backslashreplace"))
 
 
-def _blocks(parts: Iterable[Part | Picture | Listing]) -> Iterator[dict[str, Any]]:
+def _blocks(parts: Iterable[Part | Picture]) -> Iterator[dict[str, Any]]:
     """What the template draws; pictures that follow each other stand beside each other."""
     row: list[Picture] = []
     said, names = "", set()

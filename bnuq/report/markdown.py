@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Paragraph, Part, PathLine, Table
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
 from bnuq.report.plain import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more
@@ -93,13 +93,20 @@ def _block(part: Part) -> Iterator[str]:
     elif isinstance(part, PathLine):
         yield f"{text(part.what)}: {code(str(part.path))}"
     elif isinstance(part, Drawing):
-        rows = [printable(row, lines=False) for row in part.rows]
-        fence = _fence("\n".join(rows), 3)
-        yield "\n".join([f"{fence}text", *rows, fence])
+        yield _fenced(part.rows, "text")
         if part.said:
             yield text(part.said)
+    elif isinstance(part, Listing):
+        yield f"{text(part.what)}:"
+        yield _fenced(part.text.splitlines(), "toml")
     else:
         yield text(part.text)
+
+
+def _fenced(rows: Iterable[str], language: str) -> str:
+    rows = [printable(row, lines=False) for row in rows]
+    fence = _fence("\n".join(rows), 3)
+    return "\n".join([f"{fence}{language}", *rows, fence])
 
 
 def _todo(words: str) -> str:

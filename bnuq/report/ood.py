@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bnuq.metrics import SCORES
 from bnuq.records import Figure
+from bnuq.report.laws import labelled
 from bnuq.report.numbers import named, number
 from bnuq.report.parts import Cell, Row, Table
 from bnuq.results.result import Result
@@ -66,7 +67,7 @@ def table(result: Result, name: str, *, roomy: bool) -> Table:
     rows: list[Row] = []
     for method, one in result.methods.items():
         if one.ood[name]:
-            rows.append((method, ()))
+            rows.append((labelled(method), ()))
         for score, figures in one.ood[name].items():
             auroc = figures["auroc"]
             interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""

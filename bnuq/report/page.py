@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bnuq.report import beside, classification, ood, regression
+from bnuq.report import beside, classification, laws, ood, regression
 from bnuq.report.advice import advised
 from bnuq.report.drawing import for_page
 from bnuq.report.figures import Drawn, draw_all
-from bnuq.report.html import SUB, Listing, Picture, picture_at
+from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.numbers import count
-from bnuq.report.parts import Advice, Facts, Items, Paragraph, Part, PathLine, title
+from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words
 from bnuq.results.result import Result
 
-OnPage = Part | Picture | Listing
+OnPage = Part | Picture
 Shown = Mapping[tuple[str, ...], Picture]  # by kind, and of which method or set
 
 _DIAGONAL = (
@@ -85,6 +85,7 @@ def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[O
         yield from map(_under, task.ood_tables(result, name))
         yield from (Paragraph(text, "dim") for text in of_ood)
         of_ood = ()  # said once
+    yield from (part for part in laws.parts(result) if part != GAP)
     if any(kind == "convergence" for kind, *_ in shown):
         yield from _section("Over the number of passes", shown, "convergence")
     else:

@@ -21,7 +21,8 @@ from bnuq.report.plain import printable
 Clean = Callable[[str], str]
 _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "...", "≤": "<=",
-    "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf",
+    "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf", "≈": "~",
+    "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu",
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 
@@ -231,7 +232,19 @@ class PathLine:
             yield from (Text(f"{self.what}:"), Text(path))
 
 
-Part = Paragraph | Drawing | Items | Advice | Facts | Table | PathLine
+@dataclass(frozen=True)
+class Listing:
+    """Lines that one may want to copy: each whole on a line of its own, however narrow the terminal is."""
+
+    what: str
+    text: str
+
+    def lines(self, width: int, clean: Clean) -> Iterator[Text]:
+        yield from Paragraph(f"{self.what}:", "dim").lines(width, clean)
+        yield from (Text(clean(line)) for line in self.text.splitlines())
+
+
+Part = Paragraph | Drawing | Items | Advice | Facts | Table | PathLine | Listing
 GAP = Paragraph()
 
 

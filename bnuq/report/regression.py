@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records import Figure
-from bnuq.report import ood
+from bnuq.report import laws, ood
 from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
 from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.results.result import MethodResult, Result
@@ -185,7 +185,7 @@ def _ranked(figure: Figure | None) -> str:
 
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
     """The figures of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
-    yield Table(tuple(result.methods), tuple(_figure_rows(result, roomy=roomy)), stacks=True)
+    yield Table(tuple(map(laws.labelled, result.methods)), tuple(_figure_rows(result, roomy=roomy)), stacks=True)
     yield from _bounds(result)
     yield from _intervals(result)
     yield from _errors_by_sigma(result)

@@ -8,7 +8,7 @@ from typing import TextIO
 
 import numpy as np
 
-from bnuq.report import classification, ood, regression
+from bnuq.report import classification, laws, ood, regression
 from bnuq.report.advice import advised
 from bnuq.report.numbers import NAMES, count, decimals, number, of_reference
 from bnuq.report.parts import (
@@ -26,6 +26,7 @@ from bnuq.report.parts import (
     sparkline,
     title,
 )
+from bnuq.report.sampler import sampler_in_words
 from bnuq.results.result import ReferenceCheck, Result
 from bnuq.run import DETERMINISTIC
 
@@ -59,6 +60,7 @@ def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
         yield from (GAP, title(f"{name}, {result.sets[name].n} points, against the test set"))
         yield ood.table(result, name, roomy=roomy)
         yield from task.ood_tables(result, name)
+    yield from laws.parts(result)
     if work := tuple(work_in_words(result)):
         yield from (GAP, title("What it took"), Items(work))
     yield GAP
@@ -93,6 +95,8 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         bank = sampling.get("bank")
         own = f"{sampling['samples']} of a bank of {bank}" if bank is not None else f"{sampling['samples']}"
         yield "passes", f"{own} a point{drawn}, seed {sampling['seed']}"
+        if batches := sampler_in_words(result):
+            yield "batches", batches
     yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
 
@@ -110,6 +114,7 @@ def in_words(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
         )
     yield from of_task
     yield from (ood.in_words(result, name) for name in ood.names(result))
+    yield from laws.in_words(result)
     if check is not None and check.passed:
         yield _agreement(check)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bnuq.records import Figure
+from bnuq.results.approximation import Approximation, approximations
 from bnuq.results.result import MethodResult, ReferenceCheck, Result
 
 SCHEMA = 1
@@ -14,6 +15,7 @@ SCHEMA = 1
 
 def summary(result: Result) -> dict[str, Any]:
     """The result as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
+    beside = approximations(result)
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
@@ -22,6 +24,7 @@ def summary(result: Result) -> dict[str, Any]:
         "sampling": dict(result.sampling),
         "sets": {name: {"n": one.n, "sha256": one.sha256} for name, one in result.sets.items()},
         "methods": {name: _method(method) for name, method in result.methods.items()},
+        **({"approximations": {one.method: _approximation(one) for one in beside}} if beside else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.told(),
@@ -42,6 +45,17 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
         )
     ]
     return {"passed": check.passed, "layers": layers}
+
+
+def _approximation(one: Approximation) -> dict[str, Any]:
+    """A law beside MCBN: ratio of the mean uncertainty and rank correlation by set, differences of the rest."""
+    return {
+        "uncertainty": one.uncertainty,
+        "ratio": _figures(one.ratio),
+        "rank_correlation": {name: json_number(value) for name, value in one.rank.items()},
+        "pll": None if one.pll is None else _figure(one.pll),
+        "auroc": _figures(one.auroc),
+    }
 
 
 def _method(method: MethodResult) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 An option wins over the run file, the run file over what the checkpoint records, that over the default.
 """
 
-from bnuq.run.request import Named, OneOf, Options, Run, Runs
+from bnuq.run.request import DEFAULT_SAMPLER, Named, OneOf, Options, Run, Runs
 from bnuq.run.resolving import resolve, resolve_again, resolve_all, resolve_all_again, resolve_sweep
 from bnuq.run.runfile import (
     ANALYTIC,
@@ -33,6 +33,7 @@ from bnuq.run.runfile import (
 
 __all__ = [
     "ANALYTIC",
+    "DEFAULT_SAMPLER",
     "DETERMINISTIC",
     "Augment",
     "Batches",

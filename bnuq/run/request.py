@@ -46,6 +46,7 @@ class Options:
     test: str | None = None
     ood: tuple[str, ...] | None = None
     validation: str | None = None
+    group: str | None = None
     methods: tuple[str, ...] | None = None
     samples: Samples | None = None
     bank: int | None = None

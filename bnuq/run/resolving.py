@@ -26,6 +26,7 @@ from bnuq.run.runfile import (
     Split,
     SweepSection,
     as_toml,
+    complaint,
     converted,
     read_run_file,
 )
@@ -313,7 +314,7 @@ def _merged(
         ood=ood,
         validation=validation,
         train_size=spoken.data.train_size,
-        group=spoken.data.group,
+        group=_first(options.group, spoken.data.group),
         channel_order=spoken.data.channel_order,
         normalize=spoken.data.normalize,
         normalize_targets=spoken.data.normalize_targets,
@@ -385,9 +386,9 @@ def _sampler(written: Sampler, options: Options) -> Sampler:
     try:
         return msgspec.convert(kept | said, Sampler)
     except msgspec.ValidationError as error:
-        key, value = next((key, said[key]) for key in said if f"`$.{key}`" in str(error))
-        expected = str(error).partition(" - at")[0].removeprefix("Expected ").replace("`", "")
-        raise RequestError(f"--{key.replace('_', '-')} is {value}; expected {expected}.") from None
+        text = complaint(str(error).replace("`$.", "`$.sampling."), {"sampling": said})
+        option, _, rest = text.removeprefix("sampling.").partition(" ")
+        raise RequestError(f"--{option.replace('_', '-')} {rest}") from None
 
 
 def _device(text: str) -> str:

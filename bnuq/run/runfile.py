@@ -111,6 +111,11 @@ class Sampler(Section, frozen=True):
     covariance: Annotated[str, Meta(pattern="^(channel|layer(:[1-9][0-9]{0,5})?|network)$")] = "layer"
     law_draws: Annotated[int, Meta(ge=8, le=100_000)] = 64
 
+    @property
+    def by_query(self) -> bool:
+        """Whether a query passes together with a mini-batch, so that no ω is shared by all."""
+        return self.query_in_batch or self.per_query
+
 
 class SamplingSection(Sampler, frozen=True):
     """[sampling]: methods and their parameters."""
@@ -235,10 +240,10 @@ def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
     try:
         return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{path}: {_complaint(str(error), document)}") from error
+        raise RequestError(f"{path}: {complaint(str(error), document)}") from error
 
 
-def _complaint(said: str, document: dict[str, Any]) -> str:
+def complaint(said: str, document: dict[str, Any]) -> str:
     """What msgspec says of a document, in our words: the key, its value, and what was expected."""
     said, _, where = said.partition(" - at `")
     key = where.rstrip("`").removeprefix("$").lstrip(".")
@@ -265,6 +270,8 @@ def _complaint(said: str, document: dict[str, Any]) -> str:
         expected = expected.replace(f" {theirs} ", f" {ours} ")
     if key == "sampling.samples":
         expected = 'a whole number of at least 1, or "auto"'
+    if key == "sampling.covariance":
+        expected = "channel, layer, layer:k (of k directions, at least 1) or network"
     return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
 
 

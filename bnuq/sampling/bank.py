@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -12,11 +12,12 @@ from jaxtyping import Float, Int64
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import write_bytes
+from bnuq.run import Variance
 
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """T draws of one layer: the mean and the biased variance of each channel over a mini-batch (and its positions)."""
+    """T draws of one layer: the mean and the variance of each channel over a mini-batch (and its positions)."""
 
     name: str
     eps: float
@@ -35,7 +36,8 @@ class BatchStatistics:
     """T joint draws of every stochastic BatchNorm layer, in execution order. Source: Teye et al. 2018, Algorithm 1.
 
     `fingerprint` ties the draws to the network they were taken from; `indices` (T, b) are the reference rows of each
-    mini-batch, None where the batches were given.
+    mini-batch, None where the batches were given. `variance` is the divisor of their variances: n ("biased"), as
+    training normalises, or n − 1.
     """
 
     layers: tuple[LayerStatistics, ...]
@@ -43,6 +45,7 @@ class BatchStatistics:
     batch_size: int
     seed: int | None = None
     indices: Int64[np.ndarray, "sample batch"] | None = None
+    variance: Variance = "biased"
 
     @property
     def samples(self) -> int:
@@ -72,8 +75,12 @@ class BatchStatistics:
         return replace(self, layers=layers, indices=np.concatenate([self.indices, other.indices]))
 
     def pooled(self) -> BatchStatistics:
-        """One draw: the population statistics over all mini-batches together. Source: Wu & Johnson 2021 (PreciseBN)."""
-        return replace(self, layers=tuple(_pooled(layer) for layer in self.layers), indices=None)
+        """One draw: the population statistics over all mini-batches together, their variance biased.
+
+        Source: Wu & Johnson 2021 (PreciseBN).
+        """
+        layers = tuple(_pooled(layer, self.variance) for layer in self.layers)
+        return replace(self, layers=layers, indices=None, variance="biased")
 
     def save(self, path: str | Path) -> None:
         """Write the bank to an HDF5 file, beside and renamed."""
@@ -88,6 +95,7 @@ class BatchStatistics:
         """Lay the bank out in an open HDF5 group: one group a layer, numbered in execution order."""
         group.attrs["fingerprint"] = self.fingerprint
         group.attrs["batch_size"] = self.batch_size
+        group.attrs["variance"] = self.variance
         if self.seed is not None:
             group.attrs["seed"] = self.seed
         draw = group.create_dataset("draw", data=np.arange(self.samples))
@@ -121,6 +129,7 @@ class BatchStatistics:
     def read_from(cls, group: Any, where: str) -> BatchStatistics:
         """The bank in an open HDF5 group."""
         try:
+            variance: Any = str(group.attrs.get("variance", "biased"))  # files of the first versions do not say
             layers = tuple(
                 LayerStatistics(
                     name=str(room.attrs["name"]),
@@ -137,6 +146,7 @@ class BatchStatistics:
                 batch_size=int(group.attrs["batch_size"]),
                 seed=int(group.attrs["seed"]) if "seed" in group.attrs else None,
                 indices=group["indices"][()] if "indices" in group else None,
+                variance=variance,
             )
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ResultError(f"{where}: the bank of batch statistics is incomplete or damaged ({error}).") from error
@@ -153,6 +163,8 @@ def _complaint(bank: BatchStatistics) -> str | None:
     arrays = [array for m in bank.layers for array in (m.mean, m.var, m.count)]
     if not bank.layers or not all(isinstance(array, np.ndarray) for array in arrays):
         return "the bank of batch statistics is incomplete: it holds no layers, or a layer without draws."
+    if bank.variance not in get_args(Variance):
+        return f"the variance of the bank is {bank.variance!r}; expected {' or '.join(get_args(Variance))}."
     shapes = {(m.mean.shape == m.var.shape and m.mean.ndim == 2, len(m.mean), m.count.shape) for m in bank.layers}
     if shapes != {(True, bank.samples, (bank.samples,))} or bank.samples < 1:
         return "the layers of the bank do not hold the same number of draws."
@@ -163,10 +175,11 @@ def _complaint(bank: BatchStatistics) -> str | None:
     return None
 
 
-def _pooled(layer: LayerStatistics) -> LayerStatistics:
+def _pooled(layer: LayerStatistics, variance: Variance) -> LayerStatistics:
+    own = layer.var if variance == "biased" else layer.var * (1 - 1 / layer.count)[:, None]
     weight = (layer.count / layer.count.sum())[:, None]
     mean = (weight * layer.mean.astype(np.float64)).sum(0)
-    var = (weight * (layer.var + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
+    var = (weight * (own + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
     return replace(
         layer,
         mean=mean[None].astype(layer.mean.dtype),

@@ -47,19 +47,85 @@ def quarters(
 
 
 def batch_indices(
-    seed: int, draw: int, *, population: int, batch_size: int, purpose: int = BATCH
+    seed: int,
+    draw: int,
+    *,
+    population: int,
+    batch_size: int,
+    purpose: int = BATCH,
+    point: int = 0,
+    replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """The first `batch_size` entries of draw `draw`'s permutation of range(population): a sample without replacement.
+    """The first `batch_size` entries of draw `draw`'s permutation of range(population): a sample without replacement;
+    or, with replacement, as many independent ones.
 
-    A smaller batch is the beginning of a larger one, so that batch sizes are compared on common random numbers.
+    A smaller batch is the beginning of a larger one, so that batch sizes are compared on common random numbers. That
+    holds for these random mini-batches alone, not for those of `stratified_indices` and `indices_of_one_group`. `point`
+    is the number of the evaluated point that the mini-batch is of, where every point has its own.
     """
+    return _some(words(seed, draw, purpose, batch_size, site=point), population, replacement=replacement)
+
+
+def _some(random: UInt64[np.ndarray, " chosen"], population: int, *, replacement: bool) -> Int64[np.ndarray, " chosen"]:
+    """As many of range(population) as there are random words."""
+    if replacement:
+        return (random % np.uint64(population)).astype(np.int64)
     moved: dict[int, int] = {}  # a Fisher–Yates shuffle that touches only what it moves
-    chosen = np.empty(batch_size, dtype=np.int64)
-    for i, word in enumerate(map(int, words(seed, draw, purpose, batch_size))):
+    chosen = np.empty(len(random), dtype=np.int64)
+    for i, word in enumerate(map(int, random)):
         j = i + word % (population - i)
         chosen[i] = moved.get(j, j)
         moved[j] = moved.get(i, i)
     return chosen
+
+
+def stratified_indices(
+    seed: int,
+    draw: int,
+    *,
+    strata: Sequence[Int64[np.ndarray, " member"]],
+    batch_size: int,
+    purpose: int = BATCH,
+    point: int = 0,
+    replacement: bool = False,
+) -> Int64[np.ndarray, " batch_size"]:
+    """A sample of the points in `strata` that holds of each stratum its share of `batch_size`, up to less than one.
+
+    Every point has the probability `batch_size` / N: the N points, sorted by stratum (in an order that each draw draws)
+    and inside by a random key, are passed in equal steps from a random start on. Source: Madow 1949, systematic
+    sampling.
+    """
+    random = words(seed, draw, purpose, len(strata) + 1 + batch_size, site=point)
+    order = _some(random[: len(strata)], len(strata), replacement=False)  # or some strata would never come together
+    population = sum(map(len, strata))
+    passed, unused = int(random[len(strata)]) % population, random[len(strata) + 1 :]
+    chosen = []
+    for number in order:
+        reached = passed + len(strata[number]) * batch_size
+        share = reached // population - passed // population
+        chosen.append(strata[number][_some(unused[:share], len(strata[number]), replacement=replacement)])
+        passed, unused = reached, unused[share:]
+    return np.concatenate(chosen)
+
+
+def indices_of_one_group(
+    seed: int,
+    draw: int,
+    *,
+    groups: Sequence[Int64[np.ndarray, " member"]],
+    batch_size: int,
+    purpose: int = BATCH,
+    point: int = 0,
+    replacement: bool = False,
+) -> Int64[np.ndarray, " batch_size"]:
+    """A sample of one of `groups`, which is chosen with a probability in proportion to its size.
+
+    Every point has the probability `batch_size` / N. Without replacement no group may be smaller than that.
+    """
+    first, *_ = random = words(seed, draw, purpose, 1 + batch_size, site=point)
+    ends = np.cumsum([len(group) for group in groups])
+    group = groups[int(np.searchsorted(ends, int(first) % int(ends[-1]), side="right"))]
+    return group[_some(random[1:], len(group), replacement=replacement)]
 
 
 def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.ndarray, " sample"]:
@@ -70,6 +136,8 @@ def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.
     return batch_indices(seed, tile, population=bank, batch_size=samples, purpose=OF_TILE)
 
 
-def augmentation_words(seed: int, draw: int, batch_size: int, purpose: int = AUGMENT) -> UInt64[np.ndarray, "batch 3"]:
+def augmentation_words(
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0
+) -> UInt64[np.ndarray, "batch 3"]:
     """Three words for every image of draw `draw`: vertical offset, horizontal offset, flip."""
-    return words(seed, draw, purpose, 3 * batch_size).reshape(batch_size, 3)
+    return words(seed, draw, purpose, 3 * batch_size, site=point).reshape(batch_size, 3)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bnuq.errors import SamplingError
+from bnuq.run import Variance
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.planning import Level, Plan, peak_entries
 from bnuq.sampling.program import Now, Program, Step, alike
@@ -22,14 +23,17 @@ class Measured(Program):
     A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
     """
 
-    def __init__(self, plan: Plan, sites: Sequence[BatchNormSite], *, device: torch.device) -> None:
+    def __init__(
+        self, plan: Plan, sites: Sequence[BatchNormSite], *, device: torch.device, variance: Variance = "biased"
+    ) -> None:
         super().__init__(plan, dtype=None, device=device)
+        self._variance: Variance = variance
         self._wanted = {site.key for site in sites}
 
     def statistics(
         self, batch: Tensor, *, tile: int | None = None
     ) -> dict[tuple[int, int], tuple[Tensor, Tensor, int]]:
-        """Mean, biased variance and values a channel of every sampled BatchNorm, by address and occurrence."""
+        """Mean, variance and values a channel of every sampled BatchNorm, by address and occurrence."""
         parts_of_batch = alike(batch, tile or self.tile)
         tiles = [self._fixed.copy() for _ in parts_of_batch]
         for rows, values in zip(parts_of_batch, tiles, strict=True):
@@ -55,6 +59,7 @@ class Measured(Program):
                 count = sum(part[0] for part in parts)
                 check_count(count, operation.site, len(batch))
                 mean, var = merged(parts)
+                var = with_divisor(var, count, self._variance)
                 found[operation.site.key] = mean, var, count
                 now = Now(range(1), 0, {}, (mean, var))
                 begin = end
@@ -85,6 +90,11 @@ class Measured(Program):
             values[result] = torch.batch_norm(values[source], weight, bias, mean, var, False, 0.0, site.eps, False)
 
         return compute
+
+
+def with_divisor(biased: Tensor, count: int, variance: Variance) -> Tensor:
+    """A biased variance of `count` values, with the divisor that was asked for: itself, or n/(n − 1) times it."""
+    return biased if variance == "biased" else biased * (count / (count - 1))
 
 
 def check_count(count: int, site: BatchNormSite, points: int) -> None:

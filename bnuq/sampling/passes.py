@@ -46,7 +46,7 @@ class Evaluation:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         with undisturbed(self._model):
-            return _tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
+            return tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
 
 
 class Interception:
@@ -87,7 +87,7 @@ class Interception:
         """The pass of one draw, inside `undisturbed`."""
         with _Pass(self._sites, self.statistics, self._dropout, draw=draw, start=start):
             output = forward(self._model, inputs.clone())  # a network may write into its input
-        return _tensor_output(output).clone()
+        return tensor_output(output).clone()
 
 
 class _Pass(Mode):
@@ -128,7 +128,8 @@ class _Pass(Mode):
         return site
 
 
-def _tensor_output(output: Any) -> Tensor:
+def tensor_output(output: Any) -> Tensor:
+    """What a network gave, if it is one tensor of (points, outputs); SamplingError else."""
     if not isinstance(output, Tensor) or output.ndim < 2:
         what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(

@@ -34,13 +34,14 @@ class Site:
     """One call of a BatchNorm or of a dropout in the network's evaluation-mode forward.
 
     `name` is the layer's module path; a layer called again in the same forward is `path#2`. `reason` says why a site
-    is not stochastic, empty where it is.
+    is not stochastic, empty where it is. `order` counts the calls of its kind, `place` those of both.
     """
 
     kind: ClassVar[Literal["batchnorm", "dropout"]]
     name: str
     order: int
     reason: str = ""
+    place: int = field(default=0, kw_only=True)
 
     @property
     def stochastic(self) -> bool:
@@ -169,10 +170,11 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
             addresses[address] += 1
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
-            batchnorms.append(site)
+            batchnorms.append(replace(site, place=len(batchnorms) + len(dropouts)))
         else:
             assert isinstance(other.call, DropoutCall)
-            dropouts.append(_dropout_site(name, len(dropouts), traced.call, other.call))
+            site = _dropout_site(name, len(dropouts), traced.call, other.call)
+            dropouts.append(replace(site, place=len(batchnorms) + len(dropouts)))
     return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training))
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.run import Variance
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, undisturbed
-from bnuq.sampling.measured import Measured, check_count
+from bnuq.sampling.measured import Measured, check_count, with_divisor
 from bnuq.sampling.moments import moments
 from bnuq.sampling.planning import plan
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, fingerprint, select_layers
@@ -35,11 +37,13 @@ def draw(
     batch_size: int = 128,
     seed: int = 0,
     layers: str | Sequence[str] = "all",
+    variance: Variance = "biased",
 ) -> BatchStatistics:
     """T joint draws of ω from random mini-batches of `train_images` (N, *input), as the network gets them in training.
 
     Batches are without replacement inside and independent of each other; draw t depends on (seed, t) alone, and a
-    smaller batch is the beginning of a larger one. The model is left as it was.
+    smaller batch is the beginning of a larger one. `variance` "unbiased" divides by n − 1, which training does not. The
+    model is left as it was.
 
     Raises SamplingError where there is no BatchNorm to sample, the batch exceeds N, or a layer would see fewer than two
     values per channel. Source: Teye et al. 2018, Algorithm 1.
@@ -49,10 +53,10 @@ def draw(
     check_seed(seed)
     if samples < 1:
         raise SamplingError(f"samples is {samples}; expected a whole number of at least 1.")
-    size = {"population": len(images), "batch_size": batch_size}
-    indices = np.stack([keyed.batch_indices(seed, t, **size) for t in range(samples)])
+    rows_of = partial(keyed.batch_indices, population=len(images), batch_size=batch_size)
+    indices = np.stack([rows_of(seed, t) for t in range(samples)])
     batches = (images[torch.from_numpy(rows)] for rows in indices)
-    omega = statistics_of(model, batches, layers=layers)
+    omega = statistics_of(model, batches, layers=layers, variance=variance)
     return replace(omega, seed=seed, indices=indices)
 
 
@@ -70,13 +74,15 @@ def statistics_of(
     batches: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
     *,
     layers: str | Sequence[str] | Sequence[BatchNormSite] = "all",
+    variance: Variance = "biased",
     on_draw: Callable[[], object] | None = None,
     room: int | None = None,
 ) -> BatchStatistics:
     """ω of mini-batches that you chose: a (T, b, *input) tensor or an iterable of (b, *input) batches.
 
-    Each batch goes through the network once; every selected layer normalises it by its own mean and biased variance,
-    so that deeper layers see what training would show them. The other layers keep their running statistics.
+    Each batch goes through the network once; every selected layer normalises it by its own mean and variance, so that
+    deeper layers see what training would show them. The other layers keep their running statistics. The variance is
+    biased, as in training, or "unbiased": n/(n − 1) times that, both in ω and on the way through the network.
     `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch. A batch that
     would take more than `room` bytes is refused with the size that fits.
     """
@@ -88,7 +94,7 @@ def statistics_of(
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
     with undisturbed(model):
-        measure, each = _measure(model, sites, fed(model, first))
+        measure, each = _measure(model, sites, fed(model, first), variance)
         if room is not None and each * len(first) > room:
             raise too_large(len(first), room // each)
         for batch in chain([first], iterator):
@@ -111,7 +117,7 @@ def statistics_of(
                 f"layer {layer.name}: the statistics of a mini-batch are not finite; check the network's weights, "
                 "and the reference for NaN or inf."
             )
-    return BatchStatistics(layers=measured, fingerprint=fingerprint(model), batch_size=len(first))
+    return BatchStatistics(measured, fingerprint(model), batch_size=len(first), variance=variance)
 
 
 def _measured(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Measurement:
@@ -179,7 +185,7 @@ def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[B
 
 
 def _measure(
-    model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor
+    model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, variance: Variance = "biased"
 ) -> tuple[Callable[[Tensor], Measurement], int]:
     """What takes the statistics of a batch, and the bytes that a point of it takes, 0 where that is not known.
 
@@ -187,7 +193,7 @@ def _measure(
     """
 
     def plainly(batch: Tensor) -> Measurement:
-        with _Measure(sites) as mode:
+        with _Measure(sites, variance) as mode:
             forward(model, batch.clone())  # a network may write into its input
         return mode.found()
 
@@ -204,7 +210,7 @@ def _measure(
         )
         other = other_inputs(example)
         with on_other_inputs():
-            planned = Measured(made, sites, device=example.device)
+            planned = Measured(made, sites, device=example.device, variance=variance)
             expected, found = plainly(other), planned.statistics(other, tile=len(other) - 3)
     except NotOnTapeError:
         return plainly, 0
@@ -228,8 +234,9 @@ def _agree(found: Measurement, expected: Measurement) -> bool:
 class _Measure(Mode):
     """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
 
-    def __init__(self, sites: Sequence[BatchNormSite]) -> None:
+    def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
         super().__init__()
+        self._variance: Variance = variance
         self._wanted = {site.key: site for site in sites}
         self._calls: Counter[int] = Counter()
         self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
@@ -245,6 +252,7 @@ class _Measure(Mode):
         count = call.input.numel() // call.input.shape[1]
         check_count(count, self._wanted[key], len(call.input))
         mean, var = moments(call.input)
+        var = with_divisor(var, count, self._variance)
         self._found[key] = mean, var, count
         return call.normalized(mean, var)
 

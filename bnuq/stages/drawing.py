@@ -1,4 +1,4 @@
-"""What is drawn: ω for the run, and the batches that the reference check looks at."""
+"""What is drawn: ω for the run, the batches that the reference check looks at, and those that queries pass with."""
 
 from __future__ import annotations
 
@@ -6,54 +6,78 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from bnuq.data import Points
 from bnuq.progress import Progress
 from bnuq.results.result import ReferenceCheck
-from bnuq.run import Run
+from bnuq.run import DEFAULT_SAMPLER, Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import memory
+from bnuq.stages.batches import mini_batches
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
 from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
 
 
+def needs_bank(run: Run, plan: Plan) -> bool:
+    """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
+    other statistics to be evaluated by."""
+    if not {"mcbn", "mcbn+mcdo"} & set(plan.methods):
+        return False
+    return not run.sampler.by_query or not all(site.tracked for site in plan.sites.live_batchnorms)
+
+
 def draw_bank(
     draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
-) -> BatchStatistics | None:
-    """ω of the run's mini-batches of these numbers, None where no method samples BatchNorm."""
-    if plan.batch_size is None:
-        return None
+) -> BatchStatistics:
+    """ω of the run's mini-batches of these numbers, where a method samples BatchNorm."""
+    assert plan.batch_size is not None
     title = f"Drawing {len(draws)} mini-batches of {plan.batch_size}"
     purposes = keyed.BATCH, keyed.AUGMENT
-    return _drawn(model, pipeline, train, draws, plan.batch_size, plan.layers, purposes, progress, title)
+    return drawn(model, pipeline, train, draws, plan.batch_size, plan.layers, purposes, progress, title)
 
 
 def check_reference(
     run: Run, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
 ) -> ReferenceCheck | None:
     """The reference against the checkpoint's running statistics; None where that cannot be checked."""
-    batch_size = min(BATCH_SIZE, len(train) // 2)
     layers = plan.sites.live_batchnorms
+    known = {"train_size": run.train_size, "trained_with": plan.trained_with}
+    return check_layers(model, pipeline, train, layers, progress=progress, **known)
+
+
+def check_layers(
+    model: nn.Module,
+    pipeline: Pipeline,
+    train: Points,
+    layers: Sequence[BatchNormSite],
+    *,
+    train_size: int | None,
+    trained_with: int | None,
+    progress: Progress,
+) -> ReferenceCheck | None:
+    """`check_reference` of a network whose plan is not known, by its stochastic BatchNorms."""
+    batch_size = min(BATCH_SIZE, len(train) // 2)
     if batch_size < 2 or not layers:
         return None
     purposes = keyed.CHECK, keyed.CHECK_AUGMENT
     title = "Checking the reference"
-    bank = _drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
+    bank = drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
     return reference_check(
         bank,
         layers,
         population=len(train),
-        train_size=run.train_size,
-        train_batch_size=plan.trained_with,
+        train_size=train_size,
+        train_batch_size=trained_with,
     )
 
 
-def _drawn(
+def drawn(
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
@@ -64,11 +88,44 @@ def _drawn(
     progress: Progress,
     title: str,
 ) -> BatchStatistics:
+    """ω of the mini-batches of these numbers, in training's pipeline; `purposes` key batches and augmentation.
+
+    Those of MCBN, and of the laws that stand for it, are drawn as the run's sampler says; all others are random ones
+    without replacement, of biased variance.
+    """
     seed, (batch, augment) = pipeline.run.seed, purposes
-    size = {"population": len(train), "batch_size": batch_size, "purpose": batch}
-    indices = np.stack([keyed.batch_indices(seed, t, **size) for t in draws])
+    sampler = pipeline.run.sampler if batch in (keyed.BATCH, keyed.LAW) else DEFAULT_SAMPLER
+    rows_of = mini_batches(sampler, train, batch_size, seed=seed)
+    indices = np.stack([rows_of(t, batch) for t in draws])
     batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))
     with progress(title, len(draws)) as advance:
         free = memory.available(pipeline.device)
-        omega = statistics_of(model, batches, layers=layers, on_draw=lambda: advance(1), room=free)
+        omega = statistics_of(
+            model, batches, layers=layers, variance=sampler.variance, on_draw=lambda: advance(1), room=free
+        )
     return replace(omega, seed=seed, indices=indices)
+
+
+def queries_engine(plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, draws: range) -> PerQuery:
+    """The passes of MCBN by the query: with mini-batches that it is in, or that are its own, or both.
+
+    A query's own mini-batches are keyed by seed, draw and the query's number in its set, whichever set that is, as
+    dropout's masks and the tiles of a bank are: no figure depends on which other sets are evaluated.
+    """
+    sampler, seed = pipeline.run.sampler, pipeline.run.seed
+    assert plan.batch_size is not None
+    rows_of = mini_batches(sampler, train, plan.batch_size - sampler.query_in_batch, seed=seed)
+    batches, augment = (keyed.QUERY, keyed.QUERY_AUGMENT) if sampler.per_query else (keyed.BATCH, keyed.AUGMENT)
+
+    def batch(draw: int, point: int) -> Tensor:
+        return pipeline.trained(train, rows_of(draw, batches, point=point), draw=draw, purpose=augment, point=point)
+
+    return PerQuery(
+        model,
+        plan.layers,
+        draws=draws,
+        batch=batch,
+        shared=not sampler.per_query,
+        query_counts=sampler.query_in_batch,
+        variance=sampler.variance,
+    )

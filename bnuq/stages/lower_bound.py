@@ -84,7 +84,7 @@ def lower_bound(
         return None
     prior, train_size = prior_of(settings), errors.train_size
     at = {}
-    counts = {size: _counts(banks[size], reference_points) for size in random}
+    counts = {size: layer_counts(banks[size], reference_points) for size in random}
     for size in random:
         mean, sd = _population(banks[size])
         own = _densities(counts[size], settings)
@@ -135,7 +135,7 @@ def with_interval(value: float, se: float, mc_se: float) -> Figure:
     return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
-def _counts(bank: BatchStatistics, population: int) -> tuple[LayerCounts, ...]:
+def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerCounts, ...]:
     """The values of a channel for an item of the mini-batch, layer by layer; the nominal number where the draws tell
     none."""
     found = []

@@ -38,27 +38,14 @@ class Material:
 def load_material(run: Run) -> Material:
     """Read every set that `run` names; DataError or RequestError for what cannot be evaluated together."""
 
-    def load(ref: Named, split: str, *, ood: bool = False) -> Points:
-        name, text = parse_reference(ref.text, base=ref.base)
-        return load_points(
-            text,
-            name=name,
-            split_default=split,
-            ood=ood,
-            data_root=run.data_root,
-            base=ref.base,
-            named_by=ref.named_by,
-            trust_code=run.trust_code,
-        )
-
     assert run.test is not None
-    test = load(run.test, "test")
+    test = read_named(run, run.test, "test")
     if test.targets is None:
         raise DataError(f"test set {test.reference} has no labels; accuracy and likelihoods need them.")
-    train = load(run.train, "train") if run.train else None
+    train = read_named(run, run.train, "train") if run.train else None
     ood: dict[str, Points] = {}
     for ref in run.ood:
-        points = load(ref, "test", ood=True)
+        points = read_named(run, ref, "test", ood=True)
         if points.name in ood:
             raise RequestError(f"two OOD sets are called {points.name}; name them apart: --ood NAME={ref.text}.")
         ood[points.name] = points
@@ -69,12 +56,17 @@ def load_material(run: Run) -> Material:
     if isinstance(run.validation, Split):
         train, test, validation, why = _split(run.validation, train, test)
     elif run.validation is not None:
-        validation, why = load(run.validation, "validation"), ""
+        validation, why = read_named(run, run.validation, "validation"), ""
     if validation is not None:
         if validation.targets is None:
             raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
         _check_same_shape("validation", validation, test)
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
+    if run.group is not None and all(points.group is None for points in everything):
+        raise RequestError(
+            f'data.group is "{run.group}", and no set has an array or a column of that name '
+            f"({', '.join(dict.fromkeys(points.reference for points in everything))})."
+        )
     notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
     cautions = tuple(_shared_points(train, test, validation))
     test_points = len(test)
@@ -84,6 +76,23 @@ def load_material(run: Run) -> Material:
         ood = {name: _limited(points, run.limit, run.seed) for name, points in ood.items()}
         validation = None if validation is None else _limited(validation, run.limit, run.seed)
     return Material(train, test, ood, validation, why, test_points, notes, cautions)
+
+
+def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
+    """The points of one set that `run` names; `split` is that of a known name without one. DataError, RequestError or
+    UntrustedCodeError where they cannot be read."""
+    name, text = parse_reference(ref.text, base=ref.base)
+    return load_points(
+        text,
+        name=name,
+        split_default=split,
+        ood=ood,
+        data_root=run.data_root,
+        base=ref.base,
+        named_by=ref.named_by,
+        trust_code=run.trust_code,
+        group=run.group,
+    )
 
 
 def _check_same_shape(what: str, points: Points, test: Points) -> None:
@@ -242,11 +251,16 @@ class Pipeline:
         """Evaluated points: normalisation only."""
         return self._tensor(points.raw(indices))
 
-    def trained(self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int) -> Tensor:
-        """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation."""
+    def trained(
+        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, point: int = 0
+    ) -> Tensor:
+        """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
+
+        `point` is the number of the evaluated point that the batch is of, where every point has its own.
+        """
         raw = points.raw(indices)
         if self.run.augment is not None:
-            words = keyed.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose)
+            words = keyed.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose, point=point)
             raw = augmented(raw, self.run.augment, words)
         return self._tensor(raw)
 
@@ -263,4 +277,4 @@ def _reversed_channels(raw: np.ndarray) -> np.ndarray:
         raise RequestError(
             f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected pictures of 3 channels.'
         )
-    return raw[:, ::-1]
+    return np.ascontiguousarray(raw[:, ::-1])

@@ -26,15 +26,20 @@ from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Engine, Evaluation
+from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.tiles import FromBank, tiles
 from bnuq.stages import memory, scoring
+from bnuq.stages.drawing import queries_engine
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
 
 FIRST_ROUND = 16  # draws that "auto" begins with
 
+_QUERIES = 8  # queries between two looks at the progress, where each takes T forwards of its own
+
 VALIDATION = "validation"
-Draw = Callable[[range], BatchStatistics | None]  # ω of the draws of these numbers
+Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
+Draw = Callable[[range], Omegas]  # those of the draws of these numbers
 
 
 @runtime_checkable
@@ -88,20 +93,23 @@ def passed(
     draw: Draw,
     progress: Progress,
     spools: ExitStack,
+    *,
+    train: Points | None = None,
 ) -> Passed:
     """Every method on every set, first on "validation" where there is one, which figures of the others are fitted to.
 
-    Raw samples are spooled where they are asked for, or will be needed again.
+    Raw samples are spooled where they are asked for, or will be needed again. `train` is needed where queries pass with
+    mini-batches.
     """
     bank = _bank(run, todo)
-    state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank)
+    state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank, train)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
     while todo.methods or not scored:
         draws = range(draws.stop, _next_stop(run, draws.stop))
         fresh = draw(draws if bank is None else range(bank))
-        omega = fresh if omega is None or fresh is None else omega.joined(fresh)
+        omega = _joined(omega, fresh.get("mcbn"))
         scored = state.round(draws, fresh)
         if not todo.methods or run.samples != "auto" or draws.stop >= run.max_samples:
             break
@@ -123,6 +131,10 @@ def passed(
         notes=tuple(state.notes),
         cautions=tuple(cautions),
     )
+
+
+def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
+    return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
 def _next_stop(run: Run, done: int) -> int:
@@ -192,6 +204,7 @@ class _Passing:
         progress: Progress,
         spools: ExitStack,
         bank: int | None,
+        train: Points | None,
     ) -> None:
         self.notes: list[str] = []
         if bank is not None:
@@ -199,24 +212,29 @@ class _Passing:
                 f"every {keyed.TILE} points use their own {run.samples} of a bank of {bank} mini-batches: means have a "
                 "smaller Monte Carlo error, but no draw is one function for all points"
             )
-        self._bank = bank
+        if run.sampler.by_query and "mcbn" in todo.methods:
+            self.notes.append(_by_query_in_words(run, todo, sum(map(len, sets.values()))))
+        self._bank, self._train = bank, train
         self._largest: int | None = None  # chunk that memory allowed, where it did not allow the usual one
         self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
         self._sets, self._scorer, self._progress, self._spools = sets, scorer, progress, spools
         self._rounds: dict[tuple[str, str], Rounds] = {}
         self._spent: dict[str, _Spent] = {}
 
-    def round(self, draws: range, omega: BatchStatistics | None) -> dict[str, Scored]:
+    def round(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Further draws of every stochastic method, and the scores of all draws so far."""
         if not self._todo.methods:
             return {}
-        return self._run_engines({method: self._engine(method, draws, omega) for method in self._todo.methods}, draws)
+        return self._run_engines({method: self._engine(method, draws, omegas) for method in self._todo.methods}, draws)
 
-    def _engine(self, method: str, draws: range, omega: BatchStatistics | None) -> Engine:
+    def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
+        if method == "mcbn" and self._run.sampler.by_query:
+            assert self._train is not None  # the plan saw to it
+            return queries_engine(self._todo, self._model, self._pipeline, self._train, draws)
         engine = Stochastic(
             self._model,
             self._todo.sites,
-            omega=omega if _is_of_batchnorm(method) else None,
+            omega=omegas[method.removesuffix("+mcdo")] if _is_of_batchnorm(method) else None,
             dropout=self._dropout(method, draws) if method.endswith("mcdo") else None,
             precision=self._run.precision,
         )
@@ -255,6 +273,8 @@ class _Passing:
         points = sum(len(one) for one in self._sets.values())
         samples = f"{draws.stop} samples" if draws.stop > 1 else "as it is"
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
+        if any(isinstance(engine, PerQuery) for engine in engines.values()):
+            title = f"{points * len(draws)} forwards of {_rows_by_query(self._run, self._todo)} points"
         found: dict[str, Scored] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
@@ -304,6 +324,8 @@ class _Passing:
 
     def _blocks(self, method: str, engine: Engine, points: Points, size: int, advance: Advance) -> Iterator[Tensor]:
         spent, device, loading = self._spent[method], self._pipeline.device, 0.0
+        if isinstance(engine, PerQuery):
+            size = min(size, _QUERIES)
 
         def load(rows: slice) -> Tensor:
             return self._pipeline.evaluated(points, rows)
@@ -446,6 +468,23 @@ def _work(spent: _Spent, plain: _Spent, points: Sequence[int]) -> MethodWork:
         return replace(told, why_plain=core.why_plain)
     stacked = min(work.stacked, engine.samples)
     return replace(told, once=work.once, each=work.each, folded=work.folded, stacked=stacked)
+
+
+def _rows_by_query(run: Run, todo: Plan) -> int:
+    """The points that pass together: a mini-batch, and the query where it is not one of it."""
+    assert todo.batch_size is not None
+    return todo.batch_size + (not run.sampler.query_in_batch)
+
+
+def _by_query_in_words(run: Run, todo: Plan, points: int) -> str:
+    """What passes by the query cost, and how to have fewer."""
+    samples = run.max_samples if run.samples == "auto" else run.samples
+    whose = "mini-batches of its own" if run.sampler.per_query else "each of the mini-batches"
+    where = "inside" if run.sampler.query_in_batch else "beside"
+    return (
+        f"every query passes {where} {whose}: {'at most ' if run.samples == 'auto' else ''}{points * samples:,} "
+        f"forwards of {_rows_by_query(run, todo)} points for mcbn; --limit takes fewer points of each set"
+    )
 
 
 def _why_passes_agree(method: str, todo: Plan) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.records import Caution
-from bnuq.run import Run
+from bnuq.run import ANALYTIC, Run
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, select_layers
-from bnuq.sampling.statistics import check_batch_size
+from bnuq.stages.batches import check_mini_batches
 
 DEFAULT_BATCH_SIZE = 128
 
@@ -50,17 +51,23 @@ def plan(
     trained_with = run.train_batch_size or trained_with
     task, outputs = _task(run, _output(model, example, test), test)
     sites = find_sites(model, example)
-    reasons = _why_not(sites, train)
+    reasons = _why_not(run, sites, train)
+    if run.sampler.by_query:
+        reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     still = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
     notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in still]
     if run.methods is None:
-        methods = tuple(name for name, reason in reasons.items() if not reason)
-        notes += [f"{name} was left out: {reason}" for name, reason in reasons.items() if reason]
+        usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
+        methods = tuple(name for name, reason in usual.items() if not reason)
+        notes += [f"{name} was left out: {reason}" for name, reason in usual.items() if reason]
     else:
         methods = run.methods
         for name in methods:
             if reasons[name]:
                 raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
+        if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
+            methods = ("mcbn", *methods)
+            notes.append("mcbn runs too, as there is a reference: an analytic law is an approximation of it")
     untracked = _untracked(sites)
     if untracked and not any(name.startswith("mcbn") for name in methods):
         raise SamplingError(
@@ -71,25 +78,28 @@ def plan(
     layers: tuple[BatchNormSite, ...] = ()
     batch_size = None
     if any(name.startswith("mcbn") for name in methods):
-        assert train is not None
         layers = select_layers(sites.live_batchnorms, run.layers)
+        _check_laws(methods, layers)
         left_out = [site.name for site in untracked if site not in layers]
         if left_out:
             raise SamplingError(
                 f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
                 'hold every such one: use layers = "all".'
             )
-        batch_size, note = _batch_size(run, trained_with, len(train))
+        batch_size, note = _batch_size(run, trained_with, None if train is None else len(train))
         notes += note
-        check_batch_size(batch_size, len(train))
+        if train is not None:
+            check_mini_batches(run.sampler, train, batch_size)
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
 
 
 def check_random(run: Run, todo: Plan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that several samples would be the same."""
-    if train is not None and todo.batch_size == len(train) and run.augment is None and run.samples != 1:
+    if train is None or todo.batch_size is None or run.augment is not None or run.samples == 1:
+        return
+    if not run.sampler.replacement and todo.batch_size - run.sampler.query_in_batch == len(train):
         raise SamplingError(
-            f"batch_size {todo.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
+            f"batch_size {todo.batch_size} takes the whole reference, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
         )
 
@@ -138,15 +148,19 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
     return ("regression" if task == "regression" else "classification"), outputs
 
 
-def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:
+def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
     """Why each method cannot be drawn; empty where it can."""
-    mcbn = mcdo = ""
+    network = mcdo = ""
     if not sites.batchnorms:
-        mcbn = "the network has no BatchNorm layer"
+        network = "the network has no BatchNorm layer"
     elif not sites.live_batchnorms:
-        mcbn = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
-    elif train is None:
+        network = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
+    mcbn = network
+    if not network and train is None:
         mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
+    law = mcbn if run.sampler.counts == "measured" else network
+    if not law and (untracked := _untracked(sites)):
+        law = f"BatchNorm {untracked[0].name} keeps no running statistics, which a law would be drawn around"
     if not sites.dropouts:
         mcdo = "the network has no dropout layer that its evaluation-mode forward calls"
     elif not sites.live_dropouts:
@@ -154,18 +168,49 @@ def _why_not(sites: Sites, train: Points | None) -> dict[str, str]:
     alone = mcdo
     if not mcdo and (untracked := _untracked(sites)):
         alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
-    return {"mcbn": mcbn, "mcdo": alone, "mcbn+mcdo": mcbn or mcdo}
+    return {
+        "mcbn": mcbn,
+        "mcdo": alone,
+        "mcbn+mcdo": mcbn or mcdo,
+        "mcbn-chi2": law,
+        "mcbn-gaussian": law,
+        "mcbn-empirical": mcbn,
+    }
+
+
+def _why_not_by_query(method: str) -> str:
+    if method == "mcbn" or not method.startswith("mcbn"):
+        return ""
+    return "queries that pass with mini-batches (--per-query, --query-in-batch) are of mcbn alone"
+
+
+def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite]) -> None:
+    """Raise SamplingError where a law would be drawn around statistics that are not those of one layer, trained."""
+    if not {"mcbn-chi2", "mcbn-gaussian"} & set(methods):
+        return
+    twice = Counter(site.address for site in layers)
+    for site in layers:
+        if site.never_trained:
+            raise SamplingError(
+                f"BatchNorm {site.name} still has the running statistics it was made with (mean 0, variance 1), and "
+                "mcbn-chi2 and mcbn-gaussian draw around them. Give it population statistics first: bnuq precise-bn."
+            )
+        if twice[site.address] > 1:
+            raise SamplingError(
+                f"BatchNorm {site.name} is called {twice[site.address]} times in a pass, and its running statistics "
+                "mix the calls; mcbn-chi2 and mcbn-gaussian need those of one. Use mcbn-empirical, or mcbn."
+            )
 
 
 def _untracked(sites: Sites) -> list[BatchNormSite]:
     return [site for site in sites.live_batchnorms if not site.tracked]
 
 
-def _batch_size(run: Run, trained_with: int | None, population: int) -> tuple[int, list[str]]:
+def _batch_size(run: Run, trained_with: int | None, population: int | None) -> tuple[int, list[str]]:
     if run.batch_size is not None:
         return run.batch_size, []
     wanted = trained_with or DEFAULT_BATCH_SIZE
-    chosen = max(2, min(wanted, population // 2))
+    chosen = wanted if population is None else max(2, min(wanted, population // 2))
     why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
     if chosen < wanted:
         why = f"half the reference, which is below {wanted}, {why}"

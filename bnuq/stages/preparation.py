@@ -108,6 +108,7 @@ def check_request(run: Run) -> None:
         if isinstance(value, int) and not least <= value <= 2**62:
             raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
     _check_bank(run)
+    _check_by_query(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
         raise RequestError(
             f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
@@ -121,6 +122,20 @@ def check_request(run: Run) -> None:
         raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
     if not 0 < run.mc_error < 1:
         raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
+
+
+def _check_by_query(run: Run) -> None:
+    """Where queries pass with mini-batches there is no ω that could be handed out or planned with."""
+    option = "--per-query" if run.sampler.per_query else "--query-in-batch"
+    if not run.sampler.by_query or (run.methods is not None and "mcbn" not in run.methods):
+        return
+    if run.bank is not None:
+        raise RequestError(
+            f"--bank {run.bank} and {option} do not go together: a bank is of mini-batches without the query, which "
+            "many points share. Leave one of them out."
+        )
+    if run.precision in ("tf32", "bfloat16"):
+        raise RequestError(f"{option} runs in float32 or float64, and --precision is {run.precision}.")
 
 
 def _check_bank(run: Run) -> None:

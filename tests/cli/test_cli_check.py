@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -510,7 +511,7 @@ def test_a_baseline_that_will_not_do_is_refused_before_anything_is_drawn(
     def drawn(*_: object, **__: object) -> None:
         raise AssertionError("an evaluation was begun")
 
-    monkeypatch.setattr("bnuq.evaluate.evaluate", drawn)
+    monkeypatch.setattr(import_module("bnuq.evaluate"), "evaluate", drawn)
     (there / "new.h5").write_bytes((there / "base.h5").read_bytes())
     before = contents(there)
     found = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
@@ -532,8 +533,8 @@ def test_other_data_is_refused_before_anything_is_drawn(
     def drawn(*_: object, **__: object) -> None:
         raise AssertionError("draws were begun")
 
-    monkeypatch.setattr("bnuq.evaluate.check_reference", drawn)
-    monkeypatch.setattr("bnuq.evaluate.draw_bank", drawn)
+    monkeypatch.setattr(import_module("bnuq.evaluate"), "check_reference", drawn)
+    monkeypatch.setattr(import_module("bnuq.evaluate"), "draw_bank", drawn)
     before = contents(there)
     found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
     assert found.code == 2

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import browser
+import made_up_inspection
 import pytest
 import small_sweep
 
@@ -15,6 +16,7 @@ from bnuq.report import overlaid
 from bnuq.report.drawing import for_page
 from bnuq.report.figures import pictures_of
 from bnuq.report.html import page, picture_at
+from bnuq.report.inspection import page_parts as inspection_parts
 from bnuq.report.page import beside_parts, page_parts, shown_of
 from bnuq.report.sweep import report_parts as sweep_parts
 from bnuq.report.sweep import save_figures
@@ -23,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the browser is steered through a POSIX pipe"),
 ]
-PAGES = ("classification", "regression", "sweep", "beside")
+PAGES = ("classification", "regression", "sweep", "beside", "inspection")
 LONG = "a_set_of_a_name_" * 6
 
 
@@ -40,6 +42,7 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "regression": page(page_parts(regression, shown_of(pictures_of(regression), folder / "b"))),
         "sweep": page(sweep_parts(small_sweep.both()), drawn),
         "beside": page(beside_parts(results, shown_of(overlaid.pictures_of(results), folder / "c"))),
+        "inspection": page(inspection_parts(made_up_inspection.whole(), folder / "d")),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -14,10 +14,10 @@ import pytest
 from bnuq.records import Caution
 from bnuq.report.advice import ADVICE
 from bnuq.report.figures import pictures_of
-from bnuq.report.html import Listing, Picture, page
+from bnuq.report.html import Picture, page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import HOW, page_parts, run_file, shown_of
-from bnuq.report.parts import Part
+from bnuq.report.parts import Listing, Part
 from bnuq.report.terminal import report_parts
 from bnuq.results.result import Result
 from bnuq.run import read_run_file

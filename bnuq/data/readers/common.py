@@ -19,7 +19,12 @@ _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _TARGETS = ("y", "labels", "target", "targets", "Y")
 
 
-def named_contents(path: Path, names: Iterable[str], read: Callable[[str], NDArray[Any]]) -> Contents:
+GROUP = "group"  # what the array or the column of the groups is called, unless it is said
+
+
+def named_contents(
+    path: Path, names: Iterable[str], read: Callable[[str], NDArray[Any]], *, group: str = GROUP
+) -> Contents:
     """Inputs, targets and groups by the names that arrays usually have; only these are read."""
     there = list(names)
     pair = next(((x, y) for x, y in _NAMES if x in there), None)
@@ -29,12 +34,12 @@ def named_contents(path: Path, names: Iterable[str], read: Callable[[str], NDArr
             "Write the inputs as x and the targets as y."
         )
     target = next((name for name in (pair[1], *_TARGETS) if name in there), None)
-    used = {pair[0], target, "group"}
+    used = {pair[0], target, group}
     others = [name for name in there if name not in used]
     return Contents(
         read(pair[0]),
         None if target is None else read(target),
-        read("group") if "group" in there else None,
+        read(group) if group in there else None,
         notes=(f"also there and not used: {', '.join(others[:10])}",) if others else (),
     )
 

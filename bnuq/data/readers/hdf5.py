@@ -10,19 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import named_contents, readable
+from bnuq.data.readers.common import GROUP, named_contents, readable
 from bnuq.errors import DataError
 from bnuq.files.hdf5 import open_hdf5
 
 
-def read_hdf5(path: Path) -> Contents:
+def read_hdf5(path: Path, *, group: str = GROUP) -> Contents:
     """The data sets at the top of an HDF5 file by their names."""
     with open_hdf5(path, "file of points", error=DataError) as file, readable(path, "HDF5"):
-        return named_contents(path, top_level_datasets(file), lambda name: read_dataset(file, name, path))
+
+        def read(name: str) -> NDArray[Any]:
+            texts = _texts(file[name]) if name == group else None
+            return read_dataset(file, name, path) if texts is None else texts
+
+        return named_contents(path, top_level_datasets(file), read, group=group)
 
 
 def top_level_datasets(file: h5py.File) -> list[str]:
     return [name for name, member in file.items() if isinstance(member, h5py.Dataset)]
+
+
+def _texts(dataset: Any) -> NDArray[Any] | None:
+    """The words of a data set, None where it holds something else."""
+    if h5py.check_string_dtype(dataset.dtype) is None or dataset.shape is None:
+        return None
+    return np.asarray(dataset.asstr(errors="replace")[()]).astype(str)
 
 
 def read_dataset(file: h5py.File, name: str, path: Path) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import array_bytes, check_declared, named_contents, readable
+from bnuq.data.readers.common import GROUP, array_bytes, check_declared, named_contents, readable
 from bnuq.data.readers.hdf5 import read_dataset, top_level_datasets
 from bnuq.errors import DataError
 from bnuq.files.content import kind_of
@@ -20,18 +20,19 @@ _NUMBERS = frozenset(
 )
 
 
-def read_mat(path: Path) -> Contents:
+def read_mat(path: Path, *, group: str = GROUP) -> Contents:
     """The arrays of a `.mat` file. Pictures with the points on the last axis are turned; SVHN's label 10 is 0."""
     if kind_of(path) == "hdf5":
         with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
             # HDF5 lists MATLAB's axes backwards.
-            found = named_contents(path, top_level_datasets(file), lambda name: read_dataset(file, name, path).T)
+            names = top_level_datasets(file)
+            found = named_contents(path, names, lambda name: read_dataset(file, name, path).T, group=group)
     else:
-        found = _read_version_5(path)
+        found = _read_version_5(path, group)
     return _points_first(found)
 
 
-def _read_version_5(path: Path) -> Contents:
+def _read_version_5(path: Path, group: str) -> Contents:
     import scipy.io  # late: 0.2 s
 
     with readable(path, "a MATLAB file"):
@@ -45,7 +46,7 @@ def _read_version_5(path: Path) -> Contents:
             check_declared(path, array_bytes(map(int, shape), dtype), path.stat().st_size)
             return np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
 
-        return named_contents(path, there, read)
+        return named_contents(path, there, read, group=group)
 
 
 def _points_first(found: Contents) -> Contents:

@@ -11,7 +11,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import array_bytes, check_declared, named_contents, readable
+from bnuq.data.readers.common import GROUP, array_bytes, check_declared, named_contents, readable
 from bnuq.errors import DataError
 
 
@@ -21,7 +21,7 @@ def read_npy(path: Path) -> Contents:
         return Contents(_read_array(file, path.stat().st_size, f"{path}"))
 
 
-def read_npz(path: Path) -> Contents:
+def read_npz(path: Path, *, group: str = GROUP) -> Contents:
     """The arrays of a `.npz` file by their names."""
     with readable(path, "a .npz archive"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -32,7 +32,7 @@ def read_npz(path: Path) -> Contents:
             with archive.open(info) as file:
                 return _read_array(file, info.file_size, f"{path}: {name}")
 
-        return named_contents(path, members, read)
+        return named_contents(path, members, read, group=group)
 
 
 def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:

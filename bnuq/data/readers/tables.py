@@ -1,7 +1,8 @@
-"""Tables: one row a point, one column a feature, the last column being the target."""
+"""Tables: one row a point, one column a feature, the last column being the target; one column may name groups."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import check_declared, readable
+from bnuq.data.readers.common import GROUP, check_declared, readable
 from bnuq.errors import DataError
 
 
-def read_csv(path: Path) -> Contents:
+def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     """A text table separated by commas, semicolons or tabs; its first line may name the columns."""
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
         first = file.readline()
@@ -25,8 +26,25 @@ def read_csv(path: Path) -> Contents:
         rows = [line for line in file if line.strip()] if named else [first, *(line for line in file if line.strip())]
         if not rows:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
+        seen: dict[str, int] = {}  # the groups, which may be words
+
+        def number_of(text: str) -> float:
+            if not text.strip():
+                raise ValueError(f"a row without a {group}")
+            return seen.setdefault(text.strip(), len(seen))
+
+        words: Any = {fields.index(group): number_of} if named and group in fields else None
         try:
-            table = np.loadtxt(rows, delimiter=separator, ndmin=2, comments=None, quotechar='"', dtype=np.float64)
+            table = np.loadtxt(
+                rows,
+                delimiter=separator,
+                ndmin=2,
+                comments=None,
+                quotechar='"',
+                dtype=np.float64,
+                converters=words,
+                encoding=None,
+            )
         except ValueError as error:
             said = str(error).partition(";")[0].rstrip(".")
             raise DataError(
@@ -35,11 +53,12 @@ def read_csv(path: Path) -> Contents:
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
     names = fields if named else [f"column {index}" for index in range(len(fields))]
-    return _contents(path, table, names)
+    groups = None if words is None else _values(list(seen))[table[:, fields.index(group)].astype(np.intp)]
+    return _contents(path, table, names, group, groups)
 
 
-def read_parquet(path: Path) -> Contents:
-    """A parquet table of numeric columns."""
+def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
+    """A parquet table of numeric columns; that of the groups may hold words."""
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -51,26 +70,40 @@ def read_parquet(path: Path) -> Contents:
             shape = (file.metadata.num_rows, file.metadata.num_columns)
             check_declared(path, 8 * shape[0] * shape[1], path.stat().st_size)
             read = file.read(use_threads=False)
-        columns = []
+        columns, groups = [], None
         for name in read.column_names:
+            if name == group:
+                found = read.column(name).to_pylist()
+                if None in found:
+                    raise DataError(f"{path}: row {found.index(None)} (counted from 0) has no {name}.")
+                groups = _values(found)
+                columns.append(np.zeros(len(groups)))
+                continue
             try:
                 columns.append(np.asarray(read.column(name).to_numpy(), dtype=np.float64))
             except (ValueError, TypeError, NotImplementedError) as error:
                 raise DataError(f"{path}: column {name!r} does not hold numbers; expected numbers only.") from error
         table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
-    return _contents(path, table, list(read.column_names))
+    return _contents(path, table, list(read.column_names), group, groups)
 
 
-def _contents(path: Path, table: NDArray[Any], names: list[str]) -> Contents:
-    group = None
-    if "group" in names:
-        at = names.index("group")
-        group, table = table[:, at], np.delete(table, at, axis=1)
-        names = [name for name in names if name != "group"]
+def _values(found: Sequence[Any]) -> NDArray[Any]:
+    """Numbers where all are, else texts."""
+    try:
+        return np.asarray(found, dtype=np.float64)
+    except (ValueError, TypeError):
+        return np.asarray([str(value) for value in found])
+
+
+def _contents(path: Path, table: NDArray[Any], names: list[str], group: str, groups: NDArray[Any] | None) -> Contents:
+    """The points of a table, whose column of this name stands for `groups`."""
+    if groups is not None:
+        table = np.delete(table, names.index(group), axis=1)
+        names = [name for name in names if name != group]
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
     notes = (f"the target is the last column, {names[-1]!r}",)
-    return Contents(table[:, :-1], table[:, -1:], group, notes=notes)
+    return Contents(table[:, :-1], table[:, -1:], groups, notes=notes)
 
 
 def _is_number(field: str) -> bool:

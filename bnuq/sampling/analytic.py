@@ -1,0 +1,162 @@
+"""Laws of ω: draws from a model of the noise of batch statistics, in the place of mini-batches; not MCBN itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import gammaincinv, ndtr, ndtri
+
+from bnuq.sampling import keyed
+from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import BatchNormSite
+
+FEWEST = 4.0  # independent values, below which U = σ/S has no variance, and a χ² hardly a law
+
+
+@dataclass(frozen=True)
+class LayerLaw:
+    """What a factorised law knows of one layer: mean and variance (C,) of its population, and how many independent
+    values of a channel the mini-batch's mean and its deviation are taken of; `count` is their nominal number, b·z."""
+
+    name: str
+    eps: float
+    mean: Float64[np.ndarray, " channel"]
+    var: Float64[np.ndarray, " channel"]
+    values_mean: float
+    values_deviation: float
+    count: int
+
+
+def law_of(site: BatchNormSite, *, batch_size: int, density: tuple[float, float] | None, shrink: float) -> LayerLaw:
+    """The law of one layer around its running statistics, for mini-batches of `batch_size`.
+
+    `density` holds the independent values that an item of the mini-batch is worth, to the mean and to the deviation;
+    None: all its positions (nominal). `shrink` is the finite-population factor (N − b)/(N − 1) of a variance.
+    """
+    assert site.running_mean is not None and site.running_var is not None
+    of_mean, of_deviation = density or (site.positions, site.positions)
+    return LayerLaw(
+        name=site.name,
+        eps=site.eps,
+        mean=site.running_mean.double().cpu().numpy(),
+        var=site.running_var.double().cpu().numpy(),
+        values_mean=batch_size * of_mean / shrink,
+        values_deviation=max(FEWEST, batch_size * of_deviation / shrink),
+        count=batch_size * site.positions,
+    )
+
+
+def draw_chi2(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept: Any) -> BatchStatistics:
+    """ω of independent Gaussian values: M ∼ N(μ, σ²/n), n·S²/σ² ∼ χ² with n − 1 degrees of freedom, all independent.
+
+    With other counts for mean and deviation, n_V and n_U: S² ∼ σ²·(1 − 1/n_V)·χ²_ν/ν with ν = n_U − 1, which is the
+    same where they agree. Draw t depends on (seed, t) alone; `kept` are the bank's other fields.
+
+    Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
+    """
+
+    def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
+        degrees = layer.values_deviation - 1
+        uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        ratio = 2 * gammaincinv(degrees / 2, uniform) / degrees
+        return _layer(layer, _means(layer, order, draws, seed), layer.var * (1 - 1 / layer.values_mean) * ratio)
+
+    return BatchStatistics(tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, **kept)
+
+
+def draw_gaussian(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept: Any) -> BatchStatistics:
+    """ω of the central limit: M ∼ N(μ, σ²/n), S ∼ N(σ, (κ − 1)σ²/(4n)) above 0, all independent.
+
+    A measured count of the deviation holds the kurtosis κ; a nominal one takes κ = 3. S below 0 is drawn again: by the
+    normal law above 0. Draw t depends on (seed, t) alone. Source: Teye et al. 2018, footnotes 8 and 9.
+    """
+
+    def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
+        sd = np.sqrt(1 / (2 * layer.values_deviation))  # of S/σ
+        below = ndtr(-1 / sd)  # the probability that S < 0
+        uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        ratio = 1 + sd * ndtri(below + (1 - below) * uniform)
+        return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2)
+
+    return BatchStatistics(tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, **kept)
+
+
+def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covariance: str) -> BatchStatistics:
+    """ω of a Gaussian in (M, ln(S² + ε)) with the moments (divisor R − 1) of R recorded draws.
+
+    `covariance` says what varies jointly: the two statistics of a "channel", all of a "layer", or the whole "network";
+    everything else is independent. Under "layer:k" a layer keeps the k principal directions of its correlations, and
+    what is left of every variance as independent noise. Draw t depends on (seed, t) alone.
+
+    The ε in the logarithm is the layer's own: what a channel does is decided by S² + ε, also where S² is 0.
+    """
+    together, _, directions = covariance.partition(":")
+    layers = []
+    for order, layer in enumerate(recorded.layers):
+        eps = np.float64(layer.eps)
+        both = np.concatenate([layer.mean, np.log(layer.var.astype(np.float64) + eps)], axis=1).astype(np.float64)
+        centre, away = both.mean(axis=0), both - both.mean(axis=0)
+        site = 0 if together == "network" else order
+        if together == "channel":
+            noise = _per_channel(away, draws, seed=seed, site=site)
+        else:
+            noise = _joint(away, draws, seed=seed, site=site, directions=int(directions) if directions else None)
+        mean, log = np.split(centre + noise, 2, axis=1)
+        var = np.maximum(np.exp(log) - eps, 0)
+        count = np.full(len(draws), layer.count[0], dtype=np.int64)
+        layers.append(LayerStatistics(layer.name, layer.eps, mean, var, count))
+    return BatchStatistics(tuple(layers), recorded.fingerprint, recorded.batch_size, seed=seed)
+
+
+def _joint(
+    away: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int, directions: int | None
+) -> Float64[np.ndarray, "draw unit"]:
+    """Normal numbers with the covariance of the rows of `away`: weights on the rows themselves, no matrix is formed."""
+    rows, units = away.shape
+    if directions is None or directions >= min(rows - 1, units):
+        return _normal(draws, rows, seed=seed, site=site) @ away / np.sqrt(rows - 1)
+    sd = away.std(axis=0, ddof=1)
+    scaled = np.divide(away, sd, out=np.zeros_like(away), where=sd > 0)
+    _, sizes, axes = np.linalg.svd(scaled / np.sqrt(rows - 1), full_matrices=False)
+    main = sizes[:directions, None] * axes[:directions]
+    left = np.sqrt(np.maximum((sd > 0) - np.sum(main**2, axis=0), 0))
+    numbers = _normal(draws, directions + units, seed=seed, site=site)
+    return sd * (numbers[:, :directions] @ main + numbers[:, directions:] * left)
+
+
+def _per_channel(
+    away: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int
+) -> Float64[np.ndarray, "draw unit"]:
+    """Normal numbers with the variances of mean and log variance of every channel, and the covariance of the two."""
+    mean, log = np.split(away, 2, axis=1)
+    first, second = np.split(_normal(draws, away.shape[1], seed=seed, site=site), 2, axis=1)
+    sd, other = mean.std(axis=0, ddof=1), log.std(axis=0, ddof=1)
+    product = (mean * log).sum(axis=0) / (len(away) - 1)
+    r = np.divide(product, sd * other, out=np.zeros_like(product), where=sd * other > 0).clip(-1, 1)
+    return np.concatenate([sd * first, other * (r * first + np.sqrt(1 - r**2) * second)], axis=1)
+
+
+def _means(layer: LayerLaw, order: int, draws: range, seed: int) -> Float64[np.ndarray, "draw channel"]:
+    normal = _normal(draws, len(layer.mean), seed=seed, site=order)
+    return layer.mean + np.sqrt(layer.var / layer.values_mean) * normal
+
+
+def _layer(
+    layer: LayerLaw, mean: Float64[np.ndarray, "draw channel"], var: Float64[np.ndarray, "draw channel"]
+) -> LayerStatistics:
+    count = np.full(len(mean), layer.count, dtype=np.int64)
+    return LayerStatistics(layer.name, layer.eps, mean, var, count)
+
+
+def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
+    return ndtri(_uniform(draws, keyed.LAW_NORMAL, count, seed=seed, site=site))
+
+
+def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
+    """Numbers in (0, 1), neither end included, of each draw's own key."""
+    words = np.stack([keyed.words(seed, t, purpose, count, site=site) for t in draws])
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,0 +1,111 @@
+"""MCBN by the query: passes in which every evaluated point goes through the network together with a mini-batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.errors import SamplingError
+from bnuq.run import Variance
+from bnuq.sampling.interception import BatchNormCall, Mode, forward, stochastic_call, undisturbed
+from bnuq.sampling.measured import check_count, with_divisor
+from bnuq.sampling.moments import moments
+from bnuq.sampling.passes import tensor_output
+from bnuq.sampling.sites import BatchNormSite
+
+Batch = Callable[[int, int], Tensor]  # (draw, number of the evaluated point) → reference points, ready for the network
+
+
+class PerQuery:
+    """One pass for every draw and point: the point behind the reference points that `batch` gives, in one forward.
+
+    Every layer of `layers` normalises all these rows by the statistics of the reference points among them, or, with
+    `query_counts`, of all rows; the other layers run as in evaluation mode. Where all points share the batches of a
+    draw (`shared`), `batch` is asked for those of point 0. Outputs depend on the numbers of draw and point alone.
+
+    Raises SamplingError where the rows of a BatchNorm are not the points. Source: Teye et al. 2018: the CIFAR-10
+    network of the released code has a fresh batch for every point and pass, the SegNet one has the point in it, too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[BatchNormSite],
+        *,
+        draws: range,
+        batch: Batch,
+        shared: bool,
+        query_counts: bool,
+        variance: Variance = "biased",
+    ) -> None:
+        self.samples = len(draws)
+        self._model, self._layers, self._draws, self._batch = model, tuple(layers), draws, batch
+        self._shared, self._query_counts = shared, query_counts
+        self._variance: Variance = variance
+
+    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of their set."""
+        with undisturbed(self._model):
+            return torch.stack([torch.cat(list(self._of_draw(inputs, start, draw))) for draw in self._draws])
+
+    def _of_draw(self, inputs: Tensor, start: int, draw: int) -> Any:
+        shared = self._batch(draw, 0) if self._shared else None
+        for i in range(len(inputs)):
+            batch = self._batch(draw, start + i) if shared is None else shared
+            rows = torch.cat([batch, inputs[i : i + 1].to(batch.dtype)])
+            counted = len(rows) if self._query_counts else len(batch)
+            with _InBatch(self._layers, rows=len(rows), counted=counted, variance=self._variance) as mode:
+                output = tensor_output(forward(self._model, rows))
+            mode.check_all_called()
+            if len(output) != len(rows):
+                raise SamplingError(
+                    f"the network gives {tuple(output.shape)} for {len(rows)} points that pass together; expected one "
+                    "row a point."
+                )
+            yield output[-1:].clone()
+
+
+class _InBatch(Mode):
+    """Normalises each selected BatchNorm by the statistics of the first rows of what passes."""
+
+    def __init__(self, sites: Sequence[BatchNormSite], *, rows: int, counted: int, variance: Variance) -> None:
+        super().__init__()
+        self._wanted = {site.key: site for site in sites}
+        self._rows, self._counted = rows, counted
+        self._variance: Variance = variance
+        self._calls: Counter[int] = Counter()
+        self._seen: set[tuple[int, int]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        call = stochastic_call(func, args, kwargs or {})
+        if not isinstance(call, BatchNormCall):
+            return func(*args, **(kwargs or {}))
+        key = call.address, self._calls[call.address]
+        self._calls[call.address] += 1
+        site = self._wanted.get(key)
+        if site is None:
+            return func(*args, **(kwargs or {}))
+        self._seen.add(key)
+        if len(call.input) != self._rows:
+            raise SamplingError(
+                f"BatchNorm {site.name} gets {len(call.input)} rows for {self._rows} points, so it cannot be told "
+                "which of them are the query's; --per-query and --query-in-batch need a network whose rows are the "
+                "points."
+            )
+        counting = call.input[: self._counted]
+        count = counting.numel() // counting.shape[1]
+        check_count(count, site, self._counted)
+        mean, var = moments(counting)
+        return call.normalized(mean, with_divisor(var, count, self._variance))
+
+    def check_all_called(self) -> None:
+        missing = [site.name for key, site in self._wanted.items() if key not in self._seen]
+        if missing:
+            raise SamplingError(
+                f"layer {missing[0]} was not called for one of the points; bnuq needs a network whose path does not "
+                "depend on its input."
+            )

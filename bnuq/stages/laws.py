@@ -1,0 +1,102 @@
+"""The analytic laws of a run: fitted to the running statistics, or to recorded mini-batches, and drawn from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from bnuq import metrics
+from bnuq.data import Points
+from bnuq.errors import SamplingError
+from bnuq.progress import Progress
+from bnuq.run import ANALYTIC, Counts, Run
+from bnuq.sampling import keyed
+from bnuq.sampling.analytic import LayerLaw, draw_chi2, draw_empirical, draw_gaussian, law_of
+from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.sites import fingerprint
+from bnuq.stages.drawing import drawn
+from bnuq.stages.lower_bound import layer_counts
+from bnuq.stages.material import Pipeline
+from bnuq.stages.plan import Plan
+
+FINITE = 0.05  # share of the reference, above which a mini-batch feels that nothing is drawn twice
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The laws of one run: the factorised one of every layer, and the recorded draws of the empirical one."""
+
+    run: Run
+    fingerprint: str
+    batch_size: int
+    layers: tuple[LayerLaw, ...]
+    recorded: BatchStatistics | None
+
+    def draw(self, method: str, draws: range) -> BatchStatistics:
+        """ω of these draws under the law of `method`."""
+        seed, kept = self.run.seed, {"fingerprint": self.fingerprint, "batch_size": self.batch_size}
+        if method == "mcbn-chi2":
+            return draw_chi2(self.layers, draws, seed=seed, **kept)
+        if method == "mcbn-gaussian":
+            return draw_gaussian(self.layers, draws, seed=seed, **kept)
+        assert self.recorded is not None
+        return draw_empirical(self.recorded, draws, seed=seed, covariance=self.run.sampler.covariance)
+
+
+def counts_of(run: Run, train: Points | None) -> Counts:
+    """How many values the factorised laws take statistics to be of; SamplingError for what cannot be measured."""
+    if train is None and run.sampler.counts == "measured":
+        raise SamplingError(
+            'counts = "measured" takes mini-batches of a reference, and there is none; add --train REF, or use '
+            "--counts nominal."
+        )
+    return run.sampler.counts or ("nominal" if train is None else "measured")
+
+
+def fit_laws(
+    run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, train: Points | None, progress: Progress
+) -> Laws | None:
+    """The laws of the run's analytic methods, None where there are none.
+
+    What is measured is measured on mini-batches of its own, not on those that MCBN draws.
+    """
+    asked = [method for method in todo.methods if method in ANALYTIC]
+    if not asked:
+        return None
+    assert todo.batch_size is not None
+    measured = counts_of(run, train) == "measured"
+    factorised = any(method != "mcbn-empirical" for method in asked)
+    recorded = None
+    if "mcbn-empirical" in asked or (factorised and measured):
+        assert train is not None  # the plan saw to it
+        number = run.sampler.law_draws
+        recorded = drawn(
+            model,
+            pipeline,
+            train,
+            range(number),
+            todo.batch_size,
+            todo.layers,
+            (keyed.LAW, keyed.LAW_AUGMENT),
+            progress,
+            f"Fitting the laws to {number} mini-batches of {todo.batch_size}",
+        )
+    layers: tuple[LayerLaw, ...] = ()
+    if factorised:
+        population = None if train is None else len(train)
+        density: list[tuple[float, float] | None] = [None] * len(todo.layers)
+        if measured:
+            assert recorded is not None and population is not None
+            endless = math.inf if run.sampler.replacement else population
+            density = [(one.mean, one.sd) for one in layer_counts(recorded, endless)]
+        shrink = 1.0
+        finite = not run.sampler.replacement and run.augment is None  # augmented points are never the same again
+        if population is not None and finite and todo.batch_size > FINITE * population:
+            shrink = float(metrics.finite_population_factor(todo.batch_size, population=population))
+        layers = tuple(
+            law_of(site, batch_size=todo.batch_size, density=one, shrink=shrink)
+            for site, one in zip(todo.layers, density, strict=True)
+        )
+    return Laws(run, fingerprint(model), todo.batch_size, layers, recorded)

@@ -1,0 +1,133 @@
+"""`make laws`: holds every analytic law against MCBN on two real networks, and writes the table of that in README.md.
+
+Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
+are kept in docs/laws/, and what lies there is not evaluated again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from make_figures import ROOT, between, made_by, run_files
+
+from bnuq import metrics
+from bnuq.cli.progress import bars
+from bnuq.evaluate import evaluate
+from bnuq.records import Figure
+from bnuq.results.approximation import Approximation, approximations
+from bnuq.results.file import read
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve
+
+KEPT = ROOT / "docs" / "laws"
+NETWORKS = {
+    "cifar_resnet20": ("ResNet-20, b = 128", {"batch_size": 128}),
+    "fmnist_mlp": ("Fashion-MNIST MLP, b = 128", {}),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One evaluation, in which laws with these settings are held against MCBN."""
+
+    name: str
+    methods: tuple[str, ...]
+    sampler: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+VARIANTS = (
+    Variant("nominal", ("mcbn-chi2", "mcbn-gaussian"), {"counts": "nominal"}),
+    Variant("measured", ("mcbn-chi2", "mcbn-gaussian"), {"counts": "measured"}),
+    Variant("channel", ("mcbn-empirical",), {"covariance": "channel"}),
+    Variant("layer8", ("mcbn-empirical",), {"covariance": "layer:8"}),
+    Variant("layer", ("mcbn-empirical",), {"covariance": "layer"}),
+    Variant("network", ("mcbn-empirical",), {"covariance": "network"}),
+    Variant("again", ("mcbn",), seed=1),
+)
+
+
+def main() -> None:
+    """Evaluate what is not there yet, and write what it gave."""
+    named = os.environ.get("BNUQ_TEST_DATA")
+    if not named:
+        sys.exit("make laws needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
+    KEPT.mkdir(exist_ok=True)
+    with run_files(Path(named).resolve()) as place:
+        for network, (_, options) in NETWORKS.items():
+            for variant in VARIANTS:
+                out = KEPT / f"{network}-{variant.name}.h5"
+                if out.exists():
+                    continue
+                print(out.name, flush=True)
+                asked = Options(
+                    samples=32, methods=variant.methods, sampler=variant.sampler, seed=variant.seed, out=out
+                )
+                run = resolve(str(place / f"{network}.toml"), replace(asked, **options), folder=place.parent)
+                evaluate(run, progress=bars)
+    table = "\n".join(rows())
+    readme = ROOT / "README.md"
+    told = f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}"
+    readme.write_text(between(readme.read_text(encoding="utf-8"), "laws", told), encoding="utf-8")
+
+
+def rows() -> Iterator[str]:
+    """The table: a row a network and law."""
+    yield "| network | law | mean MI / mcbn's, test | on OOD | rank corr. of MI | PLL − mcbn's | AUROC by MI − mcbn's |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for network, (title, _) in NETWORKS.items():
+        for variant in VARIANTS:
+            result = read(KEPT / f"{network}-{variant.name}.h5")
+            if variant.name == "again":
+                yield f"| {title} | `mcbn` with another seed | {_again(result, network)} |"
+            for one in approximations(result):
+                yield f"| {title} | {_law(one.method, variant)} | {' | '.join(_cells(one))} |"
+
+
+def _law(method: str, variant: Variant) -> str:
+    settings = ", ".join(f"{key} = {value}" for key, value in variant.sampler.items())
+    return f"`{method}`, {settings}"
+
+
+def _cells(one: Approximation) -> Iterator[str]:
+    other = next(name for name in one.ratio if name != "test")
+    yield shown(one.ratio["test"], 2)
+    yield shown(one.ratio[other], 2)
+    yield fixed(one.rank["test"], 2)
+    assert one.pll is not None
+    yield shown(one.pll, 4, sign=True)
+    yield shown(one.auroc[other], 3, sign=True)
+
+
+def _again(result: Result, network: str) -> str:
+    """MCBN under another seed, beside MCBN: what Monte Carlo error alone leaves of an agreement."""
+    first = read(KEPT / f"{network}-nominal.h5")
+    ours, theirs = (one.methods["mcbn"] for one in (result, first))
+    other = next(name for name in theirs.ood)
+    means = [
+        [method.sets[name].figures["mutual_information"].value for method in (ours, theirs)] for name in ("test", other)
+    ]
+    rank = metrics.spearman(*(method.sets["test"].points["mutual_information"] for method in (ours, theirs)))
+    pll = [method.sets["test"].figures["pll"].value for method in (ours, theirs)]
+    auroc = [method.ood[other]["mutual_information"]["auroc"].value for method in (ours, theirs)]
+    cells = [fixed(a / b, 2) for a, b in means]
+    changes = fixed(pll[0] - pll[1], 4, sign=True), fixed(auroc[0] - auroc[1], 3, sign=True)
+    return " | ".join((*cells, fixed(rank, 2), *changes))
+
+
+def shown(figure: Figure, digits: int, *, sign: bool = False) -> str:
+    text = fixed(figure.value, digits, sign=sign)
+    return text if figure.mc_se is None else f"{text} ± {fixed(figure.mc_se, digits)}"
+
+
+def fixed(value: float, digits: int, *, sign: bool = False) -> str:
+    return f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+
+
+if __name__ == "__main__":
+    main()

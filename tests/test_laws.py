@@ -1,0 +1,130 @@
+"""Analytic methods of evaluations: held against MCBN where there is a reference, always told to be approximations."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import small_run
+import torch
+
+from bnuq import metrics
+from bnuq.errors import RequestError, SamplingError
+from bnuq.report.terminal import print_report
+from bnuq.results.approximation import approximations
+from bnuq.results.file import read
+from bnuq.results.summary import summary
+
+LAWS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
+ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference
+
+
+def run(folder, text=small_run.RUN, **options):
+    small_run.write(folder, text=text)
+    return small_run.evaluated(folder, **options)
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """An evaluation of all three laws on the small network, MCBN having come by itself."""
+    return run(tmp_path_factory.mktemp("laws"), methods=LAWS, samples=32)
+
+
+def test_mcbn_runs_beside_the_laws_where_there_is_a_reference(beside):
+    assert list(beside.methods) == ["deterministic", "mcbn", *LAWS]
+    assert any("mcbn runs too" in note for note in beside.notes)
+
+
+def test_each_law_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
+    real = beside.methods["mcbn"]
+    for one in approximations(beside):
+        law = beside.methods[one.method]
+        for name in ("test", "other"):
+            ours, theirs = (m.sets[name].points["mutual_information"] for m in (law, real))
+            assert one.ratio[name].value == pytest.approx(ours.mean() / theirs.mean(), rel=1e-5)
+            assert one.rank[name] == pytest.approx(metrics.spearman(ours, theirs))
+        figures = law.sets["test"].figures["pll"], real.sets["test"].figures["pll"]
+        assert one.pll.value == pytest.approx(figures[0].value - figures[1].value)
+        assert one.pll.mc_se == pytest.approx(math.hypot(figures[0].mc_se, figures[1].mc_se))
+        assert set(one.auroc) == {"other"}
+
+
+def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
+    for one in approximations(beside):
+        assert 0.4 < one.ratio["test"].value < 2.5
+        assert one.rank["test"] > 0.5  # of 32 draws: mcbn with others would not reach 1 either
+
+
+def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
+    stream = io.StringIO()
+    print_report(beside, stream, width=100)
+    text = stream.getvalue()
+    assert "Analytic laws beside mcbn" in text and "≈ mcbn-chi2" in text
+    assert "mcbn-chi2 is a model of MCBN's noise, not MCBN" in text
+    told = summary(beside)["approximations"]
+    assert list(told) == list(LAWS)
+    assert told["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
+    json.dumps(told)
+
+
+def test_the_comparison_can_be_made_from_the_file_alone(beside):
+    again = read(beside.path)
+    for one, other in zip(approximations(again), approximations(beside), strict=True):
+        assert one.ratio["test"].value == pytest.approx(other.ratio["test"].value, rel=1e-5)
+        assert one.rank["test"] == pytest.approx(other.rank["test"], abs=1e-3)
+    assert again.run["sampling"]["methods"] == ["mcbn", *LAWS]
+
+
+def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_told_to_be_unchecked(tmp_path):
+    result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"))
+    assert list(result.methods) == ["deterministic", "mcbn-chi2", "mcbn-gaussian"]
+    assert [caution.code for caution in result.cautions] == ["law-unchecked"]
+    assert result.methods["mcbn-chi2"].sets["test"].figures["mutual_information"].value > 0
+    assert approximations(result) == () and "approximations" not in summary(result)
+    stream = io.StringIO()
+    print_report(result, stream, width=100)
+    assert "held against nothing here" in " ".join(stream.getvalue().split())
+
+
+def test_what_needs_a_reference_says_so_without_one(tmp_path):
+    with pytest.raises(SamplingError, match="mcbn-empirical cannot be drawn: there is no reference"):
+        run(tmp_path, text=ALONE, methods=("mcbn-empirical",))
+    with pytest.raises(SamplingError, match="mcbn-chi2 cannot be drawn: there is no reference"):
+        run(tmp_path, text=ALONE, methods=("mcbn-chi2",), sampler={"counts": "measured"})
+
+
+def test_statistics_that_were_never_trained_are_no_centre_of_a_law(tmp_path):
+    small_run.write(tmp_path)
+    state = torch.load(tmp_path / "model.pt")
+    state["1.running_mean"].zero_()
+    state["1.running_var"].fill_(1)
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(SamplingError, match="running statistics it was made with"):
+        small_run.evaluated(tmp_path, methods=("mcbn-chi2",))
+
+
+def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
+    # 16 positions that are nearly one value each: nominal counts take them for independent
+    small_run.write(tmp_path)
+    train = np.repeat(np.repeat(np.random.default_rng(0).normal(0.5, 0.3, (96, 1, 1, 1)), 6, 2), 6, 3)
+    np.savez(tmp_path / "train.npz", x=train.astype(np.float32), y=np.zeros(96, dtype=int))
+    result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, sampler={"counts": "nominal"})
+    assert approximations(result)[0].understates
+    assert "law-understates" in [caution.code for caution in result.cautions]
+
+
+@pytest.mark.parametrize("covariance", ["nothing", "layer:0", "layer:x"])
+def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
+    with pytest.raises(RequestError, match="covariance"):
+        run(tmp_path, methods=("mcbn-empirical",), sampler={"covariance": covariance})
+
+
+def test_auto_doubles_the_draws_of_laws_too(tmp_path):
+    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32)
+    whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"])
+    for name in ("mcbn", "mcbn-chi2"):
+        one, other = (r.methods[name].sets["test"].figures["mutual_information"].value for r in (result, whole))
+        assert one == pytest.approx(other, rel=1e-6)

@@ -1,0 +1,284 @@
+"""What a mini-batch may be, by option and by run file: done, recorded, told, and never compared with another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import small_run
+import torch
+from torch import nn
+
+from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
+from bnuq.gate import Settings
+from bnuq.gate.comparability import check_comparable, check_request_comparable, pairing
+from bnuq.report import beside
+from bnuq.report.terminal import print_report
+from bnuq.results.file import read
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve, resolve_again, resolve_sweep
+from bnuq.sampling import keyed
+from bnuq.sweep import sweep
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "unbiased": {"variance": "unbiased"},
+    "stratified": {"batches": "stratified"},
+    "group": {"batches": "group"},
+    "replacement": {"replacement": True},
+    "query in batch": {"query_in_batch": True},
+    "per query": {"per_query": True},
+    "both": {"per_query": True, "query_in_batch": True},
+}
+WORDS = {
+    "unbiased": "unbiased variance",
+    "stratified": "stratified by class",
+    "group": "each of one laboratory",
+    "replacement": "drawn with replacement",
+    "query in batch": "the query one of the points",
+    "per query": "drawn anew for every query",
+    "both": "drawn anew for every query, the query one of the points",
+}
+T = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small run; its reference comes from four laboratories."""
+    folder = tmp_path_factory.mktemp("sampler")
+    small_run.write(folder)
+    with np.load(folder / "train.npz") as held:
+        np.savez(folder / "train.npz", **held, laboratory=np.arange(small_run.TRAIN) % 4)
+    return folder
+
+
+def run(folder: Path, name: str, *, sampler: dict[str, Any], **options: Any) -> Result:
+    given = {"methods": ("mcbn",), "samples": T, "out": Path(f"{name}.h5"), "save_samples": True, "limit": 12} | options
+    given |= {"group": "laboratory"} if sampler.get("batches") == "group" else {}
+    return small_run.evaluated(folder, sampler=sampler, **given)
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Result]:
+    every = {"usual": {}} | OPTIONS
+    return {name: run(folder, name.replace(" ", "-"), sampler=sampler) for name, sampler in every.items()}
+
+
+def raw(result: Result, name: str = "test") -> np.ndarray:
+    with h5py.File(result.path) as file:
+        return file[f"posterior_predictive/mcbn_{name}"][0]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(results, folder, name):
+    result, usual = results[name], results["usual"]
+    assert not np.array_equal(raw(result), raw(usual))
+    assert np.isfinite(raw(result)).all()
+    kept = {key: value for key, value in read(result.path).run["sampling"].items() if key in ("variance", *_KEYS)}
+    assert kept == OPTIONS[name] and not set(_KEYS) & set(usual.run["sampling"])
+    again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
+    assert {key: getattr(again.sampler, key) for key in kept} == kept
+    told, before = StringIO(), StringIO()
+    print_report(result, told, width=200)
+    print_report(usual, before, width=200)
+    assert f"batches  {WORDS[name]}\n" in told.getvalue()
+    assert "batches  " not in before.getvalue()
+
+
+_KEYS = ("batches", "replacement", "query_in_batch", "per_query")
+
+
+def test_what_was_drawn_is_what_was_asked_for(results, folder):
+    labels = np.load(folder / "train.npz")["y"]
+    share = np.bincount(labels) * 16 / small_run.TRAIN
+    for rows in results["stratified"].bank.indices:
+        assert (np.abs(np.bincount(labels[rows], minlength=3) - share) < 1).all()
+        assert len(set(rows.tolist())) == 16
+    assert [len(set((rows % 4).tolist())) for rows in results["group"].bank.indices] == [1] * T
+    assert any(len(set(rows.tolist())) < 16 for rows in results["replacement"].bank.indices)
+    unbiased, usual = results["unbiased"].bank, results["usual"].bank
+    np.testing.assert_array_equal(unbiased.indices, usual.indices)
+    np.testing.assert_allclose(unbiased.layers[0].var, usual.layers[0].var * 256 / 255, rtol=1e-6)  # n = 16 · 4 · 4
+    assert unbiased.variance == "unbiased"
+    assert results["per query"].bank is None and results["query in batch"].bank is None  # no ω is shared
+
+
+def test_the_reference_is_checked_on_the_same_batches_whatever_is_asked(results):
+    found = [one.reference_check for one in results.values()]
+    assert all(np.array_equal(one.mean, found[0].mean) for one in found)
+
+
+def test_queries_pass_with_what_the_keys_say(results, folder):
+    """Every output again, from training's own forward of the query and the reference points."""
+    net = small_run.network().double()
+    net.load_state_dict(torch.load(folder / "model.pt"))
+    train, test = (torch.from_numpy(np.load(folder / f"{name}.npz")["x"]).double() for name in ("train", "test"))
+    limited = np.sort(keyed.batch_indices(0, 0, population=len(test), batch_size=12, purpose=keyed.SUBSET))
+    batchnorm = net.eval()[1]
+    assert isinstance(batchnorm, nn.BatchNorm2d)
+    batchnorm.train()
+    for name, per_query in (("query in batch", False), ("both", True)):
+        found = raw(results[name])
+        for t in range(T):
+            for i, row in enumerate(limited):
+                key = {"purpose": keyed.QUERY, "point": i} if per_query else {}
+                rows = keyed.batch_indices(0, t, population=len(train), batch_size=15, **key)
+                with torch.no_grad():
+                    expected = net(torch.cat([train[rows], test[row : row + 1]]))[-1]
+                np.testing.assert_allclose(found[t, i], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["stratified", "group", "per query"])
+def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
+    fewer = run(folder, "fewer", sampler=OPTIONS[name], samples=2)
+    np.testing.assert_array_equal(raw(fewer), raw(results[name])[:2])
+
+
+@pytest.mark.parametrize("name", ["query in batch", "per query"])
+def test_no_output_depends_on_chunks_or_on_the_other_sets(results, folder, name):
+    other = run(folder, "other", sampler=OPTIONS[name], ood=(), chunk_size=5)
+    assert list(other.sets) == ["test"]
+    np.testing.assert_array_equal(raw(other), raw(results[name]))
+
+
+def test_rounds_of_auto_are_the_draws_of_as_many_samples(folder):
+    how = {"sampler": OPTIONS["per query"], "limit": 4, "ood": ()}
+    rounds = run(folder, "auto", samples="auto", max_samples=32, mc_error=0.001, **how)
+    assert rounds.sampling["samples"] == 32
+    np.testing.assert_array_equal(raw(rounds), raw(run(folder, "t32", samples=32, **how)))
+
+
+def test_the_forwards_are_counted_beforehand(results):
+    points = 12 + 12
+    (text,) = [note for note in results["per query"].notes if "forwards" in note]
+    assert text.startswith(f"every query passes beside mini-batches of its own: {points * T} forwards of 17 points")
+    (text,) = [note for note in results["query in batch"].notes if "forwards" in note]
+    assert "inside each of the mini-batches" in text and "of 16 points" in text and "--limit" in text
+
+
+def test_partial_layers_are_sampled_with_the_query_too(results, folder):
+    found = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",))
+    assert (found.sampling["layers"], found.run["sampling"]["layers"]) == (["1"], "first:1")
+    assert np.array_equal(raw(found), raw(results["per query"]))  # the network has but one
+
+
+@pytest.mark.parametrize("methods", [("mcbn+mcdo",), ("mcbn", "mcbn-chi2")])
+def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
+    with pytest.raises(SamplingError, match=r"method mcbn\S+ cannot be drawn: .*--per-query, --query-in-batch"):
+        run(folder, "refused", sampler=OPTIONS["per query"], methods=methods)
+
+
+def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
+    found = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
+    assert list(found.methods) == ["deterministic", "mcbn", "mcdo"]
+    assert any(note.startswith("mcbn+mcdo was left out: queries that pass with") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "message"),
+    [
+        ({"per_query": True}, {"bank": 8}, "--bank 8 and --per-query do not go together"),
+        ({"query_in_batch": True}, {"precision": "bfloat16"}, "--query-in-batch runs in float32 or float64"),
+        ({"query_in_batch": True}, {"batch_size": 98}, "batch_size is 98; expected 2 to 97"),
+        ({"query_in_batch": True}, {"batch_size": 97}, "batch_size 97 takes the whole reference"),
+        ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
+        ({"covariance": "diagonal"}, {}, '--covariance is "diagonal"; expected channel, layer, layer:k'),
+        ({"law_draws": 3}, {}, "--law-draws is 3; expected a whole number of at least 8."),
+        ({"variance": "half"}, {}, '--variance is "half"; expected one of biased, unbiased.'),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_the_users_words(folder, sampler, options, message):
+    with pytest.raises(BnuqError) as refused:
+        run(folder, "refused", sampler=sampler, **options)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('covariance = "layer:0"', 'sampling.covariance is "layer:0"; expected channel, layer, layer:k (of k'),
+        ('batches = "classes"', 'sampling.batches is "classes"; expected one of random, stratified, group.'),
+        ("replacement = 1", "sampling.replacement is 1; expected true or false."),
+    ],
+)
+def test_a_run_file_is_refused_in_the_same_words(tmp_path, line, message):
+    path = small_run.write(tmp_path / "run", text=f"{small_run.RUN}{line}\n")
+    with pytest.raises(RequestError) as refused:
+        resolve(str(path), Options(), folder=path.parent)
+    assert message in str(refused.value)
+
+
+def test_an_option_wins_over_the_run_file_also_to_switch_off(tmp_path):
+    text = f'{small_run.RUN}replacement = true\nbatches = "stratified"\n'.replace("[data]\n", '[data]\ngroup = "a"\n')
+    path = small_run.write(tmp_path / "run", text=text)
+    found = resolve(str(path), Options(sampler={"replacement": False}, group="b"), folder=path.parent)
+    assert (found.sampler.replacement, found.sampler.batches, found.group) == (False, "stratified", "b")
+
+
+def test_groups_are_found_by_the_name_that_is_given_and_one_that_nobody_has_is_refused(folder):
+    found = run(folder, "grouped", sampler={}, group="laboratory")
+    assert found.run["data"]["group"] == "laboratory"
+    assert found.sets["test"].group is None  # the test set has no such array
+    with pytest.raises(RequestError, match=r'data.group is "camera", and no set has an array or a column .*train\.npz'):
+        run(folder, "refused", sampler={}, group="camera")
+
+
+@pytest.mark.parametrize("name", ["unbiased", "stratified", "per query"])
+def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(results, name):
+    current, baseline = results[name], results["usual"]
+    key, value = next(iter(OPTIONS[name].items()))
+    said = str(value).lower()
+    with pytest.raises(ResultError, match=f"sampling: {key} is {said} now, .* in the baseline. Draw alike, or allow"):
+        check_comparable(current, baseline, Settings())
+    check_comparable(current, baseline, Settings.of(allow=["sampling"]))
+    assert pairing(current, baseline).draws == ()
+    assert pairing(current, current).draws == ("mcbn",)
+    drawn = beside.compared({"a": current, "b": baseline})
+    (row,) = [one for one in drawn if one.what == "mini-batches"]
+    assert dict(row.values) == {"a": WORDS[name], "b": "random points, biased variance"} and row.differs
+
+
+def test_a_request_for_other_mini_batches_than_the_baselines_is_refused_before_it_runs(results, folder):
+    asked = resolve("run.toml", Options(samples=T, sampler={"replacement": True}), folder=folder)
+    with pytest.raises(ResultError, match="sampling: replacement is true now, false in the baseline"):
+        check_request_comparable(asked, results["usual"], Settings())
+    check_request_comparable(asked, results["replacement"], Settings())
+
+
+def test_other_mini_batches_do_not_matter_to_dropout(folder):
+    how = {"methods": ("mcdo",), "ood": ()}
+    one, other = run(folder, "d1", sampler={}, **how), run(folder, "d2", sampler={"variance": "unbiased"}, **how)
+    check_comparable(one, other, Settings())
+    assert pairing(one, other).draws == ("mcdo",)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_sweep_refuses_what_it_does_not_honour(folder, name):
+    runs, settings = resolve_sweep(["run.toml"], Options(sampler=OPTIONS[name]), {"batch_sizes": (8,)}, folder=folder)
+    with pytest.raises(RequestError, match=rf"sampling\.({'|'.join(OPTIONS[name])}) is \w+; a sweep compares"):
+        sweep(runs, settings)
+
+
+def test_without_running_statistics_the_network_as_it_is_still_has_those_of_all_draws(tmp_path):
+    path = small_run.write(tmp_path / "run")
+    bare = "BatchNorm2d(4, affine=False, track_running_stats=False)"
+    (path.parent / "net.py").write_text(small_run.NET.replace("BatchNorm2d(4)", bare))
+    kept = {k: v for k, v in torch.load(path.parent / "model.pt").items() if not k.startswith("1.")}
+    torch.save(kept, path.parent / "model.pt")
+    shared, own = (
+        small_run.evaluated(path.parent, methods=("mcbn",), samples=T, limit=12, sampler=one)
+        for one in ({}, {"per_query": True})
+    )
+    one, other = (found.methods["deterministic"].sets["test"].figures for found in (shared, own))
+    assert {key: value.value for key, value in one.items()} == {key: value.value for key, value in other.items()}
+    assert shared.methods["mcbn"].sets["test"].figures["pll"] != own.methods["mcbn"].sets["test"].figures["pll"]
+
+
+def test_replacing_nothing_keeps_the_record_of_a_run_as_it_was(folder):
+    usual = resolve("run.toml", Options(), folder=folder)
+    assert not set(usual.record()["sampling"]) & {"variance", *_KEYS, "counts", "covariance", "law_draws"}
+    assert "group" not in usual.record()["data"] and replace(usual, group="a").record()["data"]["group"] == "a"

@@ -50,8 +50,9 @@ ADVICE: dict[str, str] = {
     "dead-channels": (
         "Leave these layers out (`--layers`), or take a larger mini-batch, where figures of MCBN hang on few points."
     ),
-    "dependent-values": (
-        "Sample by mcbn, or where an analytic law is wanted let it count: `--counts measured`, or mcbn-empirical."
+    "biased-variance": (
+        "Take the figures of MCBN for those of the network in training, which it imitates; larger mini-batches in "
+        "training make the two alike."
     ),
     "no-pipeline-fits": (
         "Look into the training script for `normalize` and `augment`. Where the pipeline is known to be right, the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.reproduce import batch_size, pll_over_samples, toy, uci
+from bnuq.cli.reproduce import batch_size, bn_noise, pll_over_samples, toy, uci
 
 HELP = "Run a published experiment end to end and print its table beside the published one."
 
@@ -11,4 +11,5 @@ COMMANDS = {
     "toy": toy.command,
     "batch-size": batch_size.command,
     "pll-over-samples": pll_over_samples.command,
+    "bn-noise": bn_noise.command,
 }

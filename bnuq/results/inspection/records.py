@@ -49,9 +49,11 @@ class SiteRow:
 class LayerGap:
     """One layer's running statistics against the reference population's, channel by channel.
 
-    `shift` is (m_EMA − m_pop)/σ_pop, `log_ratio` ln(v_EMA/v_pop); `explained_shift` and `explained_log_ratio` are the
-    root mean squares that batch noise explains under a fixed network, by the noise that was measured. `ratio_mean` and
-    `ratio_log_variance` are the reference check's: in units of batch noise, over what it explains (1 is normal).
+    `shift` is (m_EMA − m_pop)/σ_pop, `log_ratio` ln(v_EMA/v_pop), both with σ² + ε for the variance, so that a channel
+    that hardly varies counts as it is divided. `explained_shift` and `explained_log_ratio` are the root mean squares
+    that batch noise explains under a fixed network, by the noise that was measured; NaN for a cumulative average.
+    `ratio_mean` and `ratio_log_variance` are the reference check's: in units of batch noise, over what it explains (1
+    is normal); NaN where the layer could not be checked.
     `dead` channels have a batch variance below 10 ε in some batch. Source: spec of PreciseBN's diagnostic (Wu & Johnson
     2021).
     """
@@ -67,12 +69,14 @@ class LayerGap:
 
     @property
     def rms_shift(self) -> float:
-        return float(np.sqrt(np.mean(np.square(self.shift, dtype=np.float64))))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.sqrt(np.mean(np.square(self.shift, dtype=np.float64))))
 
     @property
     def mean_log_ratio(self) -> float:
         """Mean |ln(v_EMA/v_pop)|."""
-        return float(np.mean(np.abs(self.log_ratio), dtype=np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.mean(np.abs(self.log_ratio), dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,13 @@ class LayerNoise:
     """The noise of one layer's batch statistics, R draws of `Noise.batch_size`, values of all channels.
 
     `sigma_u`, `sigma_v`: sd over draws (ddof 1) of U = σ/S and V = (μ − M)/σ, mean over channels. `nominal` = b·z
-    values a channel; `values_mean` = σ²/Var(M) and `values_deviation` = 1/(2 Var U) are the independent ones that the
-    statistics move like, pooled over channels. `spread` holds S²/σ² (biased S²) of every draw and channel. `rejected`:
-    share of channels whose n·S²/σ² is not χ² with n − 1 degrees of freedom (Kolmogorov–Smirnov, false discoveries
-    held at 5 %), nominal n; `rejected_fitted`: the same against χ² with ν = 2·mean²/variance of each channel.
-    `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected; `variances` are those variances (mean over
+    values a channel; `values_mean` = σ²/Var(M) and `values_deviation` (1/(2 Var U) of many, by Var ln S² of few) are
+    the independent ones that the statistics move like, pooled over channels (`metrics.effective_counts`).
+    `spread` holds S²/σ² (biased S²) of every draw and channel, NaN where σ² < 10 ε or some S² is 0: such channels are
+    left out of every figure. `rejected`: share of channels whose n·S²/σ² is not χ² with n − 1 degrees of freedom
+    (Kolmogorov–Smirnov, false discoveries held at 5 %), nominal n; `rejected_fitted`: the same against χ² with
+    ν = 2·mean²/variance of each channel. `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the
+    error that its residuals tell as `mc_se` and Student's interval; `variances` are those variances (mean over
     channels) at `Noise.sizes`. `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
     Source: Shekhovtsov & Flach 2018, §3.1.
     """

@@ -1,0 +1,313 @@
+"""What in a network can be stochastic, and how healthy its BatchNorm is: sites, lagging averages, the law of the noise,
+domains and pipelines that its statistics tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from bnuq.data import Points
+from bnuq.errors import ModelError, RequestError
+from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.progress import Progress, silent
+from bnuq.records import Caution
+from bnuq.results.file import check_replaceable
+from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
+from bnuq.run import Named, Run
+from bnuq.sampling.sites import Sites, find_sites
+from bnuq.sampling.statistics import check_batch_size
+from bnuq.stages.domains import domains
+from bnuq.stages.drawing import check_layers
+from bnuq.stages.health import (
+    batch_statistics,
+    gap,
+    gap_cautions,
+    noise_cautions,
+    not_finite,
+    site_cautions,
+    site_rows,
+)
+from bnuq.stages.noise import noise, sizes_for
+from bnuq.stages.opening import Opened, opened
+from bnuq.stages.pipelines import cautions as pipeline_cautions
+from bnuq.stages.pipelines import suggest
+from bnuq.stages.plan import DEFAULT_BATCH_SIZE
+from bnuq.stages.population import Drawn, drawn
+from bnuq.stages.preparation import how_asked
+from bnuq.stages.provenance import Stopwatch, provenance
+from bnuq.stages.reference_check import cautions as reference_cautions
+
+LEAST_REFERENCE = 8  # points, below which nothing is measured
+APART = 10  # times the largest mini-batch that must be left over for the noise to be measured on other points
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an inspection goes. `points` of the reference are the population; `draws` mini-batches of `batch_size` (that
+    of the training, where None) tell the noise, and `size_draws` (as many, where None) of each of some sizes, up to
+    `beyond` times that, how it falls with the size.
+
+    `domains` are sets that the statistics are told apart by, with `samples` draws of MCBN from each;
+    `suggest_pipeline` tries the common training pipelines. `noise_only` leaves the running averages out. `input_shape`
+    is that of a point where none can be read, and with `needs_reference` a reference that cannot be read is an error.
+    """
+
+    points: int = 10_000
+    draws: int = 64
+    batch_size: int | None = None
+    beyond: int = 1
+    size_draws: int | None = None
+    domains: tuple[Named, ...] = ()
+    samples: int = 16
+    suggest_pipeline: bool = False
+    noise_only: bool = False
+    input_shape: tuple[int, ...] | None = None
+    needs_reference: bool = False
+
+
+DEFAULT = Settings()
+
+
+def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = silent) -> Inspection:
+    """Inspect the network of `run`, write the result to `run.out`, and give it.
+
+    What needs a reference is None where there is none to be read, and where the checkpoint's weights are not finite:
+    its sites are told all the same. Raises BnuqError with one message where the request cannot be carried out; the
+    result file is then not touched.
+    """
+    watch = Stopwatch()
+    _check(run, settings)
+    replaces = run.out.exists()
+    on_data = bool(settings.domains) or settings.suggest_pipeline
+    ready = opened(
+        run,
+        input_shape=settings.input_shape,
+        needs_reference=settings.needs_reference or on_data,
+        needs_test=bool(settings.domains),
+    )
+    sites = find_sites(ready.model, ready.example)
+    broken = not_finite(ready.model)
+    if on_data and broken:
+        raise ModelError(f"{run.checkpoint}: {broken[0]} is not finite; neither domains nor pipelines can be tried.")
+    rows = site_rows(sites, broken)
+    watch.lap("load")
+    pipelines = _suggested(run, settings, ready, sites, progress)
+    none_fits = () if pipelines is None else pipeline_cautions(pipelines)
+    watch.lap("pipelines")
+    measured = _Measured()
+    without = _why_not_measured(run, settings, ready, sites, broken)
+    if not without:
+        measured = _measured(run, settings, ready, sites, progress)
+    watch.lap("measure")
+    apart, notes_of_domains = _domains(run, settings, ready, sites, progress)
+    watch.lap("domains")
+    result = Inspection(
+        run={**run.record(), "inspect": _record(settings)},
+        model={
+            "path": str(run.checkpoint),
+            "sha256": ready.loaded.checkpoint.sha256,
+            **({"task": run.task} if run.task else {}),
+            **({"train_batch_size": size} if (size := _trained_with(run, ready)) else {}),
+            "batchnorm_layers": len(sites.batchnorms),
+            "dropout_layers": len(sites.dropouts),
+            "parameters": ready.loaded.parameters,
+        },
+        sites=rows,
+        unreachable=sites.unreachable,
+        gap=measured.gap,
+        noise=measured.noise,
+        domains=apart,
+        pipelines=pipelines,
+        cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *none_fits),
+        notes=(
+            *how_asked([run], replaces=run.out if replaces else None),
+            *ready.loaded.notes,
+            *ready.notes,
+            *without,
+            *measured.notes,
+            *notes_of_domains,
+        ),
+        seconds=watch.seconds(),
+        provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
+        path=run.out,
+    )
+    write(result, run.out)
+    return result
+
+
+def _check(run: Run, settings: Settings) -> None:
+    """Raise BnuqError for what can be told to be wrong before anything is read."""
+    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {wrong}")
+    if kind_of(run.out.parent) != "folder":
+        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    check_replaceable(run.out)
+    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
+        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+    for name, value, least in (
+        ("points", settings.points, LEAST_REFERENCE),
+        ("draws", settings.draws, 8),
+        ("samples", settings.samples, 2),
+        ("limit", run.limit, 1),
+        ("batch-size", settings.batch_size, 2),
+        ("seed", run.seed, 0),
+    ):
+        if value is not None and not least <= value <= 2**62:
+            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
+
+
+def _record(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON has them."""
+    said = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    said["domains"] = [named.text for named in settings.domains]
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _trained_with(run: Run, ready: Opened) -> int | None:
+    return run.train_batch_size or ready.loaded.checkpoint.train_batch_size
+
+
+def _why_not_measured(
+    run: Run, settings: Settings, ready: Opened, sites: Sites, broken: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Why there is neither gap nor noise, as a note; none where there can be."""
+    measured = "how far the running averages lag, and the noise of the batch statistics,"
+    if not sites.live_batchnorms:
+        return ("the network has no BatchNorm layer that could be sampled: there are no batch statistics to measure",)
+    if broken:
+        return (f"{measured} were left out: the checkpoint's weights are not finite",)
+    if ready.train is None:
+        return (f"{measured} are measured on training data: name it with --train REF, or train under [data]",)
+    if len(ready.train) < LEAST_REFERENCE:
+        return (f"{measured} were left out: the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}",)
+    if settings.suggest_pipeline and run.normalize is None and run.augment is None and run.channel_order == "rgb":
+        return (
+            f"{measured} were left out: nothing is said of the training pipeline, which they are measured through; "
+            "inspect again with the lines for the run file",
+        )
+    return ()
+
+
+def _suggested(run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress) -> Pipelines | None:
+    if not settings.suggest_pipeline:
+        return None
+    assert ready.train is not None
+    known = _trained_with(run, ready)
+    return suggest(run, ready.model, ready.train, sites, trained_with=known, progress=progress)
+
+
+def _domains(
+    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+) -> tuple[Domains | None, tuple[str, ...]]:
+    if not settings.domains:
+        return None, ()
+    assert ready.train is not None
+    batch_size, _ = _noise_batch_size(run, settings, _trained_with(run, ready), len(ready.train))
+    return domains(
+        run,
+        settings.domains,
+        model=ready.model,
+        sites=sites,
+        pipeline=ready.pipeline,
+        train=ready.train,
+        test=ready.test,
+        batch_size=batch_size,
+        samples=settings.samples,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    gap: Gap | None = None
+    noise: Noise | None = None
+    cautions: tuple[Caution, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress) -> _Measured:
+    """What the reference says of the running averages and of the noise."""
+    train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
+    assert train is not None
+    known = _trained_with(run, ready)
+    batch_size, how = _noise_batch_size(run, settings, known, len(train))
+    batches = drawn(
+        pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
+    )
+    bank = batch_statistics(model, batches, layers, progress)
+    population = bank.pooled()
+    sizes = sizes_for(layers, batch_size=batch_size, reference=len(train), beyond=settings.beyond)
+    points, which = _other_points(train, batches, largest=max(batch_size, *sizes))
+    found = noise(
+        model,
+        pipeline,
+        points,
+        layers,
+        population,
+        batch_size=batch_size,
+        draws=settings.draws,
+        sizes=sizes,
+        size_draws=settings.size_draws or settings.draws,
+        progress=progress,
+    )
+    notes = (*how, *which, *_few_points(settings, train))
+    if settings.noise_only:
+        return _Measured(None, found, tuple(noise_cautions(found)), notes)
+    check = check_layers(
+        model, pipeline, train, layers, train_size=run.train_size, trained_with=known, progress=progress
+    )
+    lag = gap(
+        bank,
+        population,
+        layers,
+        found,
+        check,
+        points=batches.points,
+        reference=len(train),
+        train_size=run.train_size,
+        train_batch_size=known,
+    )
+    cautions = (
+        *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
+        *(() if lag is None else gap_cautions(lag)),
+        *noise_cautions(found),
+    )
+    return _Measured(lag, found, cautions, notes)
+
+
+def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference: int) -> tuple[int, tuple[str, ...]]:
+    """The mini-batch size at which the noise is told, and a note where it is not that of the training."""
+    if settings.batch_size is not None:
+        check_batch_size(settings.batch_size, reference)
+        return settings.batch_size, ()
+    wanted = known or run.batch_size or DEFAULT_BATCH_SIZE
+    chosen = max(2, min(wanted, reference // 2))
+    whence = "the run's batch_size" if run.batch_size else "the default"
+    notes = []
+    if not known:
+        notes.append(
+            f"the noise is that of mini-batches of {chosen}, {whence}, as the training batch size is not known; set "
+            "train_batch_size under [model] if you know it"
+        )
+    if chosen < wanted:
+        notes.append(f"the noise is that of mini-batches of {chosen}, half the reference, which is below {wanted}")
+    return chosen, tuple(notes)
+
+
+def _other_points(train: Points, batches: Drawn, *, largest: int) -> tuple[Points, tuple[str, ...]]:
+    """The points that the noise is measured on: those that the population was not taken from, where they are enough."""
+    rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
+    if len(rest) >= APART * largest:
+        return train.subset(rest), ()
+    return train, (
+        "the noise was measured on other mini-batches of the same points that the population was taken from: the "
+        "reference is too small to be parted",
+    )
+
+
+def _few_points(settings: Settings, train: Points) -> Iterator[str]:
+    if len(train) < settings.points:
+        yield f"the population is that of all {len(train)} points of the reference, fewer than {settings.points}"

@@ -1,0 +1,189 @@
+"""The noise of a channel's batch statistics: how large, how many values it is that of, which law, how it falls with b.
+
+A mini-batch of n values has mean M and biased variance S²; the population has μ and σ². The normalised value is
+(x − M)/S = ((x − μ)/σ + V)·U with V = (μ − M)/σ and U = σ/S. For independent Gaussian values V ∼ N(0, 1/n),
+n·S²/σ² ∼ χ² with n − 1 degrees of freedom, and Var(V·U) = 1/(n − 3).
+
+Source: Shekhovtsov & Flach 2018, Stochastic Normalizations as Bayesian Learning, §3.1 (whose Figure 4 writes
+(n − 1)·S²/σ² for an S² that divides by n).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.decay import least_squares_coefficients
+from bnuq.records import Figure
+
+
+@dataclass(frozen=True)
+class StatisticsNoise:
+    """U = σ/S and V = (μ − M)/σ of R draws, and S²/σ², each (draw, channel); without a unit."""
+
+    u: Float[np.ndarray, "draw channel"]
+    v: Float[np.ndarray, "draw channel"]
+    spread: Float[np.ndarray, "draw channel"]
+
+    @property
+    def sigma_u(self) -> float:
+        """sd of U over draws (ddof 1), mean over channels; ≥ 0, 1/√(2n) for many independent Gaussian values."""
+        return float(np.std(self.u, axis=0, ddof=1).mean())
+
+    @property
+    def sigma_v(self) -> float:
+        """sd of V over draws (ddof 1), mean over channels; ≥ 0, 1/√n for independent values."""
+        return float(np.std(self.v, axis=0, ddof=1).mean())
+
+    @property
+    def output_variance(self) -> float:
+        """Var over draws (ddof 1) of the normalised value at x = μ, V·U, mean over channels: 1/(n − 3) by the law."""
+        return float(np.var(self.v * self.u, axis=0, ddof=1).mean())
+
+
+def statistics_noise(
+    mean: Float[Array, "draw channel"],
+    var: Float[Array, "draw channel"],
+    *,
+    population_mean: Float[Array, " channel"],
+    population_var: Float[Array, " channel"],
+) -> StatisticsNoise:
+    """The noise of R draws of mean and biased variance about the population's, which must not be taken from them.
+
+    Expects variances above 0. Source: Shekhovtsov & Flach 2018, §3.1.
+    """
+    m, s2 = as_float64(mean), as_float64(var)
+    mu, sigma2 = as_float64(population_mean), as_float64(population_var)
+    spread = s2 / sigma2
+    return StatisticsNoise(u=1 / np.sqrt(spread), v=(mu - m) / np.sqrt(sigma2), spread=spread)
+
+
+def chi2_p_values(
+    statistic: Float[Array, "draw channel"], *, freedom: float | int | Float[Array, " channel"]
+) -> Float[np.ndarray, " channel"]:
+    """P-value of each channel's draws against χ² with `freedom` degrees, in [0, 1]: two-sided, by Kolmogorov–Smirnov.
+
+    Where `freedom` was fitted to the same draws the p-values are too large: what is then rejected is so for good.
+    Source: Kolmogorov 1933; Simard & L'Ecuyer 2011 for the distribution (by scipy).
+    """
+    import scipy.special  # late: `bnuq.metrics` is light
+    import scipy.stats
+
+    x = np.sort(as_float64(statistic), axis=0)
+    draws = len(x)
+    expected = scipy.special.chdtr(np.broadcast_to(as_float64(np.asarray(freedom)), x.shape), x)
+    steps = np.arange(1, draws + 1)[:, None] / draws
+    distance = np.maximum(steps - expected, expected - steps + 1 / draws).max(axis=0)
+    return np.clip(scipy.stats.kstwo.sf(distance, draws), 0, 1)
+
+
+def fitted_freedom(spread: Float[Array, "draw channel"]) -> Float[np.ndarray, " channel"]:
+    """ν of the χ² that S²/σ² is in proportion to, by its moments: 2·mean²/variance (ddof 1); > 0, ∞ without variance.
+
+    Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components.
+    """
+    x = as_float64(spread)
+    with np.errstate(divide="ignore"):
+        return 2 * x.mean(axis=0) ** 2 / np.var(x, axis=0, ddof=1)
+
+
+def rejected_share(p_values: Float[Array, " test"], *, rate: float = 0.05) -> float:
+    """Share of the tests, in [0, 1], that are rejected with the share of false ones among them held at `rate`.
+
+    NaN for no test. Source: Benjamini & Hochberg 1995, Controlling the False Discovery Rate.
+    """
+    p = as_float64(p_values)
+    if not p.size:
+        return math.nan
+    import scipy.stats
+
+    return float(np.mean(scipy.stats.false_discovery_control(p) <= rate))
+
+
+def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Figure | None:
+    """The slope of y on x by least squares, in the unit of y over that of x, with what its residuals say of its error.
+
+    `mc_se` is √(Σ r²/(m − 2)/Σ (x − x̄)²), `low` and `high` the 95 % interval by Student's t with m − 2 degrees. None
+    for fewer than three points, for one x, or where a number is not finite.
+
+    Source: least squares under independent errors of one variance.
+    """
+    x, y = as_float64(x), as_float64(y)
+    if len(x) < 3 or np.unique(x).size < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return None
+    import scipy.special
+
+    slope = float(least_squares_coefficients(x) @ y)
+    apart = x - x.mean()
+    residuals = y - y.mean() - slope * apart
+    freedom = len(x) - 2
+    error = math.sqrt(float(residuals @ residuals) / freedom / float(apart @ apart))
+    reach = float(scipy.special.stdtrit(freedom, 0.975)) * error
+    return Figure(slope, mc_se=error, low=slope - reach, high=slope + reach)
+
+
+def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> Figure | None:
+    """The slope of ln values on ln size, as `straight_line` has it; None also where a value is not above 0."""
+    x, y = as_float64(size), as_float64(values)
+    return straight_line(np.log(x), np.log(y)) if (x > 0).all() and (y > 0).all() else None
+
+
+def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
+    """The slope that independent Gaussian values give: of ln 1/(n − 3) on ln n at these n, a little below −1.
+
+    None where some n is 3 or less, or fewer than two differ. Source: Shekhovtsov & Flach 2018, §3.1.
+    """
+    n = as_float64(counts)
+    if np.unique(n).size < 2 or (n <= 3).any():
+        return None
+    return float(least_squares_coefficients(np.log(n)) @ -np.log(n - 3))
+
+
+def worth_of_average(momentum: float, *, batch_size: int) -> float:
+    """How many samples an exponential average of batch statistics is as good as: M·(2 − m)/m, m > 0 being torch's.
+
+    Source: the variance of such an average, (m/(2 − m)) times that of one batch.
+    """
+    return batch_size * (2 - momentum) / momentum
+
+
+def share_left_by_averaging(
+    *, momentum: float, train_batch_size: int, points: int, population: int, train_size: int
+) -> float:
+    """What remains of one point's variance in the distance between a running average and a reference's population.
+
+    (1/M)·m/(2 − m) of the average, (1/P)(1 − P/N) of a population taken from P points of the reference's N, and
+    (1/N)(1 − N/N_train) of a reference that is a part of the training set. > 0; NaN where `momentum` is 0, whose
+    cumulative average is of as many batches as nobody knows.
+
+    Source: Wu & Johnson 2021, Rethinking "Batch" in BatchNorm (the average); Cochran 1977, theorem 2.2 (the parts).
+    """
+    if momentum <= 0:
+        return math.nan
+    average = momentum / (2 - momentum) / train_batch_size
+    taken, all_points = min(points, population), max(train_size, population)
+    return average + (1 - taken / population) / taken + (1 - population / all_points) / population
+
+
+def explained_log_variance(values: float | int) -> float:
+    """Var of ln S² where S² moves like that of so many independent Gaussian values: ψ′((values − 1)/2); > 0.
+
+    0 for ∞, NaN for one value or fewer. Source: Bartlett & Kendall 1946.
+    """
+    if not values > 1:
+        return math.nan
+    if values == math.inf:
+        return 0.0
+    import scipy.special
+
+    return float(scipy.special.polygamma(1, (values - 1) / 2))
+
+
+def unbiased_scale(count: int) -> float:
+    """√(n/(n − 1)): what normalising by the unbiased variance changes; ≥ 1, 1.01 at n = 50.
+
+    Source: Ioffe & Szegedy 2015, Algorithm 2.
+    """
+    return math.sqrt(count / (count - 1))

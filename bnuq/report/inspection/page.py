@@ -1,0 +1,120 @@
+"""The page of an inspection: sections for a colleague, each with its pictures and how to read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from bnuq.report.advice import advised
+from bnuq.report.drawing import for_page
+from bnuq.report.figures import draw_all
+from bnuq.report.html import SUB, Picture, picture_at
+from bnuq.report.inspection.figures import pictures_of
+from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, pipeline_table, site_parts
+from bnuq.report.inspection.terminal import DOMAINS, GAP_TITLE, NOISE, PIPELINES, SITES, facts, listing
+from bnuq.report.inspection.words import in_words, of_space
+from bnuq.report.numbers import count
+from bnuq.report.page import OnPage, run_file
+from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
+from bnuq.results.inspection import COMMAND, Inspection
+
+HOW = {
+    "gap": (
+        "Layers in execution order. Inside the band, batch noise explains why running averages and population differ; "
+        "a layer above the dashed line normalises by statistics that are not this reference's. A pipeline that is "
+        "wrong shows in the first layers, averages that went stale grow towards the last."
+    ),
+    "noise_by_layer": (
+        "How much a batch's own scale and shift vary, in units of the channel's standard deviation. The dotted lines "
+        "are what independent values would give: how far the others lie above them is how wrong that law is."
+    ),
+    "values": (
+        "At 1 a channel's b·z values are as good as independent; at 0.01 the batch's statistics move like those of a "
+        "hundredth of them, as neighbouring positions of a picture say nearly the same."
+    ),
+    "noise_panels": (
+        "First a layer's batch variances against the χ² that independent Gaussian values would give, and the one that "
+        "fits; then how the noise falls with the mini-batch size, as 1/b along the dashed line, and how it goes with "
+        "the positions of a channel. Figure 4 of Shekhovtsov & Flach 2018, of this network."
+    ),
+    "spread": "The batch variances of the first layer, one in the middle and the last.",
+    "domains": (
+        "Inside the band a domain has the reference's statistics. Where a line lies above it, a mini-batch from there "
+        "normalises that layer by other statistics than training did."
+    ),
+    "pipelines": (
+        "Further left fits better. From the median to the worst layer; a pipeline whose worst layer lies right of the "
+        "dashed line is not the one that the network was trained with."
+    ),
+}
+
+
+def page_parts(found: Inspection, folder: Path | None, without: str = "") -> Iterator[OnPage]:
+    """What the page is made of, in reading order, its pictures drawn by way of `folder`; `without` says why there are
+    none, where that is so."""
+    shown: dict[str, Picture] = {}
+    if folder is not None:
+        with for_page():
+            shown = {kind: picture_at(path, HOW[kind]) for (kind,), path in draw_all(pictures_of(found), folder)}
+    yield title(f"bnuq {COMMAND}: {Path(str(found.model['path'])).name}")
+    yield Facts(tuple(facts(found)))
+    yield from (title("In short"), Items(tuple(_short(found))))
+    if without:
+        yield Paragraph(f"Pictures are left out: {without}", "dim")
+    if found.pipelines is not None:
+        yield from (title(PIPELINES), *_of(shown, "pipelines"), *pipeline_table(found.pipelines))
+        yield from (part for part in listing(found.pipelines) if part != GAP)
+    if found.gap is not None:
+        yield from (title(GAP_TITLE), *_of(shown, "gap"), *gap_parts(found.gap))
+    if found.noise is not None:
+        yield from (title(NOISE), *_of(shown, "noise_by_layer", "values"), *noise_parts(found.noise))
+        if law := _of(shown, "noise_panels", "spread"):
+            yield from (title("The law of the noise", f"bold {SUB}"), *law)
+        if text := of_space(found.noise):
+            yield Paragraph(text)
+    if found.domains is not None:
+        yield from (title(DOMAINS), *_of(shown, "domains"))
+        yield from (part for part in domain_parts(found.domains) if part != GAP)
+    yield from (title(SITES), *site_parts(found))
+    if found.cautions:
+        yield from (title("Warnings", "bold yellow"), Advice(advised(found.cautions)))
+    if found.notes:
+        yield from (title("Notes"), Items(found.notes))
+    yield from _provenance(found)
+
+
+def _of(shown: dict[str, Picture], *kinds: str) -> list[Picture]:
+    return [shown[kind] for kind in kinds if kind in shown]
+
+
+def _short(found: Inspection) -> Iterator[str]:
+    yield from in_words(found)
+    if found.cautions:
+        codes = ", ".join(dict.fromkeys(caution.code for caution in found.cautions))
+        yield f"{count(len(found.cautions), 'warning')} below, with what to do: {codes}."
+
+
+def _provenance(found: Inspection) -> Iterator[OnPage]:
+    """What tells how the figures came about, and the request itself, to be copied."""
+    made = found.provenance
+    versions = ", ".join(
+        f"{name} {made[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in made
+    )
+    seconds = ", ".join(f"{name} {value:.1f}" for name, value in found.seconds.items() if math.isfinite(value))
+    told = {
+        "versions": versions,
+        "device": ", ".join(str(made[key]) for key in ("device", "platform") if made.get(key)),
+        "time": str(made.get("time", "")),
+        "command": f"`{made['command']}`" if made.get("command") else "",
+        "git revision": f"`{made['git']}`" if made.get("git") else "",
+        "checkpoint": f"{found.model['path']}, SHA-256 `{found.model.get('sha256', 'unknown')}`",
+        "reference": f"SHA-256 `{made['reference_sha256']}`" if made.get("reference_sha256") else "",
+        "seconds": seconds,
+    }
+    yield title("Provenance")
+    yield Facts(tuple((name, text) for name, text in told.items() if text))
+    if text := run_file(found.run):
+        yield from (title("The run, as resolved", f"bold {SUB}"), Listing("As a run file", text))
+    if found.path is not None:
+        yield PathLine(found.path)

@@ -1,0 +1,309 @@
+"""An inspection in words: whether the network is healthy, which layers are not, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bnuq.metrics.noise import small_sample_slope
+from bnuq.records import Figure
+from bnuq.report.inspection.lines import (
+    FEW_VALUES,
+    MEDIAN_LIMIT,
+    WORST_LIMIT,
+    are,
+    brief,
+    median,
+    named,
+    percent,
+    pipeline_of,
+    ratio_of,
+    share_of,
+    times,
+    values_of,
+    worst_first,
+)
+from bnuq.report.numbers import count, number, signed
+from bnuq.report.sweep.lines import error_of, interval_of
+from bnuq.results.inspection import Crossing, Domain, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines
+
+_HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
+_NEAR = 0.1  # of −1, where a slope is as it should be
+
+
+def in_words(found: Inspection) -> Iterator[str]:
+    """What a user wants first."""
+    yield from _of_health(found)
+    yield from _of_sites(found)
+    if found.noise is not None and found.noise.layers:
+        yield from _of_noise(found.noise)
+    if found.domains is not None:
+        yield from of_domains(found.domains)
+    if found.pipelines is not None:
+        yield from of_pipelines(found.pipelines)
+
+
+# ── health ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_health(found: Inspection) -> Iterator[str]:
+    ill = {flag: [site.name for site in found.sites if flag in site.flags] for flag in _FLAGS}
+    broken = [*ill["not-finite"], *ill["never-trained"]]
+    if found.gap is not None:
+        yield _of_gap(found, found.gap, broken)
+    elif broken:
+        yield f"Not healthy: see {named(list(dict.fromkeys(broken)))}."
+    elif found.noise is None and any(site.kind == "batchnorm" for site in found.sites):
+        needs = "takes a reference: name the training set with `--train`"
+        if found.pipelines is not None:
+            needs = "is told below; inspect again with the lines for the run file to see it layer by layer"
+        yield f"Nothing about the running statistics stands out by itself. Whether they fit the data {needs}."
+    for flag, text in _FLAGS.items():
+        if names := list(dict.fromkeys(ill[flag])):
+            layers = f"{named(names)} ({count(len(names), 'layer')})" if len(names) > 1 else names[0]
+            yield f"{_capital(flag)}: {layers}. {text}"
+    if found.gap is not None and (dead := [layer for layer in found.gap.layers if layer.dead]):
+        channels = sum(layer.dead for layer in dead)
+        names = [layer.name for layer in worst_first(dead, lambda layer: layer.dead)]
+        yield (
+            f"{are(channels, 'channel')} dead in some batch (variance below 10 ε), most in {named(names)}: what they "
+            "give is decided by ε."
+        )
+
+
+_FLAGS = {
+    "not-finite": "Its running statistics hold NaN or infinity, and so does what the network answers.",
+    "never-trained": "Its running statistics are still those it began with; `bnuq precise-bn` computes them.",
+    "vanishing": "Running variances below 10 ε: those channels are dead, or ε decides what they give.",
+    "frozen": "It normalises by its running statistics in training too, and has no noise of batches.",
+    "untracked": "It keeps no running statistics, and normalises by the batch at evaluation.",
+    "called-again": "It is called more than once in a pass: its running statistics mix the calls.",
+}
+
+
+def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> str:
+    rows = worst_first(gap.layers, ratio_of)
+    ratios = [ratio_of(layer) for layer in rows]
+    if gap.passed is None or not rows or math.isnan(ratios[0]):
+        return (
+            "Whether the running statistics fit the reference could not be checked: no layer has an exponential "
+            "average of its own that was ever trained, or the reference is too small."
+        )
+    middle = median(ratios)
+    told = (
+        f"{times(middle)} times what batch noise explains in the median layer, {times(ratios[0])} times in the worst, "
+        f"{rows[0].name} (up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
+    )
+    if gap.passed and broken:
+        return f"Not healthy, see below; the other running statistics agree with the reference: they are off by {told}."
+    if gap.passed:
+        return f"Healthy: the running statistics agree with the reference's population; they are off by {told}."
+    far = [layer.name for layer, ratio in zip(rows, ratios, strict=True) if ratio > WORST_LIMIT]
+    where = f" Furthest off: {named(far)}." if len(far) > 1 else ""
+    if found.pipelines is None:
+        advice = "Find out with `--suggest-pipeline` which pipeline they fit"
+    elif found.pipelines.candidates and found.pipelines.candidates[0].passed:
+        advice = f"They fit another pipeline: {pipeline_of(found.pipelines.candidates[0])}"
+    else:
+        advice = "No pipeline that was tried makes them fit"
+    return (
+        f"Not healthy: the running statistics are not those of this reference; they are off by {told}.{where} The "
+        "pipeline is not that of training, the data are others, or the averages went stale. "
+        f"{advice}; if this one is right, `bnuq precise-bn` computes the statistics anew."
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of_sites(found: Inspection) -> Iterator[str]:
+    if not found.sites:
+        yield "Nothing here can be made stochastic: the network calls no BatchNorm and no dropout."
+        return
+    kinds = (("batchnorm", "BatchNorm layer"), ("dropout", "dropout"))
+    live = {what: sum(site.stochastic for site in found.sites if site.kind == kind) for kind, what in kinds}
+    told = [count(amount, what) for what, amount in live.items() if amount]
+    text = f"{_capital(' and '.join(told) or 'nothing')} can be made stochastic"
+    fixed: dict[str, list[str]] = {}
+    for site in found.sites:
+        if not site.stochastic:
+            fixed.setdefault(site.reason, []).append(site.name)
+    cannot = "; ".join(f"{named(names)}: {reason}" for reason, names in fixed.items())
+    yield f"{text}; not {cannot}." if fixed else f"{text}."
+    if found.unreachable:
+        names = [name for name, _ in found.unreachable]
+        yield f"Random in training and out of reach here: {named(names)} ({found.unreachable[0][1]})."
+
+
+# ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_noise(noise: Noise) -> Iterator[str]:
+    by_u, by_v = (worst_first(noise.layers, by) for by in (lambda one: one.sigma_u, lambda one: one.sigma_v))
+    yield (
+        f"At b = {noise.batch_size:,}, normalising scales by U of sd {_range([one.sigma_u for one in by_u])} (most in "
+        f"{by_u[0].name}) and shifts by V of sd {_range([one.sigma_v for one in by_v])} (most in {by_v[0].name}), in "
+        "units of a channel's standard deviation."
+    )
+    yield of_independence(noise)
+    if (text := _of_slopes(noise)) is not None:
+        yield text
+    yield of_bias(noise)
+
+
+def _range(values: Sequence[float]) -> str:
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "–"
+    low, high = brief(min(known)), brief(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
+def of_independence(noise: Noise) -> str:
+    """Whether a channel's values are as good as independent, and what a law of nominal n gets wrong."""
+    rows = worst_first(noise.layers, lambda one: -share_of(values_of(one), one))
+    far = [one for one in rows if share_of(values_of(one), one) < _HALF]
+    if not far:
+        text = (
+            "The values of a channel are nearly independent: its noise is at most what the law of n = b·z values says"
+        )
+        less = [one for one in noise.layers if _MORE < share_of(one.values_mean, one) < math.inf]
+        if not less:
+            return f"{text}."
+        one = worst_first(less, lambda one: share_of(one.values_mean, one))[0]
+        return (
+            f"{text}, and in {len(less)} of {count(len(rows), 'layer')} its mean moves less, as the same batch has "
+            f"normalised the layers before (most in {one.name}, {times(math.sqrt(share_of(one.values_mean, one)))} "
+            "times less)."
+        )
+    one, values = far[0], values_of(far[0])
+    if not values > 0:
+        return f"The values of a channel are not independent: most of all not in {one.name}."
+    wrong = math.sqrt(one.nominal / values)
+    return (
+        f"The values of a channel are not independent in {len(far)} of {count(len(rows), 'layer')}: the statistics of "
+        f"{one.name} move like those of {brief(values)} values where b·z = {one.nominal:,}. A law of nominal n makes "
+        f"its noise {times(wrong)} times too small: an analytic method then needs measured counts."
+    )
+
+
+def _of_slopes(noise: Noise) -> str | None:
+    known = [(one, one.slope) for one in noise.layers if one.slope is not None and math.isfinite(one.slope.value)]
+    if not known:
+        return None
+    told = [slope.value for _, slope in known]
+    text = f"slope of ln variance on ln b {number(min(told), 2)} to {number(max(told), 2)}"
+    text = text if len(told) > 1 else f"slope of ln variance on ln b {number(told[0], 2)}"
+    off = [one for one, slope in known if not _as_expected(one, slope, noise)]
+    if not off:
+        return f"The noise falls as 1/b, as it should: {text}."
+    of = f"{len(off)} of {count(len(known), 'layer')}"
+    return f"In {of} the noise does not fall as 1/b ({text}, −1 expected): {named([one.name for one in off])}."
+
+
+def _as_expected(one: LayerNoise, slope: Figure, noise: Noise) -> bool:
+    low, high = interval_of(slope)
+    expected = small_sample_slope(np.array(noise.sizes, np.float64) * one.positions) or -1.0
+    return abs(slope.value - expected) <= _NEAR or low <= expected <= high
+
+
+def of_bias(noise: Noise) -> str:
+    """What normalising by the unbiased variance would change, and whether that matters."""
+    few = worst_first((one for one in noise.layers if one.nominal < FEW_VALUES), lambda one: one.unbiased_scale)
+    if few:
+        one, names = few[0], named([one.name for one in few])
+        return (
+            f"Biased or unbiased variance matters in {names}: at n = {one.nominal} values a channel they differ by "
+            f"{percent(one.unbiased_scale - 1)} in scale. Training normalises by the biased one, evaluation by an "
+            "average of unbiased ones; MCBN takes the biased one."
+        )
+    one = worst_first(noise.layers, lambda one: one.unbiased_scale)[0]
+    return (
+        f"Biased or unbiased variance makes no difference here: at most {percent(one.unbiased_scale - 1)} in scale "
+        f"({one.name}, n = {one.nominal:,}); below n ≈ {FEW_VALUES} values a channel it would (1 %)."
+    )
+
+
+def of_space(noise: Noise) -> str:
+    slope = noise.spatial_slope
+    if slope is None or not math.isfinite(slope.value):
+        return ""
+    return (
+        f"Over the layers, b times the variance goes by the number of positions to the power {with_error(slope)}; −1 "
+        "would be that of independent positions."
+    )
+
+
+def with_error(figure: Figure, digits: int = 2) -> str:
+    error = error_of(figure)
+    known = error is not None and math.isfinite(error)
+    return f"{number(figure.value, digits)} ± {number(error, digits)}" if known else number(figure.value, digits)
+
+
+# ── domains and pipelines ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_domains(found: Domains) -> Iterator[str]:
+    for domain in found.domains:
+        yield _of_domain(domain)
+    own = {(one.domain, one.statistics): one for one in found.crossings}
+    for name in dict.fromkeys(one.domain for one in found.crossings):
+        if (text := _of_crossing(name, own.get((name, "running")), own.get((name, name)))) is not None:
+            yield text
+
+
+def most_apart(domain: Domain, most: int = 3) -> list[tuple[str, float]]:
+    """The layers that tell a domain apart the most, with their ratios to batch noise; those that are too much alone."""
+    rows = worst_first(zip(domain.layers, map(float, domain.ratio), strict=True), lambda row: row[1])
+    return [row for row in rows if row[1] > MEDIAN_LIMIT][:most]
+
+
+def _of_domain(domain: Domain) -> str:
+    apart = most_apart(domain)
+    if not apart:
+        ratios = [float(ratio) for ratio in domain.ratio if math.isfinite(ratio)]
+        most = f": at most {times(max(ratios))} times batch noise" if ratios else ""
+        return f"No layer tells {domain.name} from the reference{most} (up to {MEDIAN_LIMIT:.0f} is normal)."
+    layers = ", ".join(f"{name} ({times(ratio)} times batch noise)" for name, ratio in apart)
+    return f"{domain.name} is told apart from the reference, most in {layers}."
+
+
+def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> str | None:
+    """What a domain gains by statistics of its own."""
+    if running is None or own is None:
+        return None
+    for metric, better in (("accuracy", 1), ("rmse", -1)):
+        before, after = running.figures.get(metric), own.figures.get(metric)
+        if before is None or after is None or not math.isfinite(after.value - before.value):
+            continue
+        change = after.value - before.value
+        error = math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
+        told = f"{metric} {number(before.value, 3)} → {number(after.value, 3)} ({signed(change, 3)})"
+        if abs(change) <= 2 * error:
+            return f"Statistics of its own change little for {name}: {told}, within two errors."
+        verb = "help" if change * better > 0 else "harm"
+        return f"Statistics of its own {verb} {name}: {told}."
+    return None
+
+
+def of_pipelines(found: Pipelines) -> Iterator[str]:
+    if not found.candidates:
+        yield "No pipeline could be tried."
+        return
+    best = found.candidates[0]
+    told = f"{times(best.worst)} times batch noise in the worst layer, {best.worst_layer}"
+    if not best.passed:
+        yield (
+            f"No pipeline that was tried fits the running statistics. The nearest is {pipeline_of(best)}: {told} (up "
+            f"to {WORST_LIMIT:.0f} is normal). It is not recommended."
+        )
+        return
+    yield f"The running statistics fit best to {pipeline_of(best)}: {told}."
+    others = [one for one in found.candidates[1:] if one.tied]
+    if found.undetermined:
+        yield f"The statistics cannot tell: {'; '.join(text.rstrip('.') for text in found.undetermined)}."
+    elif others:
+        yield f"{_capital(are(len(others), 'other'))} as good: {named([pipeline_of(one) for one in others])}."

@@ -1,0 +1,367 @@
+"""The report, the page and the pictures of an inspection: nothing cut, and in words that its numbers bear out."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import made_up_inspection
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from scipy import stats
+
+from bnuq.cli.main import main
+from bnuq.errors import RequestError
+from bnuq.records import Figure
+from bnuq.report import drawing
+from bnuq.report.html import page
+from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
+from bnuq.report.inspection.figures import chi2_density, pictures_of
+from bnuq.report.inspection.tables import nominal_deviations
+from bnuq.report.markdown import markdown
+from bnuq.report.parts import Listing, Table
+from bnuq.results.inspection import Inspection, write
+
+HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
+
+
+def drawn(found: Inspection, *, width: int = 80, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_inspection(found, stream, width)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def words(found: Inspection) -> str:
+    """What is said in short, on one line."""
+    return " ".join(drawn(found).partition("In short\n")[2].partition("\n\n")[0].split())
+
+
+def section(found: Inspection, heading: str, *, width: int = 100) -> str:
+    return drawn(found, width=width).partition(f"\n{heading}\n")[2].partition("\n\n")[0]
+
+
+def changed_layers(found: Inspection, part: str, change: Callable[[Any], Any]) -> Inspection:
+    held = getattr(found, part)
+    return replace(found, **{part: replace(held, layers=tuple(map(change, held.layers)))})
+
+
+# ── how it is laid out ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", made_up_inspection.ALL)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name, width, encoding):
+    found = replace(made_up_inspection.ALL[name](), path=HERE)
+    report = drawn(found, width=width, encoding=encoding)
+    verbatim = set() if found.pipelines is None else set(found.pipelines.lines.splitlines())
+    for line in report.splitlines():
+        assert len(line) <= width or line in {str(HERE), *verbatim}, line
+        assert line == line.rstrip()
+    assert str(HERE) in report and "?" not in report
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_the_lines_for_the_run_file_can_be_copied_from_any_terminal_and_from_markdown(width):
+    found = made_up_inspection.whole()
+    assert made_up_inspection.LINES in drawn(found, width=width)
+    assert f"```toml\n{made_up_inspection.LINES}```" in markdown(report_parts(found))
+    listings = [part for part in page_parts(found, None) if isinstance(part, Listing)]
+    assert listings[0].text == made_up_inspection.LINES.rstrip()
+
+
+def test_few_sites_are_all_shown_and_many_in_groups_that_keep_what_is_noteworthy_apart():
+    shown = section(made_up_inspection.bare(), "Sites, in execution order")
+    assert [line.split()[0] for line in shown.splitlines()[1:23]] == [
+        site.name for site in made_up_inspection.bare().sites
+    ]
+    long = replace(made_up_inspection.long(), sites=made_up_inspection.sites(9, flagged=True))
+    shown = section(long, "Sites, in execution order")
+    rows = shown.partition("\n")[2].partition("58 sites, in groups")[0].splitlines()
+    assert len(rows) <= 12
+    assert re.search(r"layer1\.0\.bn1 +1 +BatchNorm +no +frozen", shown)
+    assert re.search(r"layer1\.0\.bn2 +1 +BatchNorm +yes +never-trained", shown)
+    assert re.search(r"bn1 … layer1\.8\.bn2 +16 +BatchNorm +yes +8 +1,024$", shown, flags=re.MULTILINE)
+    assert sum(int(row.partition(" … ")[2].split()[1] if " … " in row else row.split()[1]) for row in rows) == 58
+
+
+def test_a_network_of_many_different_layers_is_folded_all_the_same():
+    sites = tuple(
+        replace(site, channels=32 + order) if site.kind == "batchnorm" else site
+        for order, site in enumerate(made_up_inspection.sites(20))
+    )
+    shown = section(replace(made_up_inspection.bare(), sites=sites), "Sites, in execution order")
+    assert "32–" in shown and len(shown.splitlines()) < 16
+
+
+def test_the_gap_table_has_the_worst_layers_first_and_of_many_the_worst_alone():
+    for made, rows in ((made_up_inspection.healthy(), 20), (made_up_inspection.long(), 12)):
+        shown = section(made, "Running averages against the population")
+        found = re.findall(r"^ (\S+) +\d+\.\d+ +(\d+\.\d+) ", shown, flags=re.MULTILINE)
+        assert len(found) == rows and found[0][0] == "layer1.1.bn1"
+        ratios = [float(ratio) for _, ratio in found]
+        assert ratios == sorted(ratios, reverse=True)
+    assert "… and 44 layers more, at most 8.8 times batch noise" in " ".join(shown.split())
+    assert "worth 2,432 samples" in shown
+
+
+def test_layers_of_which_nothing_is_known_come_last():
+    made = changed_layers(
+        made_up_inspection.healthy(),
+        "gap",
+        lambda one: replace(one, ratio_mean=math.nan, ratio_log_variance=math.nan) if one.name == "bn1" else one,
+    )
+    shown = section(made, "Running averages against the population")
+    assert re.findall(r"^ (\S+) +[\d–]", shown, flags=re.MULTILINE)[-1] == "bn1"
+    assert "0.44 times what batch noise explains in the median layer" in words(made)
+
+
+def styles(found: Inspection) -> dict[str, str]:
+    tables = [part for part in report_parts(found) if isinstance(part, Table)]
+    return {cell.value: cell.style for table in tables for _, cells in table.rows for cell in cells}
+
+
+def test_ratios_are_coloured_by_what_they_say():
+    ill = styles(made_up_inspection.ill())
+    assert ill["17.6"] == ill["8.0"] == ill["never-trained"] == "bold red"
+    assert styles(made_up_inspection.healthy())["0.88"] == "green"
+
+
+def test_candidates_of_long_names_are_numbered_where_there_is_little_room():
+    shown = drawn(made_up_inspection.whole(), width=60)
+    assert re.search(r"^ 1 +0\.35 +0\.58 +layer1\.0\.bn1 +best$", shown, flags=re.MULTILINE)
+    assert re.search(r"^ · 1: imagenet, pad 4, crop 32$", shown, flags=re.MULTILINE)
+
+
+def test_the_crossing_has_a_row_a_domain_and_a_column_for_whose_statistics():
+    shown = section(made_up_inspection.whole(), "Domains")
+    told = drawn(made_up_inspection.whole(), width=100)
+    assert re.search(r"digits +900 +no +[\d.]+ +40\.0 +bn1", shown)
+    assert re.search(r"running +train +jpeg +digits +mixed\n", told)
+    accuracy = told.partition("↑ accuracy\n")[2].partition("↑ PLL")[0]
+    assert re.search(r"jpeg +0\.8800 ±0\.0060 +0\.8800 ±0\.0060 +0\.9100 ±0\.0060 +0\.8300", accuracy)
+    assert "digits" not in accuracy  # it has no labels
+
+
+def test_candidates_are_ranked_and_those_that_cannot_be_told_apart_are_marked():
+    shown = section(made_up_inspection.whole(), "Training pipelines that were tried")
+    rows = re.findall(r"^ (\S.*?)  +[\d.,]+ +([\d.,]+) +\S+ +(best|as good|yes|no)$", shown, flags=re.MULTILINE)
+    assert [(name, fits) for name, _, fits in rows[:5]] == [
+        ("imagenet, pad 4, crop 32", "best"),
+        ("imagenet, pad 4, crop 32, flip", "as good"),
+        ("cifar10, pad 4, crop 32", "yes"),
+        ("imagenet, no augmentation", "no"),
+        ("imagenet, BGR, pad 4, crop 32", "no"),
+    ]
+    assert "no normalisation, pixels 0–255, no augmentation" in shown.partition("fell out on fewer batches")[2]
+
+
+# ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_healthy_network_is_called_so_with_its_worst_layer():
+    said = words(made_up_inspection.healthy())
+    assert said.startswith(
+        "· Healthy: the running statistics agree with the reference's population; they are off by 0.44 times what "
+        "batch noise explains in the median layer, 0.88 times in the worst, layer1.1.bn1 (up to 3 and 6 is normal)."
+    )
+    assert "20 BatchNorm layers and 1 dropout can be made stochastic; not drop2: its rate is 0." in said
+
+
+def test_an_ill_network_is_told_which_layers_and_what_to_do():
+    said = words(made_up_inspection.ill())
+    assert said.startswith("· Not healthy: the running statistics are not those of this reference")
+    assert "17.6 times in the worst, layer1.1.bn1" in said and "`bnuq precise-bn` computes the statistics anew" in said
+    assert "No pipeline that was tried makes them fit" in said
+    assert "Never-trained: layer1.0.bn2." in said and "Frozen: layer1.0.bn1." in said
+    assert "Not-finite: layer1.1.bn1." in said and "Vanishing: layer1.1.bn1." in said
+    assert "2 channels are dead in some batch (variance below 10 ε), most in layer1.2.bn1" in said
+    assert "out of reach here: rnn (dropout inside an LSTM cannot be reached)" in said
+    assert "No pipeline that was tried fits the running statistics" in said and "It is not recommended." in said
+    found = replace(made_up_inspection.ill(), pipelines=None)
+    assert "Find out with `--suggest-pipeline`" in words(found)
+    assert "They fit another pipeline: imagenet, pad 4, crop 32" in words(
+        replace(found, pipelines=made_up_inspection.pipelines())
+    )
+
+
+def test_a_layer_that_is_broken_is_not_healed_by_others_that_agree():
+    broken = replace(made_up_inspection.healthy(), sites=made_up_inspection.sites(flagged=True))
+    assert words(broken).startswith("· Not healthy, see below; the other running statistics agree")
+    alone = replace(made_up_inspection.bare(), sites=made_up_inspection.sites(flagged=True))
+    assert words(alone).startswith("· Not healthy: see layer1.1.bn1 and layer1.0.bn2.")
+
+
+def test_without_a_reference_it_is_said_what_one_would_add():
+    assert "name the training set with `--train`" in words(made_up_inspection.bare())
+    nothing = replace(made_up_inspection.bare(), sites=())
+    assert "Nothing here can be made stochastic: the network calls no BatchNorm and no dropout." in words(nothing)
+    held = made_up_inspection.healthy()
+    assert held.gap is not None
+    unchecked = replace(held, gap=replace(held.gap, passed=None))
+    assert "could not be checked" in words(unchecked)
+
+
+def test_dependent_values_are_told_with_what_the_law_gets_wrong():
+    said = words(made_up_inspection.healthy())
+    assert "not independent in 19 of 20 layers: the statistics of bn1 move like those of 1,229 values" in said
+    assert "10.3 times too small" in said  # √(131072/1229)
+    free = changed_layers(
+        made_up_inspection.healthy(),
+        "noise",
+        lambda one: replace(one, values_mean=0.9 * one.nominal, values_deviation=1.1 * one.nominal),
+    )
+    assert "nearly independent: its noise is at most what the law of n = b·z values says." in words(free)
+    less = changed_layers(free, "noise", lambda one: replace(one, values_mean=9.0 * one.nominal))
+    assert "in 20 of 20 layers its mean moves less" in words(less) and "bn1, 3.0 times less" in words(less)
+
+
+def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_give():
+    made = made_up_inspection.healthy()
+    assert "The noise falls as 1/b, as it should: slope of ln variance on ln b −1.01 to −0.98" in words(made)
+    flat = changed_layers(
+        made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.01, low=-0.65, high=-0.55))
+    )
+    assert "In 20 of 20 layers the noise does not fall as 1/b" in words(flat)
+    # 1/(n − 3) at n = 8 … 64 falls with a slope of about −1.2
+    steep = changed_layers(
+        replace(made, noise=replace(made.noise, sizes=(64, 32, 16, 8))),  # type: ignore[type-var]
+        "noise",
+        lambda one: replace(one, positions=1, slope=Figure(-1.17, mc_se=0.001, low=-1.18, high=-1.16)),
+    )
+    assert "The noise falls as 1/b, as it should" in words(steep)
+
+
+def test_biased_or_unbiased_is_told_where_it_matters_and_where_not():
+    made = made_up_inspection.healthy()
+    assert "makes no difference here: at most 0.39 % in scale (head.bn, n = 128)" in words(made)
+    few = changed_layers(
+        made,
+        "noise",
+        lambda one: replace(one, nominal=32, unbiased_scale=math.sqrt(32 / 31)) if one.name == "head.bn" else one,
+    )
+    assert "matters in head.bn: at n = 32 values a channel they differ by 1.6 % in scale" in words(few)
+
+
+def test_domains_are_told_by_the_layers_that_tell_them_apart():
+    said = words(made_up_inspection.whole())
+    assert "No layer tells jpeg from the reference: at most 2.5 times batch noise" in said
+    assert "digits is told apart from the reference, most in bn1 (40.0 times batch noise), layer1.0.bn1 (20.0" in said
+    assert "Statistics of its own help jpeg: accuracy 0.880 → 0.910 (+0.030)." in said
+
+
+def test_what_the_statistics_leave_open_is_said():
+    said = words(made_up_inspection.whole())
+    assert "The running statistics fit best to imagenet, pad 4, crop 32: 0.58 times batch noise" in said
+    assert "The statistics cannot tell: flip: with and without it the statistics agree equally well." in said
+
+
+# ── the laws ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("count", [5, 32, 900, 1001, 32768])
+def test_the_laws_deviations_are_those_of_an_inverse_chi(count):
+    exact = stats.chi2(count - 1)
+    moments = [exact.expect(lambda x, k=k: (count / x) ** (k / 2)) for k in (1, 2)] if count < 1000 else None
+    u, v = nominal_deviations(count)
+    assert v == pytest.approx(count**-0.5)
+    assert u == pytest.approx(
+        math.sqrt(moments[1] - moments[0] ** 2) if moments else 1 / math.sqrt(2 * count), rel=2e-3
+    )
+    assert math.isnan(nominal_deviations(3)[0])
+
+
+def test_the_density_is_that_of_chi_squared_also_for_very_many_degrees():
+    for freedom in (1.5, 30, 131_071):
+        x = stats.chi2(freedom).ppf(np.linspace(0.01, 0.99, 7))
+        np.testing.assert_allclose(chi2_density(x, freedom), stats.chi2(freedom).pdf(x), rtol=1e-6)
+
+
+# ── pictures and pages ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_part_has_its_pictures_and_none_shows_more_than_there_is(tmp_path):
+    kinds = ["gap", "noise_by_layer", "values", "noise_panels", "spread", "domains", "pipelines"]
+    assert [kind for (kind,), _ in pictures_of(made_up_inspection.whole())] == kinds
+    assert save_figures(made_up_inspection.bare(), tmp_path / "b") == ()
+
+
+def test_what_is_not_finite_leaves_gaps_in_pictures(tmp_path):
+    found = save_figures(made_up_inspection.unfinite(), tmp_path, "png")
+    assert len(found) == 5 and all(path.read_bytes().startswith(b"\x89PNG") for path in found)
+
+
+def test_the_three_panels_show_the_law_the_sizes_and_the_positions(tmp_path, monkeypatch):
+    seen: list[Axes] = []
+    held = drawing._save
+
+    def kept(figure: Any, *rest: Any) -> None:
+        seen.extend(figure.axes)
+        held(figure, *rest)
+
+    monkeypatch.setattr(drawing, "_save", kept)
+    made = made_up_inspection.healthy()
+    assert noise_panels(made, tmp_path / "new").name == "noise_panels.svg"
+    first, second, third = seen
+    assert first.get_xlabel() == "n·S²/σ², n = 32,768"
+    density, fitted = (line.get_ydata() for line in first.get_lines())
+    x = np.asarray(first.get_lines()[0].get_xdata())
+    assert np.trapezoid(np.asarray(density), x) == pytest.approx(1, abs=0.01)
+    assert np.trapezoid(np.asarray(fitted), x) == pytest.approx(1, abs=0.02)
+    dashed = second.get_lines()[-1]
+    slope = np.diff(np.log(np.asarray(dashed.get_ydata()))) / np.diff(np.log(np.asarray(dashed.get_xdata())))
+    np.testing.assert_allclose(slope, -1)
+    assert len(second.get_lines()) == 20 + 1
+    assert sorted(set(np.asarray(third.get_lines()[0].get_xdata()))) == [1, 64, 256, 1024]
+    with pytest.raises(RequestError, match="no noise to draw"):
+        noise_panels(made_up_inspection.bare(), tmp_path)
+
+
+def test_the_page_has_its_sections_and_says_what_to_do():
+    made = replace(made_up_inspection.whole(), cautions=made_up_inspection.ill().cautions, path=HERE)
+    text = page(page_parts(made, None, "there is no matplotlib."))
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
+        "In short", "Training pipelines that were tried", "Running averages against the population",
+        "Noise of a batch", "Domains", "Sites, in execution order", "Warnings", "Provenance",
+    ]  # fmt: skip
+    assert "2 warnings below, with what to do: reference-mismatch, never-trained." in text
+    assert "What to do:" in text and "[sampling]" in text
+    assert "Pictures are left out: there is no matplotlib." in text
+
+
+@pytest.mark.parametrize("name", ["bare", "whole"])
+def test_bnuq_report_shows_an_inspection_in_every_form(name, tmp_path, capsys):
+    path, page_path = tmp_path / "x.inspect.h5", tmp_path / "x.html"
+    write(made_up_inspection.ALL[name](), path)
+
+    def ran(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    code, out, _ = ran("report", str(path))
+    assert code == 0 and "In short" in out and str(path) in out
+    code, out, _ = ran("report", str(path), "--json", "--html", str(page_path))
+    assert code == 0 and out.startswith("{") and '"command": "inspect"' in out
+    text = page_path.read_text(encoding="utf-8")
+    assert text.count("<figure") == (7 if name == "whole" else 0) and "Sites, in execution order" in text
+    assert text.count("<figcaption><strong>") == text.count("<strong>") - text.count("What to do:")
+    assert len(re.findall("</strong> <span>", text)) == text.count("<figure")  # each says how to read it
+    code, out, _ = ran("report", str(path), "--markdown", "-")
+    assert code == 0 and out.startswith("# bnuq inspect")
+    code, out, err = ran("check", str(path), str(path))
+    assert (
+        code == 2
+        and out == ""
+        and "is not a result file of bnuq evaluate, but of bnuq inspect" in " ".join(err.split())
+    )
+    code, _, err = ran("report", str(path), str(path))
+    assert code == 2 and "only those stand side by side" in " ".join(err.split())

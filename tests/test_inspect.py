@@ -1,0 +1,265 @@
+"""An inspection from the request to the file: with data and without, healthy and ill."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from torch import nn
+
+from bnuq.errors import BnuqError, DataError, ModelError, RequestError, SamplingError
+from bnuq.evaluate import evaluate
+from bnuq.inspect import Settings, inspect
+from bnuq.results.inspection import Inspection, read
+from bnuq.run import Named, Options, Run, resolve
+
+FEW = Settings(draws=12)
+
+MLP = """from torch import nn
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 3))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run")
+    small_run.write(path)
+    return path
+
+
+def resolved(folder: Path, name: str = "run.toml", **options: Any) -> Run:
+    return resolve(name, Options(device="cpu", **options), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Inspection:
+    return inspect(replace(resolved(folder), out=folder / "model.inspect.h5"), FEW)
+
+
+def without_data(folder: Path, out: str = "bare.h5", **changes: Any) -> Run:
+    return replace(resolved(folder), train=None, test=None, ood=(), out=folder / out, **changes)
+
+
+def codes(found: Inspection) -> list[str]:
+    return [caution.code for caution in found.cautions]
+
+
+def test_an_inspection_holds_sites_gap_and_noise(found):
+    assert [(row.name, row.kind, row.stochastic) for row in found.sites] == [
+        ("1", "batchnorm", True), ("6", "dropout", True),
+    ]  # fmt: skip
+    assert found.gap is not None and found.noise is not None
+    assert (found.gap.points, found.gap.batch_size, [layer.name for layer in found.gap.layers]) == (96, 16, ["1"])
+    assert (found.noise.batch_size, found.noise.draws, found.noise.layers[0].nominal) == (16, 12, 16 * 16)
+    assert found.domains is None and found.pipelines is None
+    assert found.model["parameters"] == 591 and found.model["train_batch_size"] == 16
+
+
+def test_the_file_gives_the_same_back(found):
+    again = read(found.path)
+    assert again.sites == found.sites and again.cautions == found.cautions and again.notes == found.notes
+    assert again.gap is not None and again.noise is not None
+    np.testing.assert_allclose(again.gap.layers[0].shift, found.gap.layers[0].shift)
+    np.testing.assert_allclose(again.noise.layers[0].spread, found.noise.layers[0].spread)
+
+
+def test_averages_of_the_very_reference_lag_by_no_more_than_chance(found):
+    """The tiny network's statistics are plain averages over 24 mini-batches of 16 of the same 96 points."""
+    [layer] = found.gap.layers
+    assert layer.rms_shift < 3 * found.noise.layers[0].sigma_v / math.sqrt(24)
+    assert found.gap.passed is True and codes(found) == []
+    assert found.gap.worth == pytest.approx(16 * 19)
+    assert layer.rms_shift < 3 * layer.explained_shift and layer.ratio_mean < 3
+
+
+def test_too_small_a_reference_is_said(found):
+    assert any("same points that the population was taken from" in note for note in found.notes)
+    assert any("all 96 points of the reference" in note for note in found.notes)
+
+
+def test_the_same_seed_gives_the_same_figures(folder, found):
+    again = inspect(replace(resolved(folder), out=folder / "again.h5"), FEW)
+    np.testing.assert_array_equal(again.noise.layers[0].spread, found.noise.layers[0].spread)
+    np.testing.assert_array_equal(again.gap.layers[0].shift, found.gap.layers[0].shift)
+
+
+def test_a_large_reference_is_parted(tmp_path):
+    small_run.write(tmp_path)
+    np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).normal(0.5, 0.3, (900, 1, 6, 6)).astype(np.float32))
+    found = inspect(resolved(tmp_path), Settings(points=300, draws=8))
+    assert not any("same points" in note for note in found.notes)
+    assert found.gap is not None and found.gap.points == 300
+
+
+# ── without data ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
+    found = inspect(without_data(folder), Settings(input_shape=(1, 6, 6)))
+    assert [row.name for row in found.sites] == ["1", "6"]
+    assert found.gap is None and found.noise is None
+    assert any("--train REF" in note for note in found.notes)
+    assert any("made-up points of shape 1,6,6, as --input-shape has it" in note for note in found.notes)
+
+
+def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
+    found = inspect(replace(resolved(folder), train=None, out=folder / "bare.h5"))
+    assert [row.positions for row in found.sites] == [16, None]
+    assert not any("made-up" in note for note in found.notes)
+
+
+def test_a_shape_is_found_by_trying(tmp_path):
+    (tmp_path / "net.py").write_text(MLP)
+    torch.save(small_network().state_dict(), tmp_path / "model.pt")
+    found = inspect(resolve("model.pt", Options(arch="net.py:net"), folder=tmp_path))
+    assert [row.positions for row in found.sites] == [1]
+    assert any("shape 6, the first" in note and "--input-shape" in note for note in found.notes)
+
+
+def test_where_no_shape_fits_the_option_is_named(folder):
+    with pytest.raises(RequestError, match=r"takes none of 1,32,32, 1,28,28.*--input-shape 3,32,32"):
+        inspect(without_data(folder))
+    with pytest.raises(RequestError, match=r"--input-shape is 3,6,6: the network's forward fails"):
+        inspect(without_data(folder), Settings(input_shape=(3, 6, 6)))
+
+
+def test_a_shape_against_the_data_is_refused(folder):
+    with pytest.raises(RequestError, match=r"--input-shape is 1,8,8, and the points of .*train.npz have shape 1,6,6"):
+        inspect(resolved(folder), Settings(input_shape=(1, 8, 8)))
+
+
+def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(folder):
+    absent = resolved(folder, train="absent.npz", out=folder / "x.h5")
+    found = inspect(absent)
+    assert codes(found) == ["reference-unreadable"] and "absent.npz" in found.cautions[0].text
+    assert found.gap is None and [row.positions for row in found.sites] == [16, None]
+    for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
+        with pytest.raises(DataError, match=r"absent\.npz"):
+            inspect(absent, settings)
+    with pytest.raises(RequestError, match=r"(?s)no reference to measure on. Add --train REF.*\[data\]"):
+        inspect(without_data(folder), Settings(suggest_pipeline=True))
+
+
+# ── ill networks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def small_network() -> nn.Module:
+    namespace: dict[str, Any] = {}
+    exec(MLP, namespace)
+    return namespace["net"]()
+
+
+def changed(tmp_path: Path, **changes: float) -> Run:
+    """The tiny run, some tensors of its checkpoint set to a value."""
+    small_run.write(tmp_path)
+    state = torch.load(tmp_path / "model.pt")
+    for name, value in changes.items():
+        state[name.replace("_of_", ".")].flatten()[0] = value
+    torch.save(state, tmp_path / "model.pt")
+    return resolved(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_named_and_evaluation_still_refuses_them(tmp_path):
+    run = changed(tmp_path, **{"1_of_running_var": math.nan, "4_of_weight": math.inf})
+    found = inspect(run, FEW)
+    assert found.sites[0].flags == ("not-finite",) and found.gap is None and found.noise is None
+    assert codes(found) == ["not-finite"]
+    assert "2 tensors of the checkpoint are not finite: 4.weight, 1.running_var" in found.cautions[0].text
+    assert any("were left out: the checkpoint's weights are not finite" in note for note in found.notes)
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        evaluate(run)
+    with pytest.raises(ModelError, match=r"4\.weight is not finite"):
+        inspect(run, Settings(suggest_pipeline=True))
+
+
+def test_a_network_without_batchnorm_has_sites_and_nothing_to_measure(tmp_path):
+    small_run.write(tmp_path, norm=False)
+    text = small_run.RUN.replace("[data]", "arch_args = { norm = false }\n[data]")
+    (tmp_path / "run.toml").write_text(text)
+    found = inspect(resolved(tmp_path), FEW)
+    assert [row.kind for row in found.sites] == ["dropout"] and found.gap is None and found.noise is None
+    assert any("no BatchNorm layer that could be sampled" in note for note in found.notes)
+
+
+def test_the_model_is_left_as_it_was(folder, monkeypatch):
+    module = import_module("bnuq.inspect")
+    seen = []
+    was = module.opened
+
+    def watched(*args: Any, **options: Any) -> Any:
+        ready = was(*args, **options)
+        seen.append((ready.model, {name: value.clone() for name, value in ready.model.state_dict().items()}))
+        return ready
+
+    monkeypatch.setattr(module, "opened", watched)
+    inspect(replace(resolved(folder), out=folder / "left.h5"), Settings(draws=8))
+    [(model, before)] = seen
+    assert not model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (Settings(points=4), "--points is 4; expected a whole number of at least 8"),
+        (Settings(draws=4), "--draws is 4; expected a whole number of at least 8"),
+        (Settings(batch_size=1), "--batch-size is 1; expected a whole number of at least 2"),
+        (Settings(samples=1), "--samples is 1; expected a whole number of at least 2"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(folder, settings, message):
+    with pytest.raises(RequestError, match=message):
+        inspect(resolved(folder), settings)
+
+
+def test_a_batch_beyond_the_reference_is_refused(folder):
+    with pytest.raises(SamplingError, match="batch_size is 97; expected 2 to 96"):
+        inspect(resolved(folder), Settings(batch_size=97))
+
+
+def test_the_result_takes_the_place_of_no_file_that_is_read(folder):
+    for out in ("model.pt", "run.toml"):
+        with pytest.raises(BnuqError, match=out):
+            inspect(resolved(folder, out=Path(out)), FEW)
+    with pytest.raises(RequestError, match=r"folder .* does not exist"):
+        inspect(resolved(folder, out=Path("absent/x.h5")), FEW)
+
+
+# ── domains and pipelines ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_domains_are_told_where_they_are_asked_for(tmp_path):
+    small_run.write(tmp_path)
+    both = Settings(draws=8, samples=4, domains=(Named("lab=other.npz", tmp_path),))
+    found = inspect(resolved(tmp_path, limit=20), both)
+    assert found.domains is not None and [one.name for one in found.domains.domains] == ["lab"]
+    assert {one.statistics for one in found.domains.crossings} >= {"running", "train", "lab", "mixed"}
+    assert read(found.path).domains is not None and found.run["inspect"]["domains"] == ["lab=other.npz"]
+
+
+def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp_path):
+    small_run.write(tmp_path)
+    state = torch.load(tmp_path / "model.pt")
+    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert found.pipelines is not None and found.pipelines.candidates and found.gap is None and found.noise is None
+    assert any("nothing is said of the training pipeline" in note for note in found.notes)
+    state["1.running_mean"] += 3.0
+    torch.save(state, tmp_path / "model.pt")
+    text = small_run.RUN.replace("[sampling]", "normalize = { mean = [0.0], std = [1.0] }\n[sampling]")
+    (tmp_path / "run.toml").write_text(text)
+    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert found.gap is not None
+    assert codes(found) == ["reference-mismatch", "no-pipeline-fits"]

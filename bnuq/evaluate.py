@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from bnuq.data import Points
@@ -19,7 +20,7 @@ from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
 from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
-from bnuq.stages.laws import fit_laws
+from bnuq.stages.laws import Laws, fit_laws
 from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
@@ -79,7 +80,7 @@ def evaluate(
         found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=material.train)
         watch.lap("evaluate")
         result = Result(
-            run=replace(run, batch_size=todo.batch_size, methods=todo.methods).record(),
+            run=_resolved(run, todo, laws).record(),
             model={
                 "path": str(run.checkpoint),
                 "sha256": loaded.checkpoint.sha256,
@@ -116,6 +117,7 @@ def evaluate(
                 *material.notes,
                 *todo.notes,
                 *found.notes,
+                *(() if laws is None else laws.notes()),
                 *_dead_channels(found.omega),
             ),
             seconds=watch.seconds(),
@@ -131,6 +133,14 @@ def evaluate(
         result = replace(result, cautions=(*result.cautions, *_law_cautions(result)))
         result_file.write(result, run.out)
     return result
+
+
+def _resolved(run: Run, todo: Plan, laws: Laws | None) -> Run:
+    """The run with what was left to the network and the data."""
+    sampler = run.sampler
+    if laws is not None and laws.counts is not None:
+        sampler = msgspec.structs.replace(sampler, counts=laws.counts)
+    return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler)
 
 
 def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:

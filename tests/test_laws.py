@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_regression
 import small_run
 import torch
 
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
+from bnuq.records import Figure
 from bnuq.report.terminal import print_report
 from bnuq.results.approximation import approximations
 from bnuq.results.file import read
@@ -128,3 +131,56 @@ def test_auto_doubles_the_draws_of_laws_too(tmp_path):
     for name in ("mcbn", "mcbn-chi2"):
         one, other = (r.methods[name].sets["test"].figures["mutual_information"].value for r in (result, whole))
         assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_augmented(tmp_path):
+    ratios = {}
+    for name, augment in (("none", ""), ("same", "augment = { crop = 6 }\n")):  # a crop that changes nothing
+        text = small_run.RUN.replace("[sampling]", f"{augment}\n[sampling]")
+        result = run(tmp_path / name, text=text, methods=("mcbn-chi2",), samples=128, batch_size=48)
+        ratios[name] = approximations(result)[0].ratio["test"].value
+    assert ratios["none"] == pytest.approx(1, abs=0.3)
+    assert ratios["same"] == pytest.approx(ratios["none"], rel=1e-5)
+
+
+def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tmp_path):
+    assert beside.run["sampling"]["counts"] == "measured"
+    assert any("measured on 64 mini-batches" in note for note in beside.notes)
+    alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",))
+    assert alone.run["sampling"]["counts"] == "nominal"
+
+
+def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
+    means = []
+    for variance in ("biased", "unbiased"):
+        result = run(
+            tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), sampler={"variance": variance}, batch_size=2
+        )
+        means.append(result.methods["mcbn-chi2"].sets["test"].figures["pll"].value)
+    assert means[0] != means[1]
+
+
+def test_options_that_no_method_draws_by_are_told(tmp_path):
+    sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
+    result = run(tmp_path, methods=("mcdo",), sampler=sampler)
+    idle = [note for note in result.notes if "of no account" in note]
+    assert [note.split()[0] for note in idle] == ["sampling.per_query", "sampling.counts", "sampling.covariance"]
+    assert not [note for note in run(tmp_path / "mcbn", methods=("mcbn",)).notes if "of no account" in note]
+
+
+def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):
+    small_regression.write(tmp_path)
+    result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=64, batch_size=3)
+    (one,) = approximations(result)
+    assert one.uncertainty == "variance" and one.ratio["test"].value > 0
+    known = ["pll" in result.methods[name].sets["test"].figures for name in ("mcbn", "mcbn-chi2")]
+    assert (one.pll is not None) == all(known)
+
+
+def test_no_verdict_is_given_where_the_error_is_not_known(beside):
+    (one, *_) = approximations(beside)
+    for value in (0.01, 100.0):
+        unknown = replace(one, ratio={"test": Figure(value)})
+        assert not unknown.understates and not unknown.overstates
+    loose = replace(one, ratio={"test": Figure(0.3, mc_se=0.01)}, fit=0.5)
+    assert not loose.understates and replace(loose, fit=0.1).understates

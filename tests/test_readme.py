@@ -72,6 +72,8 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
             "evaluate": ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])],
             "sweep-batch-size": ["--limit", "60", "--samples", "2", "--draw-sets", "2", "--train-points", "60"],
             "check": ["--allow", "data"],  # another seed takes another 60 points
+            "inspect": ["--limit", "60", "--points", "200", "--draws", "8", "--samples", "2"],
+            "precise-bn": ["--points", "200"],
         }.get(arguments[0], [])
         assert run([*arguments, *less]) == 0, command
         printed = capsys.readouterr().out
@@ -79,16 +81,17 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
         if target:
             (own_folder / target.strip()).write_text(printed, encoding="utf-8")
         ran += 1
-    assert ran >= 14
+    assert ran >= 20
+    assert (own_folder / "precise.pt").is_file()
     assert (own_folder / "pictures" / "sweep.svg").is_file()
     (kept,) = own_folder.glob("baseline.*Z.h5")
     assert {path.name for path in own_folder.glob("*.h5")} == {
-        "model.sweep.h5", "pll.sweep.h5", "baseline.h5", "current.h5", kept.name,
+        "model.inspect.h5", "pipeline.inspect.h5", "domains.inspect.h5", "laws.h5", "model.sweep.h5", "pll.sweep.h5", "baseline.h5", "current.h5", kept.name,
         "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5", "diabetes_mlp.bnuq.h5", "moment.h5",
     }  # fmt: skip
 
 
-EXPERIMENTS = ("uci", "toy", "batch-size", "pll-over-samples")
+EXPERIMENTS = ("uci", "toy", "batch-size", "pll-over-samples", "bn-noise")
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -106,13 +109,14 @@ def test_the_published_experiments_of_the_readme_run(
             *("--workers", "1", "--data-root", str(data_pack)),
         ],
         "pll-over-samples": ["--samples", "8", "--limit", "20"],
+        "bn-noise": ["--draws", "8", "--points", "256"],
     }
     told = {line.split()[2]: shlex.split(line)[1:] for line in commands() if line.startswith("bnuq reproduce")}
     assert tuple(told) == tuple(less) == EXPERIMENTS
     assert run([*told[experiment], *less[experiment]]) == 0
-    source = "Mukhoti et al. 2020" if experiment == "batch-size" else "Teye, Azizpour"
-    assert source in capsys.readouterr().out
-    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (experiment in ("toy", "batch-size"))
+    sources = {"batch-size": "Mukhoti et al. 2020", "bn-noise": "Shekhovtsov & Flach 2018"}
+    assert sources.get(experiment, "Teye, Azizpour") in capsys.readouterr().out
+    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (experiment in ("toy", "batch-size", "bn-noise"))
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def parts(result: Result) -> Iterator[Part]:
     yield Paragraph(
         "≈: an approximation, which draws every layer's statistics from a law in the place of mini-batches. A ratio of "
         f"1 is mcbn's own mean {uncertainty}, a rank correlation of 1 its order of the points. PLL and AUROC are "
-        "differences from mcbn's; ± Monte Carlo error of the two.",
+        "differences from mcbn's; ± Monte Carlo error of the two, without that of what a law was fitted to.",
         "dim",
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bnuq import metrics
 from bnuq.records import Figure
 from bnuq.results.result import Result
-from bnuq.run import ANALYTIC
+from bnuq.run import ANALYTIC, DEFAULT_SAMPLER
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a law is told to be wrong
 
@@ -20,6 +21,8 @@ class Approximation:
     correlation of the two points' uncertainties; `uncertainty` says which: mutual information, or the variance of a
     regression. `pll` is the difference on the test set, in nats, `auroc` that of separating each OOD set by the same
     uncertainty; both law − MCBN. The draws of the two are independent: Monte Carlo errors add in squares.
+    `fit` bounds the relative error that a fit to R mini-batches leaves in the ratio, √(2/(R − 1)); 0 where nothing was
+    fitted.
     """
 
     method: str
@@ -28,18 +31,23 @@ class Approximation:
     rank: Mapping[str, float]
     pll: Figure | None
     auroc: Mapping[str, Figure]
+    fit: float
 
     @property
     def understates(self) -> bool:
-        """Whether the law's uncertainty on the test set is below half of MCBN's, beyond twice its error."""
-        test = self.ratio["test"]
-        return test.value + 2 * (test.mc_se or 0.0) < UNDERSTATES
+        """Whether the law's uncertainty on the test set is below half of MCBN's by more than twice its error, that of
+        the fit included; False where no error is known."""
+        return self.ratio["test"].value + 2 * self._error < UNDERSTATES
 
     @property
     def overstates(self) -> bool:
-        """Whether it is above twice MCBN's, beyond twice its error."""
+        """Whether it is above twice MCBN's by more than twice its error; False where no error is known."""
+        return self.ratio["test"].value - 2 * self._error > OVERSTATES
+
+    @property
+    def _error(self) -> float:
         test = self.ratio["test"]
-        return test.value - 2 * (test.mc_se or 0.0) > OVERSTATES
+        return math.nan if test.mc_se is None else math.hypot(test.mc_se, self.fit * test.value)
 
 
 def approximations(result: Result) -> tuple[Approximation, ...]:
@@ -53,7 +61,7 @@ def _approximations(result: Result) -> Iterator[Approximation]:
         if name not in ANALYTIC:
             continue
         law = result.methods[name]
-        known = law.sets["test"].figures
+        known, figures = (method.sets["test"].figures for method in (law, real))
         uncertainty = "variance" if "mutual_information" not in known else "mutual_information"
         shared = [one for one in law.sets if uncertainty in law.sets[one].points]
         yield Approximation(
@@ -61,13 +69,21 @@ def _approximations(result: Result) -> Iterator[Approximation]:
             uncertainty=uncertainty,
             ratio={one: _ratio(*(m.sets[one].figures[uncertainty] for m in (law, real))) for one in shared},
             rank={one: metrics.spearman(*(m.sets[one].points[uncertainty] for m in (law, real))) for one in shared},
-            pll=_change(known["pll"], real.sets["test"].figures["pll"]) if "pll" in known else None,
+            pll=_change(known["pll"], figures["pll"]) if "pll" in known and "pll" in figures else None,
             auroc={
                 one: _change(scores[uncertainty]["auroc"], real.ood[one][uncertainty]["auroc"])
                 for one, scores in law.ood.items()
                 if uncertainty in scores
             },
+            fit=_fit(name, result.run.get("sampling", {})),
         )
+
+
+def _fit(method: str, sampling: Mapping[str, Any]) -> float:
+    """A variance that R draws tell has a relative error of √(2/(R − 1)); that of many is better known than of one."""
+    if method != "mcbn-empirical" and sampling.get("counts") != "measured":
+        return 0.0
+    return math.sqrt(2 / (int(sampling.get("law_draws", DEFAULT_SAMPLER.law_draws)) - 1))
 
 
 def _ratio(law: Figure, real: Figure) -> Figure:

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import gammaincinv, ndtr, ndtri
 
+from bnuq.run import Variance
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-FEWEST = 4.0  # independent values, below which U = σ/S has no variance, and a χ² hardly a law
+FEWEST = 2.0  # independent values: of fewer there is no variance
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,14 @@ def law_of(site: BatchNormSite, *, batch_size: int, density: tuple[float, float]
     )
 
 
-def draw_chi2(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept: Any) -> BatchStatistics:
+def draw_chi2(
+    layers: Sequence[LayerLaw], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+) -> BatchStatistics:
     """ω of independent Gaussian values: M ∼ N(μ, σ²/n), n·S²/σ² ∼ χ² with n − 1 degrees of freedom, all independent.
 
     With other counts for mean and deviation, n_V and n_U: S² ∼ σ²·(1 − 1/n_V)·χ²_ν/ν with ν = n_U − 1, which is the
-    same where they agree. Draw t depends on (seed, t) alone; `kept` are the bank's other fields.
+    same where they agree. "unbiased" multiplies S² by n/(n − 1), n the nominal count. Draw t depends on (seed, t) and
+    the layer's place among `layers` alone; `kept` are the bank's other fields.
 
     Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
     """
@@ -63,12 +67,18 @@ def draw_chi2(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept: An
         degrees = layer.values_deviation - 1
         uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 2 * gammaincinv(degrees / 2, uniform) / degrees
-        return _layer(layer, _means(layer, order, draws, seed), layer.var * (1 - 1 / layer.values_mean) * ratio)
+        return _layer(
+            layer, _means(layer, order, draws, seed), layer.var * max(0.0, 1 - 1 / layer.values_mean) * ratio, variance
+        )
 
-    return BatchStatistics(tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, **kept)
+    return BatchStatistics(
+        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **kept
+    )
 
 
-def draw_gaussian(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept: Any) -> BatchStatistics:
+def draw_gaussian(
+    layers: Sequence[LayerLaw], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+) -> BatchStatistics:
     """ω of the central limit: M ∼ N(μ, σ²/n), S ∼ N(σ, (κ − 1)σ²/(4n)) above 0, all independent.
 
     A measured count of the deviation holds the kurtosis κ; a nominal one takes κ = 3. S below 0 is drawn again: by the
@@ -80,9 +90,11 @@ def draw_gaussian(layers: Sequence[LayerLaw], draws: range, *, seed: int, **kept
         below = ndtr(-1 / sd)  # the probability that S < 0
         uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 1 + sd * ndtri(below + (1 - below) * uniform)
-        return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2)
+        return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2, variance)
 
-    return BatchStatistics(tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, **kept)
+    return BatchStatistics(
+        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **kept
+    )
 
 
 def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covariance: str) -> BatchStatistics:
@@ -109,7 +121,9 @@ def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covari
         var = np.maximum(np.exp(log) - eps, 0)
         count = np.full(len(draws), layer.count[0], dtype=np.int64)
         layers.append(LayerStatistics(layer.name, layer.eps, mean, var, count))
-    return BatchStatistics(tuple(layers), recorded.fingerprint, recorded.batch_size, seed=seed)
+    return BatchStatistics(
+        tuple(layers), recorded.fingerprint, recorded.batch_size, seed=seed, variance=recorded.variance
+    )
 
 
 def _joint(
@@ -146,8 +160,13 @@ def _means(layer: LayerLaw, order: int, draws: range, seed: int) -> Float64[np.n
 
 
 def _layer(
-    layer: LayerLaw, mean: Float64[np.ndarray, "draw channel"], var: Float64[np.ndarray, "draw channel"]
+    layer: LayerLaw,
+    mean: Float64[np.ndarray, "draw channel"],
+    var: Float64[np.ndarray, "draw channel"],
+    variance: Variance,
 ) -> LayerStatistics:
+    if variance == "unbiased":
+        var = var * (layer.count / (layer.count - 1))
     count = np.full(len(mean), layer.count, dtype=np.int64)
     return LayerStatistics(layer.name, layer.eps, mean, var, count)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -33,14 +34,33 @@ class Laws:
     batch_size: int
     layers: tuple[LayerLaw, ...]
     recorded: BatchStatistics | None
+    counts: Counts | None = None  # of the factorised laws, None where there are none
+
+    def notes(self) -> Iterator[str]:
+        """How many values the factorised laws take statistics to be of, where that was measured."""
+        if self.counts != "measured":
+            return
+        assert self.recorded is not None
+        shares = [(100 * one.values_mean / one.count, 100 * one.values_deviation / one.count) for one in self.layers]
+        of_mean, of_deviation = (f"{min(of):.2g} to {max(of):.2g} %" for of in zip(*shares, strict=True))
+        yield (
+            f"counts of the analytic laws were measured on {self.recorded.samples} mini-batches: of the nominal b·z "
+            f"values a channel, a mean moves like {of_mean} from layer to layer, a deviation like {of_deviation}"
+        )
 
     def draw(self, method: str, draws: range) -> BatchStatistics:
         """ω of these draws under the law of `method`."""
-        seed, kept = self.run.seed, {"fingerprint": self.fingerprint, "batch_size": self.batch_size}
-        if method == "mcbn-chi2":
-            return draw_chi2(self.layers, draws, seed=seed, **kept)
-        if method == "mcbn-gaussian":
-            return draw_gaussian(self.layers, draws, seed=seed, **kept)
+        seed = self.run.seed
+        if method != "mcbn-empirical":
+            law = draw_chi2 if method == "mcbn-chi2" else draw_gaussian
+            return law(
+                self.layers,
+                draws,
+                seed=seed,
+                variance=self.run.sampler.variance,
+                fingerprint=self.fingerprint,
+                batch_size=self.batch_size,
+            )
         assert self.recorded is not None
         return draw_empirical(self.recorded, draws, seed=seed, covariance=self.run.sampler.covariance)
 
@@ -88,15 +108,16 @@ def fit_laws(
         population = None if train is None else len(train)
         density: list[tuple[float, float] | None] = [None] * len(todo.layers)
         if measured:
-            assert recorded is not None and population is not None
-            endless = math.inf if run.sampler.replacement else population
-            density = [(one.mean, one.sd) for one in layer_counts(recorded, endless)]
+            assert recorded is not None
+            density = [(one.mean, one.sd) for one in layer_counts(recorded, math.inf)]  # as they vary at this very b
         shrink = 1.0
-        finite = not run.sampler.replacement and run.augment is None  # augmented points are never the same again
+        finite = not (measured or run.sampler.replacement or run.augment)  # augmented points are never the same again
         if population is not None and finite and todo.batch_size > FINITE * population:
             shrink = float(metrics.finite_population_factor(todo.batch_size, population=population))
         layers = tuple(
             law_of(site, batch_size=todo.batch_size, density=one, shrink=shrink)
             for site, one in zip(todo.layers, density, strict=True)
         )
-    return Laws(run, fingerprint(model), todo.batch_size, layers, recorded)
+    return Laws(
+        run, fingerprint(model), todo.batch_size, layers, recorded, counts_of(run, train) if factorised else None
+    )

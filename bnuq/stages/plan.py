@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.records import Caution
-from bnuq.run import ANALYTIC, Run
+from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, select_layers
 from bnuq.stages.batches import check_mini_batches
@@ -79,7 +80,7 @@ def plan(
     batch_size = None
     if any(name.startswith("mcbn") for name in methods):
         layers = select_layers(sites.live_batchnorms, run.layers)
-        _check_laws(methods, layers)
+        _check_laws(methods, layers, sites)
         left_out = [site.name for site in untracked if site not in layers]
         if left_out:
             raise SamplingError(
@@ -90,7 +91,23 @@ def plan(
         notes += note
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
+    notes += [f"sampling.{key} is of no account: no method here draws by it" for key in _idle(run.sampler, methods)]
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
+
+
+def _idle(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
+    """The keys that were set and that none of the methods draws by."""
+    factorised, fitted = {"mcbn-chi2", "mcbn-gaussian"} & set(methods), "mcbn-empirical" in methods
+    used = {
+        "counts": factorised,
+        "covariance": fitted,
+        "law_draws": fitted or (factorised and sampler.counts != "nominal"),
+    }
+    for field in msgspec.structs.fields(Sampler):
+        key = field.name
+        drawn_by = used.get(key, any(name.startswith("mcbn") for name in methods))
+        if not drawn_by and getattr(sampler, key) != getattr(DEFAULT_SAMPLER, key):
+            yield key
 
 
 def check_random(run: Run, todo: Plan, train: Points | None) -> None:
@@ -184,11 +201,11 @@ def _why_not_by_query(method: str) -> str:
     return "queries that pass with mini-batches (--per-query, --query-in-batch) are of mcbn alone"
 
 
-def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite]) -> None:
+def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
     """Raise SamplingError where a law would be drawn around statistics that are not those of one layer, trained."""
     if not {"mcbn-chi2", "mcbn-gaussian"} & set(methods):
         return
-    twice = Counter(site.address for site in layers)
+    twice = Counter(site.address for site in sites.batchnorms)
     for site in layers:
         if site.never_trained:
             raise SamplingError(

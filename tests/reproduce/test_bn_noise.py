@@ -80,4 +80,4 @@ def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsy
     told = json.loads(said.out)
     assert told["published"]["sigma_u"][0] == 0.05 and told["noise"]["draws"] == 16
     assert (folder / "reproduce-bn-noise.h5").is_file()
-    assert {path.name for path in (folder / "pictures").iterdir()} == {"noise_panels.svg", "noise_panels.png"}
+    assert {path.name for path in (folder / "pictures").iterdir()} == {"bn-noise.svg", "bn-noise.png"}

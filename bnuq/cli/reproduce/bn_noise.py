@@ -35,7 +35,7 @@ def command(
         "reproduce-bn-noise.h5"
     ),
     figures: Annotated[
-        Path | None, typer.Option(help="Folder for the picture, noise_panels.svg and .png.", metavar="DIR")
+        Path | None, typer.Option(help="Folder for the picture, bn-noise.svg and .png.", metavar="DIR")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -72,8 +72,8 @@ def command(
     progress = silent if quiet else bars
     found = reproduce(replace(run, test=None), batch_size=batch_size, draws=draws, points=points, progress=progress)
     if figures is not None:
-        noise_panels(found, figures, kind="svg")
-        noise_panels(found, figures, kind="png")
+        noise_panels(found, figures, kind="svg", name="bn-noise")
+        noise_panels(found, figures, kind="png", name="bn-noise")
     if as_json:
         typer.echo(json.dumps(summary(found, PUBLISHED), allow_nan=False, indent=2))
     elif not quiet:

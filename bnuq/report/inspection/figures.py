@@ -45,8 +45,8 @@ def save_figures(inspection: Inspection, folder: Path, kind: Format = "svg") -> 
     return tuple(path for _, path in draw_all(pictures_of(inspection), folder, kind))
 
 
-def noise_panels(inspection: Inspection, folder: Path, kind: Format = "svg") -> Path:
-    """Draw `folder`/noise_panels.svg or .png, and make the folder where it is missing; the path of the picture.
+def noise_panels(inspection: Inspection, folder: Path, kind: Format = "svg", *, name: str = "noise_panels") -> Path:
+    """Draw `folder`/`name`.svg or .png, and make the folder where it is missing; the path of the picture.
 
     n·S²/σ² against χ², the variance of the normalised output against batch size and against spatial size. Raises
     RequestError without matplotlib, without noise to draw, or where `folder` is a file, ResultError where it cannot be
@@ -54,7 +54,7 @@ def noise_panels(inspection: Inspection, folder: Path, kind: Format = "svg") -> 
     """
     if inspection.noise is None or not inspection.noise.layers:
         raise RequestError("the inspection has no noise to draw: it was made without a reference. Name one: --train.")
-    pictures = (("noise_panels",), partial(_noise_panels, inspection, inspection.noise))
+    pictures = ((name,), partial(_noise_panels, inspection, inspection.noise))
     [(_, path)] = draw_all([pictures], folder, kind)
     return path
 

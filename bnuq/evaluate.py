@@ -123,7 +123,12 @@ def evaluate(
             seconds=watch.seconds(),
             work=Work(found.work, memory.peak(pipeline.device)),
             provenance={
-                **provenance(checkpoint=run.checkpoint, device=pipeline.device, train=material.train),
+                **provenance(
+                    checkpoint=run.checkpoint,
+                    device=pipeline.device,
+                    train=material.train,
+                    by_group=run.sampler.batches == "group",
+                ),
                 "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
             },
             reference_check=check,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
 from bnuq.records import Figure
+from bnuq.report.beside import compared
 from bnuq.report.terminal import print_report
 from bnuq.results.approximation import approximations
 from bnuq.results.file import read
@@ -71,6 +73,43 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     assert list(told) == list(LAWS)
     assert told["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
     json.dumps(told)
+
+
+def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
+    def facts(result):
+        stream = io.StringIO()
+        print_report(result, stream, width=100)
+        return stream.getvalue()
+
+    def with_keys(methods, **sampling):
+        held = {name: beside.methods[name] for name in ("deterministic", *methods)}
+        return replace(beside, methods=held, run={**beside.run, "sampling": beside.run["sampling"] | sampling})
+
+    results = {
+        "all": beside,
+        "other": with_keys(LAWS, covariance="network", law_draws=16),
+        "nominal": with_keys(LAWS, counts="nominal"),
+        "chi2": with_keys(("mcbn-chi2",)),
+        "nothing fitted": with_keys(("mcbn-gaussian",), counts="nominal"),
+        "empirical": with_keys(("mcbn-empirical",)),
+        "none": with_keys(("mcbn",)),
+    }
+    words = {
+        "all": "counts measured (64 mini-batches), covariance layer",
+        "other": "counts measured (16 mini-batches), covariance network",
+        "nominal": "counts nominal, covariance layer (64 mini-batches)",
+        "chi2": "counts measured (64 mini-batches)",
+        "nothing fitted": "counts nominal",
+        "empirical": "covariance layer (64 mini-batches)",
+    }
+    for name, told in words.items():
+        assert re.search(rf"^ *laws +{re.escape(told)}$", facts(results[name]), re.M), name
+    assert not re.search("^ *laws ", facts(results["none"]), re.M)
+    (row,) = [one for one in compared(results) if one.what == "laws"]
+    assert dict(row.values) == words | {"none": "none"} and row.differs
+    (row,) = [one for one in compared({"a": beside, "b": beside}) if one.what == "laws"]
+    assert not row.differs
+    assert not [one for one in compared({"a": results["none"], "b": results["none"]}) if one.what == "laws"]
 
 
 def test_the_comparison_can_be_made_from_the_file_alone(beside):

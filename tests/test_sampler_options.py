@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import small_regression
 import small_run
 import torch
 from torch import nn
@@ -247,6 +248,30 @@ def test_a_request_for_other_mini_batches_than_the_baselines_is_refused_before_i
     with pytest.raises(ResultError, match="sampling: replacement is true now, false in the baseline"):
         check_request_comparable(asked, results["usual"], Settings())
     check_request_comparable(asked, results["replacement"], Settings())
+
+
+def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_path, results):
+    """The same points under the same name, grouped otherwise: every draw is another."""
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "train.npz") as held:
+        np.savez(tmp_path / "train.npz", **held, laboratory=np.arange(small_run.TRAIN) // 24)
+    other, usual = run(tmp_path, "other", sampler=OPTIONS["group"]), results["group"]
+    assert other.provenance["reference_sha256"] == usual.provenance["reference_sha256"]
+    check_comparable(other, usual, Settings())
+    assert pairing(other, usual).why_not == (("mcbn", "the grouping of the reference differs"),)
+    assert pairing(read(usual.path), usual).draws == ("mcbn",)
+    kept = {name for name, one in results.items() if "reference_groups_sha256" in one.provenance}
+    assert kept == {"group"}  # nothing depends on it elsewhere
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_regression_is_not_stratified_by_its_targets_though_they_be_whole(tmp_path, said):
+    text = small_regression.RUN if said else small_regression.RUN.replace('task = "regression"\n', "")
+    small_regression.write(tmp_path, text=text)
+    with np.load(tmp_path / "train.npz") as held:
+        np.savez(tmp_path / "train.npz", x=held["x"], y=np.round(held["y"], -1))
+    with pytest.raises(SamplingError, match=r'batches is "stratified".*this is a regression'):
+        small_regression.evaluated(tmp_path, methods=("mcbn",), samples=4, sampler=OPTIONS["stratified"])
 
 
 def test_other_mini_batches_do_not_matter_to_dropout(folder):

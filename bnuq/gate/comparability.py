@@ -57,19 +57,30 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     addresses = figures_by_address(baseline)
     asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(asked, baseline.sampling, settings))
-    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), baseline.methods, settings)
+    both = [method for method in baseline.methods if _is_asked_for(run, method)]
+    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), both, settings)
     if not settings.allows("scoring"):
         asked_so = _as_asked(run, task=baseline.model["task"])
         problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
     for method in baseline.methods:
-        missing = run.methods is not None and method not in (DETERMINISTIC, *run.methods)
         of_method = [address for address, (place, _) in addresses.items() if place[0] == method]
-        if missing and not all(settings.allows("missing", address) for address in of_method):
+        if method not in both and not all(settings.allows("missing", address) for address in of_method):
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
         if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
             problems.append(f"require: {floor.address} is of no metric that bnuq knows.")
     _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
+
+
+def _is_asked_for(run: Run, method: str) -> bool:
+    """Whether a run looks at this method, if the network allows it: no law comes unasked, and mcbn comes with a law
+    where there is a reference."""
+    if method == DETERMINISTIC:
+        return True
+    if run.methods is None:
+        return method not in ANALYTIC
+    beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
+    return method in run.methods or beside
 
 
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
@@ -121,11 +132,12 @@ def _other_numbers(ours: Mapping[str, Any], theirs: Mapping[str, Any], settings:
 
 
 def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the mini-batches of a run's record, and the laws that stand for them, are: the keys of `Sampler`, and the
-    groups where mini-batches are drawn from one."""
+    """What the mini-batches of a run's record, and the laws that stand for them, are: the keys of `Sampler`, `counts`
+    being what it comes to where it was left open, and which groups mini-batches are of, if they are of one."""
+    data = run.get("data", {})
     written = {key: value for key, value in run.get("sampling", {}).items() if key in _USUAL}
-    group = {"group": run.get("data", {}).get("group")} if written.get("batches") == "group" else {}
-    return _USUAL | written | group
+    group = {"group": data.get("group", "group")} if written.get("batches") == "group" else {}
+    return _USUAL | {"counts": "measured" if data.get("train") else "nominal"} | written | group
 
 
 def _other_samplers(
@@ -134,17 +146,36 @@ def _other_samplers(
     """What is other about the mini-batches, or the laws, that some of these methods draw from."""
     if settings.allows("sampling"):
         return
-    for key, now, before in _scored_otherwise(ours, theirs):
-        if any(_draws_by(method, key) for method in methods):
-            now, before = (str(one).lower() if isinstance(one, bool) else one for one in (now, before))
-            yield f"sampling: {key} is {now} now, {before} in the baseline. Draw alike, or {_allowing('sampling')}."
+    told: dict[str, str] = {}
+    for method in methods:
+        now, before = _drawn_by(method, ours), _drawn_by(method, theirs)
+        for key in _differing(now, before):
+            a, b = (str(one[key]).lower() if isinstance(one[key], bool) else one[key] for one in (now, before))
+            told[key] = f"sampling: {key} is {a} now, {b} in the baseline. Draw alike, or {_allowing('sampling')}."
+    yield from (told[key] for key in sorted(told))
 
 
-def _draws_by(method: str, key: str) -> bool:
-    """Whether what a method draws depends on this key of `Sampler`."""
-    if key in ("counts", "covariance", "law_draws"):
-        return method in ANALYTIC and (key == "law_draws" or (key == "covariance") == (method == "mcbn-empirical"))
-    return "mcbn" in method
+_BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
+
+
+def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the keys that what a method draws depends on."""
+    if "mcbn" not in method:
+        keys: tuple[str, ...] = ()
+    elif method == "mcbn-empirical":
+        keys = (*_BATCHES, "law_draws", "covariance")
+    elif method not in ANALYTIC:
+        keys = _BATCHES
+    elif sampler["counts"] == "measured":
+        keys = (*_BATCHES, "law_draws", "counts")
+    else:  # no mini-batch is looked at
+        keys = ("variance", "replacement", "counts")
+    return {key: sampler[key] for key in keys if key in sampler}
+
+
+def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Of the keys that both have those that differ: what one alone has goes with a key that does."""
+    return sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
@@ -257,16 +288,25 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
-            yield "the training pipeline (normalize, augment)"
-    other = [key for key, *_ in _scored_otherwise(_sampler_of(current.run), _sampler_of(baseline.run))]
-    yield from (f"sampling.{key}" for key in other if _draws_by("mcbn" if method == DETERMINISTIC else method, key))
+            yield "the training pipeline (normalize, channel_order, augment)"
+    by = "mcbn" if method == DETERMINISTIC else method
+    drawn = [_drawn_by(by, _sampler_of(one.run)) for one in (current, baseline)]
+    yield from (f"sampling.{key}" for key in _differing(*drawn))
+    by_group = all(one.get("batches") == "group" for one in drawn)
+    if by_group and _groups(current) != _groups(baseline):
+        yield "the grouping of the reference"
     if "mcdo" in method and _kind(current) != _kind(baseline):
         yield "the kind of device, which draws the dropout masks,"
 
 
-def _pipeline(run: Mapping[str, Any]) -> tuple[Any, Any]:
+def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
     data = run.get("data", {})
-    return data.get("normalize"), data.get("augment")
+    return data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
+
+
+def _groups(result: Result) -> Any:
+    """Which points of the reference are of one group, by a digest."""
+    return result.provenance.get("reference_groups_sha256")
 
 
 def _kind(result: Result) -> str:

@@ -31,7 +31,7 @@ from bnuq.report.numbers import (
     with_error,
 )
 from bnuq.report.parts import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
-from bnuq.report.sampler import USUAL, sampler_in_words
+from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
 from bnuq.results.result import EvaluatedSet, Figures, MethodResult, Result, SetResult
 from bnuq.results.summary import SCHEMA
 from bnuq.results.summary import summary as summary_of
@@ -93,6 +93,7 @@ def compared(results: Results) -> list[Difference]:
     drawn = {n: sampler_in_words(one) for n, one in results.items()}
     if any(drawn.values()):
         found.append(_by_value("mini-batches", {n: words or USUAL for n, words in drawn.items()}))
+    found.append(_by_value("laws", {n: laws_in_words(one) or None for n, one in results.items()}))
     for (section, key), what in _OF_RUN.items():
         found.append(_by_value(what, {n: _asked(one, section, key) for n, one in results.items()}))
     found.append(_by_value("methods", {n: list(one.methods) for n, one in results.items()}))

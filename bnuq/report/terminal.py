@@ -26,7 +26,7 @@ from bnuq.report.parts import (
     sparkline,
     title,
 )
-from bnuq.report.sampler import sampler_in_words
+from bnuq.report.sampler import laws_in_words, sampler_in_words
 from bnuq.results.result import ReferenceCheck, Result
 from bnuq.run import DETERMINISTIC
 
@@ -97,6 +97,8 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "passes", f"{own} a point{drawn}, seed {sampling['seed']}"
         if batches := sampler_in_words(result):
             yield "batches", batches
+        if laws_told := laws_in_words(result):
+            yield "laws", laws_told
     yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
 

@@ -58,6 +58,15 @@ def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None
     mini_batches(sampler, train, batch_size - sampler.query_in_batch, seed=0)
 
 
+def check_classes(sampler: Sampler, task: str, train: Points) -> None:
+    """Raise SamplingError where mini-batches of a regression are to be stratified: whole numbers are no classes."""
+    if sampler.batches == "stratified" and task == "regression":
+        raise SamplingError(
+            'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
+            f'({train.reference}) are numbers, no classes, whole ones too. Use "random", or "group".'
+        )
+
+
 def members_of(codes: Int64[np.ndarray, " point"]) -> tuple[Int64[np.ndarray, " member"], ...]:
     """The rows of every code that there is, in the order of the codes."""
     order = np.argsort(codes, kind="stable")

@@ -18,6 +18,7 @@ from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.run import Run
 from bnuq.stages import classification, regression
+from bnuq.stages.batches import check_classes
 from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Scorer
 from bnuq.stages.plan import Plan, device_named
@@ -58,11 +59,13 @@ def prepare(run: Run, material: Material | None = None) -> Prepared:
 
 
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
-    """The sets in the order they pass, and what scores them."""
+    """The sets in the order they pass, and what scores them; SamplingError for strata of a task without classes."""
     scorer: Scorer = classification.Scorer(run, todo.outputs)
     check = check_labels
     if todo.task == "regression":
         scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
+    if material.train is not None and todo.batch_size is not None:
+        check_classes(run.sampler, todo.task, material.train)
     labelled = {VALIDATION: material.validation, "test": material.test}
     checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
     return checked | material.ood, scorer

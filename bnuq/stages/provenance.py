@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import torch
+from jaxtyping import Int64
 
 import bnuq
 from bnuq.data import Points
@@ -21,8 +22,14 @@ from bnuq.files.content import is_file, sha256_of_file
 from bnuq.run import Run
 
 
-def provenance(*, checkpoint: Path, device: torch.device, train: Points | None) -> dict[str, str]:
-    """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one."""
+def provenance(
+    *, checkpoint: Path, device: torch.device, train: Points | None, by_group: bool = False
+) -> dict[str, str]:
+    """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
+
+    Where mini-batches are drawn `by_group`, which points of the reference `train` are of one group is in it too.
+    """
+    codes = train.group if by_group and train is not None else None
     known = {
         "bnuq": bnuq.__version__,
         "python": platform.python_version(),
@@ -34,9 +41,14 @@ def provenance(*, checkpoint: Path, device: torch.device, train: Points | None) 
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
+        "reference_groups_sha256": None if codes is None else _digest_of(codes),
         "git": _git_revision(checkpoint.parent),
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(codes, dtype="<i8").data).hexdigest()
 
 
 def request_digest(run: Run, *, checkpoint_sha256: str) -> str:

@@ -82,6 +82,47 @@ def test_a_row_without_its_group_is_refused(tmp_path):
         load_points(str(tmp_path / "set.parquet"), group="photo")
 
 
+@pytest.mark.parametrize(
+    ("photo", "names"),
+    [
+        (["1", "01", "1", "1.0"], ("01", "1", "1.0")),
+        (["nan", "NaN", "nan", "2"], ("2", "NaN", "nan")),
+        ([str(2**53), str(2**53 + 1), "3", "20"], ("3", "20", str(2**53), str(2**53 + 1))),
+        ([str(2**64), str(2**64 + 1), "3", "20"], (str(2**64), str(2**64 + 1), "20", "3")),  # words, in their order
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_groups_that_are_written_otherwise_stay_apart(tmp_path, suffix, photo, names):
+    points = load_points(write(tmp_path / f"set.{suffix}", np.array(photo)), group="photo")
+    assert points.group is not None
+    assert [points.group_names[code] for code in points.group] == photo
+    assert sorted(points.group_names) == sorted(names)
+    if suffix == "csv":
+        assert points.group_names == names
+
+
+@pytest.mark.parametrize(
+    "photo",
+    [
+        np.array([2**53, 2**53 + 1, 2**53, 7]),
+        np.array([2**64 - 1, 2**64 - 2, 1, 2**64 - 1], dtype=np.uint64),
+        np.array([-1, 3, -1, 127], dtype=np.int8),
+        np.array([0.5, 0.25, 0.5, 3.5]),
+    ],
+)
+def test_numbers_of_a_parquet_column_are_groups_as_they_are(tmp_path, photo):
+    points = load_points(write(tmp_path / "set.parquet", photo), group="photo")
+    assert points.group is not None
+    assert points.group_names == tuple(str(value) for value in sorted(set(photo.tolist())))
+    assert [points.group_names[code] for code in points.group] == [str(value) for value in photo.tolist()]
+
+
+def test_a_number_that_is_none_is_no_group(tmp_path):
+    path = write(tmp_path / "set.parquet", np.array([0.5, np.nan, 0.5, 3.5]))
+    with pytest.raises(DataError, match=r"row 1 \(counted from 0\) has no photo"):
+        load_points(path, group="photo")
+
+
 def test_the_groups_of_the_published_cells_are_their_photos(data_pack):
     """pcbdigits32.npz calls them photo."""
     points = load_points(str(data_pack / "ood" / "pcbdigits32.npz"), group="photo")

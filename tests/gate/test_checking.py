@@ -263,7 +263,7 @@ def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
         ),
         (
             lambda one: replace(one, run={**one.run, "data": {"augment": {"flip": True}}}),
-            "the training pipeline (normalize, augment) differs",
+            "the training pipeline (normalize, channel_order, augment) differs",
         ),
         (lambda one: replace(one, sampling={**one.sampling, "bank": 64}), "the bank differs"),
     ],

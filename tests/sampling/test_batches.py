@@ -22,7 +22,7 @@ from bnuq.run import DEFAULT_SAMPLER, Sampler
 from bnuq.sampling import keyed
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.statistics import _Measure, fed
-from bnuq.stages.batches import check_mini_batches, members_of, mini_batches
+from bnuq.stages.batches import check_classes, check_mini_batches, members_of, mini_batches
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -131,6 +131,16 @@ def test_stratified_batches_take_one_hot_rows_and_whole_numbers_for_classes():
         assert np.bincount(labels[rows]).tolist() == [2, 2, 2]
         expected = rows.tolist() if expected is None else expected
         assert rows.tolist() == expected
+
+
+def test_whole_numbers_of_a_regression_are_no_classes():
+    """As grades of wine are: 3 to 8, in a table whose labels would look the same."""
+    grades = np.random.default_rng(0).integers(3, 9, (40, 1)).astype(float)
+    train = points_of(Contents(np.zeros((40, 2)), grades), name="train", reference="wine.csv")
+    with pytest.raises(SamplingError, match=r'batches is "stratified".*this is a regression: .*wine\.csv'):
+        check_classes(Sampler(batches="stratified"), "regression", train)
+    check_classes(Sampler(batches="stratified"), "classification", train)
+    check_classes(Sampler(), "regression", train)
 
 
 def test_members_are_the_rows_of_each_code_that_there_is():

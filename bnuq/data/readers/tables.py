@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
     names = fields if named else [f"column {index}" for index in range(len(fields))]
-    groups = None if words is None else _values(list(seen))[table[:, fields.index(group)].astype(np.intp)]
+    groups = None if words is None else _of_texts(list(seen))[table[:, fields.index(group)].astype(np.intp)]
     return _contents(path, table, names, group, groups)
 
 
@@ -74,9 +75,10 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
         for name in read.column_names:
             if name == group:
                 found = read.column(name).to_pylist()
-                if None in found:
-                    raise DataError(f"{path}: row {found.index(None)} (counted from 0) has no {name}.")
-                groups = _values(found)
+                absent = next((row for row, value in enumerate(found) if value is None or value != value), None)
+                if absent is not None:
+                    raise DataError(f"{path}: row {absent} (counted from 0) has no {name}.")
+                groups = _of_values(found)
                 columns.append(np.zeros(len(groups)))
                 continue
             try:
@@ -87,12 +89,24 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
     return _contents(path, table, list(read.column_names), group, groups)
 
 
-def _values(found: Sequence[Any]) -> NDArray[Any]:
-    """Numbers where all are, else texts."""
+def _of_texts(found: Sequence[str]) -> NDArray[Any]:
+    """Whole numbers where every text is one as it is written, else the texts: 1, 01 and 1.0 are three groups."""
     try:
+        numbers = [int(text) for text in found]
+    except ValueError:
+        numbers = []
+    return _of_values(numbers if [str(number) for number in numbers] == found else found)
+
+
+def _of_values(found: Sequence[Any]) -> NDArray[Any]:
+    """Values of one kind as they are, none rounded to another; texts where numpy has no such kind."""
+    if all(isinstance(value, int) for value in found):  # 64 bits: floats tell whole numbers apart below 2^53 alone
+        for dtype in (np.int64, np.uint64):
+            with contextlib.suppress(OverflowError):
+                return np.asarray(found, dtype=dtype)
+    if all(isinstance(value, float) for value in found):
         return np.asarray(found, dtype=np.float64)
-    except (ValueError, TypeError):
-        return np.asarray([str(value) for value in found])
+    return np.asarray([str(value) for value in found])
 
 
 def _contents(path: Path, table: NDArray[Any], names: list[str], group: str, groups: NDArray[Any] | None) -> Contents:

@@ -1,0 +1,138 @@
+"""Mini-batches, and the laws that stand for them, of two results: what of them a method's draws depend on, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import made_up
+import numpy as np
+import pytest
+
+from bnuq.errors import ResultError
+from bnuq.gate import Settings
+from bnuq.gate.comparability import check_comparable, check_request_comparable, pairing
+from bnuq.results.result import Result
+from bnuq.run import Options, resolve
+
+Evaluated = Callable[..., Result]
+MEASURED, NOMINAL = {"counts": "measured"}, {"counts": "nominal"}
+
+
+def of_method(
+    method: str, sampling: dict[str, Any], *, data: dict[str, Any] | None = None, **provenance: str
+) -> Result:
+    """A result of one method, with these keys in its record and its provenance."""
+    one = made_up.result(mcbn={"pll": np.random.default_rng(0).normal(0, 1, (16, 20))})
+    return replace(
+        one,
+        methods={"deterministic": one.methods["deterministic"], method: one.methods["mcbn"]},
+        run={"data": {"train": "train.npz"} if data is None else data, "sampling": sampling},
+        provenance={**one.provenance, **provenance},
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "now", "before", "key"),
+    [
+        ("mcbn-empirical", {"law_draws": 16}, {}, "law_draws"),
+        ("mcbn-empirical", {"covariance": "network"}, {}, "covariance"),
+        ("mcbn-empirical", {"batches": "stratified"}, {}, "batches"),
+        ("mcbn-empirical", NOMINAL, MEASURED, None),
+        ("mcbn-chi2", NOMINAL, MEASURED, "counts"),
+        ("mcbn-chi2", NOMINAL | {"law_draws": 16}, MEASURED, "counts"),
+        ("mcbn-chi2", MEASURED, {}, None),  # what it comes to with a reference
+        ("mcbn-chi2", NOMINAL, {}, "counts"),
+        ("mcbn-gaussian", MEASURED | {"law_draws": 16}, MEASURED, "law_draws"),
+        ("mcbn-gaussian", MEASURED | {"batches": "stratified"}, MEASURED, "batches"),
+        ("mcbn-gaussian", NOMINAL | {"law_draws": 16}, NOMINAL, None),  # nothing was fitted
+        ("mcbn-gaussian", NOMINAL | {"batches": "stratified"}, NOMINAL, None),
+        ("mcbn-gaussian", NOMINAL | {"variance": "unbiased"}, NOMINAL, "variance"),
+        ("mcbn-gaussian", MEASURED | {"covariance": "network"}, MEASURED, None),
+        ("mcbn", {"covariance": "network", "counts": "nominal", "law_draws": 16}, {}, None),
+        ("mcbn", {"replacement": True}, {}, "replacement"),
+        ("mcdo", {"replacement": True, "law_draws": 16}, {}, None),
+    ],
+)
+def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(
+    method: str, now: dict[str, Any], before: dict[str, Any], key: str | None
+) -> None:
+    current, baseline = of_method(method, now), of_method(method, before)
+    found = pairing(current, baseline)
+    if key is None:
+        check_comparable(current, baseline, Settings())
+        assert found.draws == (method,)
+    else:
+        with pytest.raises(ResultError, match=f"sampling: {key} is ") as refused:
+            check_comparable(current, baseline, Settings())
+        assert str(refused.value).count("sampling: ") == 1
+        check_comparable(current, baseline, Settings.of(allow=["sampling"]))
+        assert found.why_not == ((method, f"sampling.{key} differs"),)
+
+
+def test_open_counts_are_nominal_without_a_reference() -> None:
+    check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", NOMINAL, data={}), Settings())
+    with pytest.raises(ResultError, match="counts is nominal now, measured in the baseline"):
+        check_comparable(of_method("mcbn-chi2", {}, data={}), of_method("mcbn-chi2", {}), Settings())
+
+
+def test_groups_that_are_not_named_are_those_called_group() -> None:
+    by_group, data = {"batches": "group"}, {"train": "train.npz"}
+    unset, named, other = (
+        of_method("mcbn", by_group, data=data | group) for group in ({}, {"group": "group"}, {"group": "camera"})
+    )
+    check_comparable(named, unset, Settings())
+    assert pairing(named, unset).draws == ("mcbn",)
+    with pytest.raises(ResultError, match="sampling: group is camera now, group in the baseline"):
+        check_comparable(other, unset, Settings())
+    with pytest.raises(ResultError, match="batches is group now, random in the baseline") as refused:
+        check_comparable(other, of_method("mcbn", {}, data=data), Settings())
+    assert "camera" not in str(refused.value)  # beside other batches it says nothing
+
+
+def test_batches_of_one_group_are_the_same_only_where_the_groups_are() -> None:
+    one, other = (of_method("mcbn", {"batches": "group"}, reference_groups_sha256=digit * 64) for digit in "12")
+    assert pairing(one, other).why_not == (("mcbn", "the grouping of the reference differs"),)
+    assert pairing(one, one).draws == ("mcbn",)
+    at_random = [replace(result, run={**result.run, "sampling": {}}) for result in (one, other)]
+    assert pairing(*at_random).draws == ("mcbn",)
+
+
+def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> None:
+    rgb, said, bgr = (
+        of_method("mcbn", {}, data={"train": "train.npz"} | order)
+        for order in ({}, {"channel_order": "rgb"}, {"channel_order": "bgr"})
+    )
+    assert pairing(said, rgb).draws == ("mcbn",)
+    (told,) = pairing(bgr, rgb).why_not
+    assert told == ("mcbn", "the training pipeline (normalize, channel_order, augment) differs")
+
+
+def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluated: Evaluated) -> None:
+    baseline = evaluated("laws", methods=("mcbn-chi2",))
+    assert list(baseline.methods) == ["deterministic", "mcbn", "mcbn-chi2"] and baseline.path is not None
+
+    def asked(**options: Any) -> Any:
+        return resolve("run.toml", Options(**({"samples": 16} | options)), folder=baseline.path.parent)
+
+    check_request_comparable(asked(methods=("mcbn-chi2",)), baseline, Settings())
+    with pytest.raises(ResultError, match="sampling: counts is nominal now, measured in the baseline"):
+        check_request_comparable(asked(methods=("mcbn-chi2",), sampler=NOMINAL), baseline, Settings())
+    alone = replace(asked(methods=("mcbn-chi2",), sampler=MEASURED), train=None)
+    for run, method in (
+        (alone, "mcbn"),
+        (asked(methods=("mcdo",)), "mcbn"),
+        (asked(methods=("mcbn",)), "mcbn-chi2"),
+        (asked(), "mcbn-chi2"),  # no law comes unasked
+    ):
+        with pytest.raises(ResultError, match=f"missing: the method {method}: in the baseline"):
+            check_request_comparable(run, baseline, Settings())
+
+
+def test_mini_batches_of_a_method_that_is_not_asked_for_do_not_matter(evaluated: Evaluated) -> None:
+    baseline = evaluated("seed")
+    assert baseline.path is not None
+    options = Options(samples=16, methods=("mcdo",), sampler={"replacement": True})
+    run = resolve("run.toml", options, folder=baseline.path.parent)
+    check_request_comparable(run, baseline, Settings.of(allow=["missing:mcbn", "missing:mcbn+mcdo"]))

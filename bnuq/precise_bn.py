@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import metrics
-from bnuq.data import Points, load_points, parse_reference
+from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
-from bnuq.models.saving import is_checkpoint, write_statistics
+from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records import Direction, Figure
 from bnuq.results.precise_bn import POINTS, FigureChange, LayerChange, PopulationEstimator, PreciseBN, TestChange
 from bnuq.results.result import SetResult
-from bnuq.run import Run, Split
+from bnuq.run import DEFAULT_SAMPLER, Run, Split
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 from bnuq.stages import memory
-from bnuq.stages.material import Material, held_out_rows, load_material
+from bnuq.stages.material import Material, held_out_rows, load_material, read_named
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.stages.population import Drawn, Population, drawn, population_statistics
 from bnuq.stages.preparation import Prepared, how_asked, prepare, scored_sets
@@ -59,7 +59,7 @@ def precise_bn(
     watch = Stopwatch()
     _check(run, points, batch_size)
     replaces = run.out.exists()
-    ready = prepare(run, _material(run))
+    ready = prepare(run, _material(run), only_finite=False)
     loaded, model, train = ready.loaded, ready.model, ready.material.train
     assert train is not None
     sites = find_sites(model, ready.example)
@@ -68,7 +68,8 @@ def precise_bn(
     if len(train) < 2:
         raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
     batches = drawn(ready.pipeline, train, points=points, batch_size=size)
-    scored, why_no_test = _scoring(run, ready, sites, progress)
+    broken = _not_finite(run, model, layers)
+    scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
     before = None if scored is None else scored()
     watch.lap("load")
     found = population_statistics(
@@ -81,16 +82,15 @@ def precise_bn(
     )
     watch.lap("draw")
     by_name = {one.name: one for one in found}
-    changes = tuple(_change(layer.site, by_name[layer.site.name]) for layer in layers)
-    values = {
-        name: values
-        for layer in layers
-        for names, values in (
-            (layer.means, by_name[layer.site.name].mean),
-            (layer.variances, by_name[layer.site.name].var),
+    exact = _values(layers, by_name)
+    values = as_stored(loaded.checkpoint, exact)  # what is told is of the file, not of better numbers than it holds
+    lost = tuple(_lost(run, layers, exact, values))
+    changes = tuple(
+        _change(
+            layer.site, replace(by_name[layer.site.name], mean=values[layer.means[0]], var=values[layer.variances[0]])
         )
-        for name in names
-    }
+        for layer in layers
+    )
     _put_into(model, values)
     test = None
     if scored is not None and before is not None:
@@ -126,12 +126,33 @@ def precise_bn(
             *why_no_test,
             *loaded.notes,
             *beside,
+            *lost,
+            *_without_use(run),
             *ready.material.notes,
             *_left_alone(sites),
         ),
         seconds=watch.seconds(),
         provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=train),
         path=run.out,
+    )
+
+
+def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[str, ...]:
+    """A note where statistics that will be replaced are not finite, so that nothing can be told of the network as it
+    was; ModelError where others, or the weights, are not."""
+    mended = {name for layer in layers for name in (*layer.means, *layer.variances)}
+    bad = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if others := [name for name in bad if name not in mended]:
+        raise ModelError(
+            f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is none of the running statistics that "
+            "are computed anew; expected finite weights. Give an earlier checkpoint."
+        )
+    if not bad:
+        return ()
+    count = len(bad)
+    return (
+        f"{bad[0]}{f' and {count - 1} more' if count > 1 else ''} held NaN or infinite values, so there is nothing to "
+        "compare with on a test set; evaluate the new file",
     )
 
 
@@ -176,17 +197,11 @@ def _material(run: Run) -> Material:
     if run.test is not None and run.task != "segmentation":
         return load_material(replace(run, ood=(), validation=kept))
     assert run.train is not None
-    name, text = parse_reference(run.train.text, base=run.train.base)
-    train = load_points(
-        text,
-        name=name,
-        split_default="train",
-        data_root=run.data_root,
-        base=run.train.base,
-        named_by=run.train.named_by,
-        trust_code=run.trust_code,
-        group=run.group,
-    )
+    train = read_named(run, run.train, "train")
+    if run.group is not None and train.group is None and run.test is None:  # as load_material has it
+        raise RequestError(
+            f'data.group is "{run.group}", and no set has an array or a column of that name ({train.reference}).'
+        )
     notes = tuple(f"{train.name}: {note}" for note in train.notes)
     if kept is not None and kept.split_of == "train" and kept.held_out:
         held = held_out_rows(len(train), fraction=kept.fraction, seed=kept.seed, group=train.group)
@@ -261,6 +276,43 @@ def _fewer(points: int, train: Points) -> Iterator[str]:
         yield f"the reference has {len(train)} points, fewer than the {points} asked for: all of them were used"
 
 
+def _values(layers: Sequence[_Layer], found: Mapping[str, Population]) -> dict[str, np.ndarray]:
+    """What each statistic becomes, by its name in the network's state dict."""
+    values = {}
+    for layer in layers:
+        population = found[layer.site.name]
+        values |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
+    return values
+
+
+def _lost(
+    run: Run, layers: Sequence[_Layer], exact: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+    """Which variances the file's type rounds to 0; ModelError where one of them is more than ε makes of it."""
+    for layer in layers:
+        name = layer.variances[0]
+        lost = (exact[name] > 0) & (stored[name] == 0)
+        if not lost.any():
+            continue
+        told = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
+        if float(exact[name][lost].max()) >= _DEAD * layer.site.eps:
+            raise ModelError(f"{run.checkpoint}: {told}, and would be 0. Save the checkpoint in float32 first.")
+        yield f"{told}, and became 0; beside ε = {layer.site.eps:.3g} that is next to no change"
+
+
+def _without_use(run: Run) -> Iterator[str]:
+    """Keys of [sampling] that mean MCBN's mini-batches, and nothing here."""
+    usual = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
+    keys = [key for key in usual if getattr(run.sampler, key) != usual[key]]
+    if run.layers != "all":
+        keys.insert(0, "layers")
+    if keys:
+        yield (
+            f"{', '.join(keys)} of [sampling] {'is' if len(keys) == 1 else 'are'} not used here: precise-bn mends all "
+            "layers, from random mini-batches that have no point twice"
+        )
+
+
 @torch.inference_mode()
 def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
     state = model.state_dict()
@@ -327,7 +379,7 @@ def _contributions(name: str, one: SetResult) -> np.ndarray:
 def _change(site: BatchNormSite, new: Population) -> LayerChange:
     assert site.running_mean is not None and site.running_var is not None
     mean, var = (values.double().cpu().numpy() for values in (site.running_mean, site.running_var))
-    alive = (new.var >= _DEAD * site.eps) & (var > 0)
+    alive = (new.var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
     shift = (new.mean - mean)[alive] / np.sqrt(new.var[alive])
     ratio = np.log(new.var[alive] / var[alive])
     return LayerChange(

@@ -26,6 +26,8 @@ from bnuq.stages.material import load_material
 from bnuq.stages.preparation import check_request
 from bnuq.stages.provenance import request_digest
 
+OF_ONE_RUN = ("reference_sha256", "reference_groups_sha256", "request")  # provenance that runs do not share
+
 
 def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and give it.
@@ -87,7 +89,7 @@ def _told(one: OneOf, result: Result) -> _Told:
         test_sha256=result.sets["test"].sha256,
         cautions=[(caution.code, caution.text) for caution in result.cautions],
         notes=result.notes,
-        provenance={k: v for k, v in result.provenance.items() if k not in ("reference_sha256", "request")},
+        provenance={k: v for k, v in result.provenance.items() if k not in OF_ONE_RUN},
     )
 
 

@@ -223,3 +223,16 @@ def test_no_verdict_is_given_where_the_error_is_not_known(beside):
         assert not unknown.understates and not unknown.overstates
     loose = replace(one, ratio={"test": Figure(0.3, mc_se=0.01)}, fit=0.5)
     assert not loose.understates and replace(loose, fit=0.1).understates
+
+
+def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
+    def told(result) -> str:
+        stream = io.StringIO()
+        print_report(result, stream, width=100)
+        return stream.getvalue()
+
+    alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))
+    assert "mini-batches of 16, seed 0" in told(alone)
+    assert "BatchNorm layers:" not in told(beside)
+    part = replace(beside, model={**beside.model, "batchnorm_layers": 3})
+    assert "1 of 3 BatchNorm layers: 1" in told(part)

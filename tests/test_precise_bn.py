@@ -18,8 +18,9 @@ from small_regression import write as write_regression
 import bnuq
 from bnuq.errors import BnuqError, ModelError
 from bnuq.precise_bn import precise_bn
+from bnuq.records import Figure
 from bnuq.report.precise_bn import print_precise_bn
-from bnuq.results.precise_bn import PreciseBN, summary
+from bnuq.results.precise_bn import FigureChange, PreciseBN, summary
 from bnuq.run import Options, resolve
 
 MEAN, VAR = "1.running_mean", "1.running_var"
@@ -58,6 +59,25 @@ def test_a_network_that_never_kept_statistics_is_mended_and_evaluates_with_the_s
     for name in ("accuracy", "pll"):
         found = again.methods["deterministic"].sets["test"].figures[name].value
         assert found == pytest.approx(result.test.figures[name].after.value, abs=1e-9)
+
+
+def test_statistics_that_are_not_finite_are_mended_and_weights_that_are_not_are_refused(tmp_path):
+    small_run.write(tmp_path)
+    whole = mended(tmp_path, out="whole.pt")
+    weights = state(tmp_path / "model.pt")
+    broken = weights[MEAN].clone()
+    broken[1] = float("nan")
+    torch.save(weights | {MEAN: broken}, tmp_path / "model.pt")
+    result = mended(tmp_path)
+    assert result.test is None and any("1.running_mean held NaN" in note for note in result.notes)
+    assert [layer.dead for layer in result.layers] == [1] and [layer.dead for layer in whole.layers] == [0]
+    for name in (MEAN, VAR):
+        assert torch.equal(state(tmp_path / "new.pt")[name], state(tmp_path / "whole.pt")[name])
+    weights["4.bias"][0] = float("inf")
+    torch.save(weights, tmp_path / "model.pt")
+    with pytest.raises(ModelError, match=r"4\.bias holds NaN"):
+        mended(tmp_path, out="other.pt")
+    assert not (tmp_path / "other.pt").exists()
 
 
 def test_the_statistics_alone_are_new_and_are_those_of_the_reference(reset):
@@ -153,6 +173,44 @@ def test_of_a_regression_the_rmse_is_told(tmp_path):
     assert result.test.figures["rmse"].direction == "lower"
 
 
+def halved(folder: Path) -> None:
+    """The network's weights in float16."""
+    weights = state(folder / "model.pt")
+    halves = {name: value.half() if value.is_floating_point() else value for name, value in weights.items()}
+    torch.save(halves, folder / "model.pt")
+
+
+def test_the_figures_after_are_those_of_the_file_with_the_digits_that_it_keeps(reset):
+    halved(reset)
+    result = mended(reset)
+    (reset / "again.toml").write_text(small_run.RUN.replace("model.pt", "new.pt"))
+    again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
+    assert result.test is not None
+    found = again.methods["deterministic"].sets["test"].figures["pll"].value
+    assert found == pytest.approx(result.test.figures["pll"].after.value, abs=1e-12)
+    new = {name: value.double().numpy() for name, value in state(reset / "new.pt").items()}
+    assert result.layers[0].shift == pytest.approx(np.sqrt(np.mean(new[MEAN] ** 2 / new[VAR])), rel=1e-9)
+
+
+def test_a_variance_that_float16_makes_0_is_said_and_refused_where_it_counts(reset):
+    weights = state(reset / "model.pt")
+    weights["0.weight"][2] = 5e-5
+    torch.save(weights, reset / "model.pt")
+    halved(reset)
+    notes = " ".join(mended(reset).notes)
+    assert "1.running_var: 1 of 4 variances are too small for the type they are stored in, and became 0" in notes
+    (reset / "net.py").write_text(small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, eps=1e-12)"))
+    refused(reset, r"model.pt: 1.running_var: 1 of 4 variances .* would be 0. Save the checkpoint in float32 first")
+
+
+def test_keys_of_the_run_file_that_mean_the_mini_batches_of_mcbn_are_said_to_be_without_use(reset):
+    assert not any("not used here" in note for note in mended(reset).notes)
+    text = small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n'
+    (reset / "asked.toml").write_text(text)
+    (note,) = (note for note in mended(reset, run_file="asked.toml").notes if "not used here" in note)
+    assert note.startswith("layers, variance, replacement of [sampling] are not used here: precise-bn mends all layers")
+
+
 def test_the_front_door_gives_the_function_every_time():
     assert bnuq.precise_bn is precise_bn and bnuq.precise_bn is precise_bn
 
@@ -215,6 +273,40 @@ def test_the_report_fits_every_width_and_says_whether_it_helped(reset):
     assert "It helped: accuracy went from" in text and "1 of them had never been trained" in text
     back = mended(reset, run_file="new.pt", train="train.npz", test="test.npz", arch="net.py:net", out="third.pt")
     assert "It made no difference beyond chance: accuracy stayed at" in " ".join(drawn(back).split())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "direction", "verdict"),
+    [
+        (0.5, 0.7, Figure(0.2, se=0.05), "higher", "better"),
+        (0.5, 0.7, Figure(0.2, se=0.05), "lower", "worse"),
+        (0.5, 0.7, Figure(0.2, se=0.15), "higher", "same"),
+        (0.5, 0.5, Figure(0.0, se=0.0), "higher", "same"),
+        (0.5, 0.7, Figure(0.2), "higher", "unknown"),
+        (0.5, 0.7, Figure(0.2, se=np.nan), "higher", "unknown"),
+        (0.5, 0.7, Figure(0.2, se=np.inf), "higher", "unknown"),
+        (-np.inf, -1.0, Figure(np.inf, se=np.nan), "higher", "better"),
+        (-1.0, -np.inf, Figure(-np.inf, se=np.nan), "higher", "worse"),
+        (1.0, np.inf, Figure(np.inf, se=np.nan), "lower", "worse"),
+        (-np.inf, -np.inf, Figure(np.nan, se=np.nan), "higher", "unknown"),
+    ],
+)
+def test_a_change_is_judged_by_its_error_where_that_is_known(before, after, change, direction, verdict):
+    assert FigureChange(Figure(before), Figure(after), change, direction).verdict == verdict
+
+
+def test_a_change_whose_error_is_not_known_is_not_told_to_be_chance(reset):
+    result = mended(reset)
+    assert result.test is not None
+    known = FigureChange(Figure(0.5), Figure(0.5), Figure(0.0, se=0.01), "higher")
+    unknown = FigureChange(Figure(-np.inf), Figure(-np.inf), Figure(np.nan, se=np.nan), "higher")
+    test = replace(result.test, figures={"accuracy": known, "pll": unknown})
+    text = " ".join(drawn(replace(result, test=test)).split())
+    assert "Whether it helped cannot be told: accuracy stayed at 50.00 % and PLL stayed at −inf (the error of" in text
+    assert "beyond chance" not in text
+    gone = FigureChange(Figure(-1.0), Figure(-np.inf), Figure(-np.inf, se=np.nan), "higher")
+    text = " ".join(drawn(replace(result, test=replace(test, figures={"pll": gone}))).split())
+    assert "It did harm: PLL went from −1.0000 to −inf." in text
 
 
 def test_of_many_layers_the_ten_largest_are_shown_worst_first(reset):
@@ -311,6 +403,10 @@ def test_a_request_that_cannot_be_met_is_one_message(reset):
     refused(reset, "--batch-size is 1; expected a whole number of at least 2", batch_size=1)
     (reset / "bare.toml").write_text('[model]\ncheckpoint = "model.pt"\narch = "net.py:net"\n')
     refused(reset, "there is no reference", run_file="bare.toml")
+    grouped = small_run.RUN.replace("[data]", '[data]\ngroup = "patient"')
+    for text in (grouped, grouped.replace('test = "test.npz"\n', "")):
+        (reset / "grouped.toml").write_text(text)
+        refused(reset, 'data.group is "patient", and no set has an array or a column of that', run_file="grouped.toml")
     (reset / "empty.toml").write_text(small_run.RUN.replace("model.pt", "absent.pt"))
     with pytest.raises(ModelError, match="there is no such file"):
         mended(reset, run_file="empty.toml")
@@ -325,7 +421,7 @@ def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bnuq.models.saving.shutil.copyfileobj", full)
+    monkeypatch.setattr("bnuq.models.saving._copied", full)
     refused(reset, "the disk is full")
 
 

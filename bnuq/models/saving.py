@@ -1,20 +1,22 @@
 """A checkpoint again, with other running statistics: every byte of its file as it was, but for those of the statistics.
 
-Nothing in the file is loaded for that, and no code of it runs: its index is read for where each tensor lies, the file
-is copied, and numbers are written over numbers of the same type. So whatever lies beside the weights stays what it was.
+No code of the file runs for that: it is copied, its index is read for where each tensor lies, and numbers are written
+over numbers of the same type. So whatever lies beside the weights stays what it was. Before the copy takes its name it
+is read back, and holds the new statistics and every other tensor of the network as it was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import math
 import pickle
-import shutil
 import struct
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +24,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
+from torch import Tensor
 
-from bnuq.errors import BnuqError, ModelError
-from bnuq.files.content import kind_of, sha256_of_file
+from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
+from bnuq.files.content import kind_of, kind_of_bytes
 from bnuq.files.writing import replaced
-from bnuq.models.checkpoint import Checkpoint
+from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch's older files begin with
 _COMPILED = "_orig_mod."
@@ -70,23 +73,51 @@ def write_statistics(
     type. Beside and renamed: `out` is whole or untouched. Gives notes, on entries of the file that share these tensors,
     and on other statistics that stay as they are.
 
-    Raises ModelError where the file has changed since it was read, a tensor is not found in it or has another shape, or
-    its type cannot hold the numbers; ResultError where `out` cannot be written.
+    Raises ModelError where the file has changed since it was read, a tensor is not found in it or has another shape,
+    shares its memory with another that is to stay or to become something else, or is of a type that cannot hold the
+    numbers; ResultError where `out` cannot be written.
     """
     path = checkpoint.path
-    if sha256_of_file(path) != checkpoint.sha256:
-        raise ModelError(f"{path}: has changed since it was read. Run it again.")
-    with _told_as_one_message(path):
-        layout = _LAYOUTS[checkpoint.form](path)
-        targets = _targets(layout, checkpoint, values)
-        pieces = [piece for name, place in targets.items() for piece in _pieces(path, name, place, values[name])]
     with path.open("rb") as source, replaced(out) as file:
-        shutil.copyfileobj(source, file, 2**20)
-        for offset, data in pieces:
-            file.seek(offset)
-            file.write(data)
-        layout.seal(file, {place.storage for place in targets.values()})
-    return tuple(_notes(layout, checkpoint, list(targets.values())))
+        if _copied(source, file) != checkpoint.sha256:
+            raise ModelError(f"{path}: has changed since it was read. Run it again.")
+        with _told_as_one_message(path):
+            layout = _LAYOUTS[checkpoint.form](file, path)
+            targets = _targets(layout, checkpoint, values)
+            before = _held(file, layout, checkpoint, targets)
+        for target in targets:
+            for offset, data in target.pieces():
+                file.seek(offset)
+                file.write(data)
+        layout.seal(file, {target.place.storage for target in targets})
+        with _told_as_one_message(path):
+            try:
+                after = _held(file, layout, checkpoint, targets)
+            except ModelError as error:
+                raise _not_as_written(path, "it seems damaged") from error
+            _check_read_back(path, before, after, targets)
+    return tuple(_notes(layout, checkpoint, targets))
+
+
+def as_stored(
+    checkpoint: Checkpoint, values: Mapping[str, Float[np.ndarray, " channel"]]
+) -> dict[str, Float[np.ndarray, " channel"]]:
+    """The numbers that `write_statistics` would write for `values`, in float64: rounded to the types of the file.
+
+    Raises ModelError as that does.
+    """
+    with _told_as_one_message(checkpoint.path), checkpoint.path.open("rb") as file:
+        targets = _targets(_LAYOUTS[checkpoint.form](file, checkpoint.path), checkpoint, values)
+    return {target.name: target.numbers.double().numpy() for target in targets}
+
+
+def _copied(source: BinaryIO, target: BinaryIO) -> str:
+    """Copy all there is; the SHA-256, in hexadecimal, of what was copied."""
+    digest = hashlib.sha256()
+    while data := source.read(2**20):
+        digest.update(data)
+        target.write(data)
+    return digest.hexdigest()
 
 
 @dataclass(eq=False)
@@ -123,6 +154,15 @@ class _Place:
         last = sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         return range(self.begin, self.begin + (0 if 0 in self.shape else last + 1) * self.width)
 
+    @property
+    def begins(self) -> Int64[np.ndarray, " number"]:
+        """The first byte of each of its numbers; of numbers that lie in one place, once."""
+        found = np.array([self.begin], dtype=np.int64)
+        for size, step in zip(self.shape, self.stride, strict=True):
+            steps = np.arange(min(size, 1) if step == 0 else size, dtype=np.int64) * (step * self.width)
+            found = (found[:, None] + steps).ravel()
+        return found
+
 
 @dataclass(frozen=True)
 class _Layout:
@@ -132,21 +172,176 @@ class _Layout:
     seal: Callable[[BinaryIO, set[_Bytes]], None]
 
 
-def _targets(layout: _Layout, checkpoint: Checkpoint, values: Mapping[str, Any]) -> dict[str, _Place]:
-    entry = _entry(layout.holds, checkpoint.key)
-    if checkpoint.form == "pickled module":
-        network = _network_in(entry, tuple(values))
-        found = {name: _in_module(network, name) for name in values}
-    else:
-        bare = {_bare(name, checkpoint.stripped): place for name, place in entry.items() if isinstance(name, str)}
-        found = {name: bare.get(name) for name in values}
-    for name, place in found.items():
-        if not isinstance(place, _Place):
+@dataclass(frozen=True)
+class _Target:
+    """A statistic to change: its name in the network's state dict and in the file's entry, and its new numbers, of the
+    file's type."""
+
+    name: str
+    written: str
+    place: _Place
+    numbers: Tensor
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """The bytes to write, and where."""
+        place, data = self.place, self.numbers.view(torch.uint8).numpy().tobytes()
+        if place.stride == (1,) or len(self.numbers) < 2:
+            yield place.begin, data
+            return
+        for i in range(len(self.numbers)):
+            yield place.begin + i * place.stride[0] * place.width, data[i * place.width : (i + 1) * place.width]
+
+
+def _targets(layout: _Layout, checkpoint: Checkpoint, values: Mapping[str, Any]) -> tuple[_Target, ...]:
+    """What is to be written, after all that speaks against it was told."""
+    path, own = checkpoint.path, _own_tensors(layout, checkpoint, tuple(values))
+    found = _by_bare_name(path, own, checkpoint.stripped, values.keys())
+    for name in values:
+        if name not in found:
             raise ModelError(
-                f"{checkpoint.path}: {name} of the network is not a tensor of this file that could be written over. "
+                f"{path}: {name} of the network is not a tensor of this file that could be written over. "
                 "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
             )
-    return {name: place for name, place in found.items() if isinstance(place, _Place)}
+    targets = tuple(
+        _Target(name, written, own[written], _numbers(path, name, own[written], values[name]))
+        for name, written in ((name, found[name]) for name in values)
+    )
+    _check_apart(path, targets, own)
+    return targets
+
+
+def _own_tensors(layout: _Layout, checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, _Place]:
+    """The tensors of the entry that was read, by their names in it; of a pickled module, those of the network in it."""
+    entry = _entry(layout.holds, checkpoint.key)
+    if checkpoint.form != "pickled module":
+        held = entry if isinstance(entry, Mapping) else {}
+        top = {name: place for name, place in held.items() if isinstance(name, str) and isinstance(place, _Place)}
+        return dict(_tensors(held, "")) | top  # a name with dots is the tensor's own, before it is a path
+    network = _network_in(entry, names)
+    found = dict(_tensors_of_module(network, "", set()))
+    return found | {name: place for name in names if isinstance(place := _in_module(network, name), _Place)}
+
+
+def _tensors_of_module(module: Any, path: str, seen: set[int]) -> Iterator[tuple[str, _Place]]:
+    """Each once, where the module that holds it has several names."""
+    if not isinstance(module, _Object) or id(module) in seen:
+        return
+    seen.add(id(module))
+    for kind in ("_parameters", "_buffers"):
+        for name, held in module.state.get(kind, {}).items():
+            if isinstance(held, _Place):
+                yield f"{path}{name}", held
+    for name, child in module.state.get("_modules", {}).items():
+        yield from _tensors_of_module(child, f"{path}{name}.", seen)
+
+
+def _by_bare_name(
+    path: Path, own: Mapping[str, _Place], stripped: Sequence[str], wanted: Iterable[str]
+) -> dict[str, str]:
+    """The name in the file of each wanted one; ModelError where two tensors of the file come to one name."""
+    wanted, found = set(wanted), dict[str, str]()
+    for written, place in own.items():
+        name = _bare(written, stripped)
+        if name is None or name not in wanted:
+            continue
+        if name in found and own[found[name]] != place:
+            raise ModelError(
+                f"{path}: {found[name]} and {written} are both {name} of the network, once the prefixes are off. Save "
+                "the network's own state dict (torch.save(model.state_dict(), …)) and name that."
+            )
+        found[name] = written
+    return found
+
+
+def _check_apart(path: Path, targets: Sequence[_Target], own: Mapping[str, _Place]) -> None:
+    """Raise ModelError where writing one statistic would change another tensor of the network, or itself."""
+    for target in targets:
+        if 0 in target.place.stride and len(target.numbers) > 1:
+            raise _shared(path, f"the channels of {target.name}")
+    last: tuple[int, bytes, str] | None = None
+    for piece in sorted((begin, data, target.name) for target in targets for begin, data in target.pieces()):
+        if last is not None and piece[0] < last[0] + len(last[1]) and piece[:2] != last[:2]:
+            raise _shared(path, " and ".join(sorted([last[2], piece[2]])))
+        last = piece
+    changed = {target.written for target in targets}
+    for name, place in own.items():
+        if name not in changed and (by := _touching(place, targets)) is not None:
+            raise _shared(path, f"{by.name} and {name}")
+
+
+def _shared(path: Path, what: str) -> ModelError:
+    return ModelError(
+        f"{path}: {what} share memory in the file, so that one cannot change without the other. Save clones, "
+        "{k: v.clone() for k, v in model.state_dict().items()}, and name that file."
+    )
+
+
+def _touching(place: _Place, targets: Sequence[_Target]) -> _Target | None:
+    """A target that has a byte in common with this tensor."""
+    span = place.span
+    for target in targets:
+        other = target.place
+        if other.storage is not place.storage or other.span.start >= span.stop or span.start >= other.span.stop:
+            continue
+        begins, starts = other.begins, place.begins  # a target's are in order and apart, so its ends are in order, too
+        behind = np.searchsorted(begins, starts + place.width)
+        if bool(((behind > 0) & (begins[np.maximum(behind - 1, 0)] + other.width > starts)).any()):
+            return target
+    return None
+
+
+def _held(
+    file: BinaryIO, layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of the entry as torch reads them from the file being written, and what it calls the targets.
+
+    Where code would have to run for that, they are read by the index.
+    """
+    file.flush()
+    try:
+        read = read_checkpoint(Path(file.name), only_finite=False)
+    except UntrustedCodeError:
+        read = None
+    if read is not None and read.state is not None:
+        state = {name: value.clone() for name, value in read.state.items()}  # of safetensors they are the file itself
+        return state, {target.name: _bare(target.written, read.stripped) or "" for target in targets}
+    places = _own_tensors(layout, checkpoint, [target.name for target in targets])
+    raw = {name: torch.from_numpy(_raw(file, place)) for name, place in places.items()}
+    return raw, {target.name: target.written for target in targets}
+
+
+def _raw(file: BinaryIO, place: _Place) -> np.ndarray:
+    """The bytes of a tensor's numbers, as they lie."""
+    file.seek(place.span.start)
+    data = np.frombuffer(file.read(len(place.span)), dtype=np.uint8)
+    if math.prod(place.shape) * place.width == len(data):
+        return data.copy()
+    starts = place.begins - place.span.start
+    return data[(starts[:, None] + np.arange(place.width)).ravel()]
+
+
+def _check_read_back(
+    path: Path,
+    before: tuple[dict[str, Tensor], dict[str, str]],
+    after: tuple[dict[str, Tensor], dict[str, str]],
+    targets: Sequence[_Target],
+) -> None:
+    (old, _), (new, called) = before, after
+    expected = old | {called[target.name]: target.numbers for target in targets}
+    wrong = [name for name in expected if name not in new or not torch.equal(_bits(new[name]), _bits(expected[name]))]
+    if wrong or new.keys() != old.keys():
+        raise _not_as_written(path, ", ".join(wrong[:3]) or "its names")
+
+
+def _not_as_written(path: Path, what: str) -> ModelError:
+    return ModelError(
+        f"{path}: its copy does not read back as it was written ({what}), so it was removed. Save clones, "
+        "{k: v.clone() for k, v in model.state_dict().items()}, and name that file."
+    )
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _entry(holds: Any, key: str | None) -> Any:
@@ -162,10 +357,15 @@ def _entry(holds: Any, key: str | None) -> Any:
     return None
 
 
-def _bare(name: str, stripped: Sequence[str]) -> str:
-    """The name without the prefixes that reading took off."""
+def _bare(name: str, stripped: Sequence[str]) -> str | None:
+    """The name without the prefixes that reading took off; None where it does not carry them, and was left out."""
     for prefix in stripped:
-        name = name.replace(prefix, "") if prefix == _COMPILED else name.removeprefix(prefix)
+        if prefix == _COMPILED:
+            name = name.replace(prefix, "")
+        elif name.startswith(prefix):
+            name = name.removeprefix(prefix)
+        else:
+            return None
     return name
 
 
@@ -192,8 +392,8 @@ def _in_module(module: Any, name: str) -> Any:
     )
 
 
-def _pieces(path: Path, name: str, place: _Place, values: Float[np.ndarray, " channel"]) -> Iterator[tuple[int, bytes]]:
-    """The bytes to write, and where."""
+def _numbers(path: Path, name: str, place: _Place, values: Float[np.ndarray, " channel"]) -> Tensor:
+    """The values in the type of the file."""
     if place.dtype is None or place.shape != values.shape:
         kind = "another type" if place.dtype is None else f"shape {place.shape}"
         raise ModelError(f"{path}: {name} is of {kind}; expected floating-point numbers of shape {values.shape}.")
@@ -203,15 +403,10 @@ def _pieces(path: Path, name: str, place: _Place, values: Float[np.ndarray, " ch
             f"{path}: {name} is stored as {str(place.dtype).removeprefix('torch.')}, which cannot hold its new values "
             f"(up to {np.abs(values).max():.3g}). Save the checkpoint in float32 first."
         )
-    data, width = numbers.view(torch.uint8).numpy().tobytes(), place.width
-    if place.stride == (1,) or len(values) < 2:
-        yield place.begin, data
-        return
-    for i in range(len(values)):
-        yield place.begin + i * place.stride[0] * width, data[i * width : (i + 1) * width]
+    return numbers
 
 
-def _notes(layout: _Layout, checkpoint: Checkpoint, changed: Sequence[_Place]) -> Iterator[str]:
+def _notes(layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]) -> Iterator[str]:
     """On entries beside the one that was read."""
     if not isinstance(layout.holds, Mapping) or checkpoint.key is None:
         return
@@ -222,7 +417,7 @@ def _notes(layout: _Layout, checkpoint: Checkpoint, changed: Sequence[_Place]) -
         if f"{name}.".startswith(own):
             continue
         entry = name.partition(".")[0]
-        if any(one.storage is place.storage and one.begin in place.span for one in changed):
+        if _touching(place, targets) is not None:
             shared[entry] = None
         elif name.endswith("running_mean"):
             others[entry] = None
@@ -246,10 +441,10 @@ def _tensors(holds: Mapping[Any, Any], path: str, depth: int = 0) -> Iterator[tu
 # safetensors: eight bytes of length, a header in JSON that says where everything lies, and the numbers
 
 
-def _layout_of_safetensors(path: Path) -> _Layout:
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
+def _layout_of_safetensors(file: BinaryIO, _path: Path) -> _Layout:
+    file.seek(0)
+    (length,) = struct.unpack("<Q", file.read(8))
+    header = json.loads(file.read(length))
     holds = {}
     for name, one in header.items():
         if name != "__metadata__":
@@ -263,8 +458,8 @@ def _layout_of_safetensors(path: Path) -> _Layout:
 # torch's zip: a pickle, and a member for every storage, as it lies in memory
 
 
-def _layout_of_zip(path: Path) -> _Layout:
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+def _layout_of_zip(file: BinaryIO, path: Path) -> _Layout:
+    with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
         root = next(iter(members)).partition("/")[0]
         if members.get(f"{root}/byteorder") and archive.read(f"{root}/byteorder") != b"little":
@@ -327,27 +522,34 @@ def _write_checksum(file: BinaryIO, member: zipfile.ZipInfo, begin: int, entry: 
 # before torch 1.6: pickles one behind another, the last of them a list of storages, which follow it in that order
 
 
-def _layout_of_legacy(path: Path) -> _Layout:
-    with path.open("rb") as file:
-        for _ in range(3):  # the magic number, the protocol's version, the sizes of integers
-            _Unpickler(file).load()
-        unpickler = _Unpickler(file)
-        holds = unpickler.load()
-        keys = [str(key) for key in _Unpickler(file).load()]
-        at = file.tell()
-        for key in keys:
-            unpickler.storages[key].begin = at + 8  # behind its length
-            at += 8 + unpickler.storages[key].length
-        if at != path.stat().st_size:
-            raise ValueError(f"its storages end at byte {at}, the file at {path.stat().st_size}")
+def _layout_of_legacy(file: BinaryIO, _path: Path) -> _Layout:
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    for _ in range(3):  # the magic number, the protocol's version, the sizes of integers
+        _Unpickler(file).load()
+    unpickler = _Unpickler(file)
+    holds = unpickler.load()
+    keys = [str(key) for key in _Unpickler(file).load()]
+    at = file.tell()
+    for key in keys:
+        unpickler.storages[key].begin = at + 8  # behind its length
+        at += 8 + unpickler.storages[key].length
+    if at != size:
+        raise ValueError(f"its storages end at byte {at}, the file at {size}")
     return _Layout(holds, lambda file, storages: None)  # noqa: ARG005 - it has no checksums
 
 
-_LAYOUTS: dict[str, Callable[[Path], _Layout]] = {
+def _layout_of_module(file: BinaryIO, path: Path) -> _Layout:
+    file.seek(0)
+    return (_layout_of_zip if kind_of_bytes(file.read(4096)) == "zip" else _layout_of_legacy)(file, path)
+
+
+# the file, open, and what its messages call it
+_LAYOUTS: dict[str, Callable[[BinaryIO, Path], _Layout]] = {
     "safetensors": _layout_of_safetensors,
     "state dict (zip)": _layout_of_zip,
     "state dict (legacy pickle)": _layout_of_legacy,
-    "pickled module": lambda path: (_layout_of_zip if kind_of(path) == "zip" else _layout_of_legacy)(path),
+    "pickled module": _layout_of_module,
 }
 
 

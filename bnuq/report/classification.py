@@ -44,13 +44,13 @@ def _likelihood_in_words(
     ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
     if ours.se is None or ours.mc_se is None or not math.isfinite(change):
         told = f"{figures}{f', and {right[1]}' if right else ''}"
-        return f"{name}: {told}; {ece}; too few points or passes to say whether PLL differs."
+        return f"{laws.labelled(name)}: {told}; {ece}; too few points or passes to say whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
     told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
     verdict = f"explains the labels {_EXPLAINS[told]}: {figures} ({signed(change)} ± {error:.4f})"
     if right is not None:
         verdict += f", {'and' if right[0] == told else 'but'} {right[1]}"
-    return f"{name} {verdict}; {ece}."
+    return f"{laws.labelled(name)} {verdict}; {ece}."
 
 
 _EXPLAINS = {
@@ -103,7 +103,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
 def _bounded(name: str, method: MethodResult) -> Row:
     constant, optimum = (method.bounds[bound]["pll"] for bound in ("constant", "optimum"))
     own = method.sets["test"].figures["pll"]
-    return name, (
+    return laws.labelled(name), (
         *(Cell(number(figure.value)) for figure in (constant, own, optimum)),
         share_with_error(method.normalized.get("pll")),
     )
@@ -112,7 +112,7 @@ def _bounded(name: str, method: MethodResult) -> Row:
 def ood_tables(result: Result, name: str) -> Iterator[Part]:
     """What an OOD set has beside its scores."""
     rows = tuple(
-        (method, tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
+        (laws.labelled(method), tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
         for method, found in result.methods.items()
         if "mutual_information" in found.sets[name].figures
     )

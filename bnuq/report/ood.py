@@ -34,7 +34,7 @@ def in_words(result: Result, name: str) -> str:
         for score, figures in one.ood[name].items()
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
-    of = "the network as it is" if method == DETERMINISTIC else method
+    of = "the network as it is" if method == DETERMINISTIC else labelled(method)
     interval = "" if best.low is None else f" ({number(best.low, 2)}–{number(best.high, 2)})"
     text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} by the {_words(score)} of {of}"
     if len(ranked) > 1:

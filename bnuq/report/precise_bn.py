@@ -117,14 +117,18 @@ def _verdict(test: TestChange) -> str:
             f"It did harm: {told}. See whether train, normalize and augment are those of the training; if they are, "
             "keep the old file."
         )
+    if "unknown" in verdicts:
+        return f"Whether it helped cannot be told: {told}."
     return f"It made no difference beyond chance: {told}."
 
 
 def _in_words(name: str, one: FigureChange) -> str:
     shown = NAMES[name][0]
     if one.before.value == one.after.value:
-        return f"{shown} stayed at {_value(name, one.before.value)}"
-    return f"{shown} went from {_value(name, one.before.value)} to {_value(name, one.after.value)}"
+        told = f"{shown} stayed at {_value(name, one.before.value)}"
+    else:
+        told = f"{shown} went from {_value(name, one.before.value)} to {_value(name, one.after.value)}"
+    return told + (" (the error of this change is not known)" if one.verdict == "unknown" else "")
 
 
 def _value(name: str, value: float) -> str:
@@ -142,10 +146,10 @@ def _cells(name: str, one: FigureChange) -> Iterator[Cell]:
     yield from (Cell(_value(name, figure.value)) for figure in (one.before, one.after))
     unit, digits = (100, 2) if name == "accuracy" else (1, 4)
     error = one.change.se
-    style = {"better": "green", "worse": "red", "same": ""}[one.verdict]
+    style = {"better": "green", "worse": "red"}.get(one.verdict, "")
     yield Cell(
         signed(unit * one.change.value, digits) + (" pt" if name == "accuracy" else ""),
-        "" if error is None or math.isnan(error) else f"±{number(unit * error, digits)}",
+        f"±{number(unit * error, digits)}" if error is not None and math.isfinite(error) else "",
         style,
     )
 

@@ -91,15 +91,30 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     if len(result.methods) > 1:
         reference = result.run.get("data", {}).get("train")
         batch = sampling["batch_size"]
-        drawn = f", mini-batches of {batch} from {of_reference(reference)}" if batch is not None and reference else ""
+        drawn = (
+            ""
+            if batch is None
+            else f", mini-batches of {batch}{f' from {of_reference(reference)}' if reference else ''}"
+        )
         bank = sampling.get("bank")
         own = f"{sampling['samples']} of a bank of {bank}" if bank is not None else f"{sampling['samples']}"
         yield "passes", f"{own} a point{drawn}, seed {sampling['seed']}"
+        if layers := _layers_in_words(result):
+            yield "layers", layers
         if batches := sampler_in_words(result):
             yield "batches", batches
         if laws_told := laws_in_words(result):
             yield "laws", laws_told
     yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
+
+
+def _layers_in_words(result: Result) -> str:
+    """Which BatchNorms were sampled, where that is not all."""
+    names, known = result.sampling.get("layers") or (), int(result.model["batchnorm_layers"])
+    if not names or len(names) >= known:
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{len(names)} of {known} BatchNorm layers: {', '.join(names[:5])}{more}"
 
 
 def _shown(name: str, kind: str, reference: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ class LayerChange:
 
     `shift` is the root mean square over channels of (new mean − old mean)/new standard deviation, `log_variance` the
     mean of |ln(new variance/old variance)|. Both are over the channels that are alive, NaN where none is: `dead` of
-    them have a new variance below 10 ε, or an old one of 0. `never_trained` statistics were at (0, 1).
+    them have a new variance below 10 ε, an old one of 0, or old statistics that are not finite. `never_trained` ones
+    were at (0, 1).
     """
 
     name: str
@@ -42,11 +44,17 @@ class FigureChange:
     direction: Direction
 
     @property
-    def verdict(self) -> Literal["better", "worse", "same"]:
-        """Whether it changed for the better by more than twice the error of the change, or for the worse."""
+    def verdict(self) -> Literal["better", "worse", "same", "unknown"]:
+        """Whether it changed for the better by more than twice the error of the change, or for the worse.
+
+        Where one side is infinite the sign of the change decides; else, without a finite error, it is "unknown".
+        """
         change, error = self.change.value, self.change.se
-        if error is None or not abs(change) > 2 * error:  # not known, or NaN
-            return "same"
+        if not math.isinf(change):
+            if math.isnan(change) or error is None or not math.isfinite(error):
+                return "unknown"
+            if abs(change) <= 2 * error:
+                return "same"
         return "better" if (change > 0) == (self.direction == "higher") else "worse"
 
 

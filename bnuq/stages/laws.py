@@ -42,10 +42,12 @@ class Laws:
             return
         assert self.recorded is not None
         shares = [(100 * one.values_mean / one.count, 100 * one.values_deviation / one.count) for one in self.layers]
-        of_mean, of_deviation = (f"{min(of):.2g} to {max(of):.2g} %" for of in zip(*shares, strict=True))
+        of_mean, of_deviation = (
+            " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(of), max(of))) for of in zip(*shares, strict=True)
+        )
         yield (
             f"counts of the analytic laws were measured on {self.recorded.samples} mini-batches: of the nominal b·z "
-            f"values a channel, a mean moves like {of_mean} from layer to layer, a deviation like {of_deviation}"
+            f"values a channel, a mean moves like {of_mean} % from layer to layer, a deviation like {of_deviation} %"
         )
 
     def draw(self, method: str, draws: range) -> BatchStatistics:

@@ -252,7 +252,7 @@ class Drawn:
 
     def __iter__(self) -> Iterator[Tensor]:
         for number, rows in enumerate(self.rows):
-            yield self.pipeline.trained(self.train, rows, draw=number, purpose=keyed.AUGMENT)
+            yield self.pipeline.trained(self.train, rows, draw=number, purpose=keyed.POPULATION_AUGMENT)
 
 
 def drawn(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> Drawn:
@@ -263,7 +263,7 @@ def drawn(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) ->
         0,
         population=len(train),
         batch_size=min(points, len(train)),
-        purpose=keyed.SUBSET,
+        purpose=keyed.POPULATION,
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
     return Drawn(pipeline, train, tuple(np.array_split(chosen, count)))

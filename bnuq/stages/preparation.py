@@ -35,9 +35,9 @@ class Prepared:
     example: Tensor
 
 
-def prepare(run: Run, material: Material | None = None) -> Prepared:
+def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
     """Read the network and the points of `run`, unless they are at hand; BnuqError where they cannot be read, or do not
-    belong together."""
+    belong together. With `only_finite`, weights that are NaN or infinite are refused."""
     loaded = load_model(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
@@ -46,6 +46,7 @@ def prepare(run: Run, material: Material | None = None) -> Prepared:
         named_by=run.arch.named_by if run.arch else BY_USER,
         trust_code=run.trust_code,
         trust_pickle=run.trust_pickle,
+        only_finite=only_finite,
     )
     material = material or load_material(run)
     if run.train_size is not None and material.train is not None and run.train_size < len(material.train):

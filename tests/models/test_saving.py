@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bnuq.errors import ModelError, ResultError
+from bnuq.models import saving
 from bnuq.models.loading import load_model
-from bnuq.models.saving import is_checkpoint, write_statistics
+from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 
 NETS = Path(__file__).parent
 STATE = trained_small().state_dict()
@@ -175,6 +176,135 @@ def test_an_entry_that_holds_the_same_tensors_changes_along_and_it_is_said(tmp_p
         assert notes == ("its entry 'best' holds the very tensors of 'state_dict', and changed with it",)
 
 
+# ── tensors that share memory ────────────────────────────────────────────────────────────────────────────────────────
+
+MEAN, VAR = "bn.running_mean", "bn.running_var"
+
+
+def one_for_both() -> dict:
+    zeros = torch.zeros(4)
+    return STATE | {MEAN: zeros, VAR: zeros}
+
+
+def aliased_network() -> nn.Module:
+    net = trained_small()
+    net.bn.running_mean = net.bn.bias.data
+    return net
+
+
+def in_one_buffer(first: slice, second: slice) -> dict:
+    buffer = torch.arange(12.0)
+    return STATE | {MEAN: buffer[first], VAR: buffer[second]}
+
+
+SHARING = {
+    "one tensor for two statistics": (one_for_both, f"{MEAN} and {VAR}"),
+    "one number for all channels": (lambda: STATE | {MEAN: torch.zeros(1).expand(4)}, f"the channels of {MEAN}"),
+    "a bias that is a statistic": (lambda: STATE | {MEAN: STATE["bn.bias"]}, f"{MEAN} and bn.bias"),
+    "a weight over a statistic": (
+        lambda: (buffer := torch.arange(9.0)) is not None and STATE | {VAR: buffer[::2][:4], "bn.bias": buffer[5:9]},
+        f"{VAR} and bn.bias",
+    ),
+    "statistics that overlap": (lambda: in_one_buffer(slice(0, 4), slice(3, 7)), f"{MEAN} and {VAR}"),
+    "a pickled network": (aliased_network, f"{MEAN} and bn.bias"),
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_statistic_that_shares_memory_with_what_is_to_be_something_else_is_refused(tmp_path, kind, legacy):
+    holds, what = SHARING[kind]
+    path = write(tmp_path / "m.pt", holds(), legacy=legacy)
+    with pytest.raises(ModelError, match=rf"{what} share memory in the file, .* Save clones, \{{k: v.clone\(\) for"):
+        changed(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_tensors_that_lie_side_by_side_or_between_each_other_are_no_matter(tmp_path, legacy):
+    plain = {name: value.clone() for name, value in STATE.items()}
+    for value in plain.values():
+        value.zero_()
+    buffer = torch.arange(12.0)
+    between = STATE | {MEAN: buffer[0:8:2], VAR: buffer[1:8:2], "bn.bias": buffer[8:]}
+    for number, holds in enumerate((plain, between, in_one_buffer(slice(4, 8), slice(0, 4)))):
+        out, _ = changed(write(tmp_path / f"{number}.pt", holds, legacy=legacy))
+        held = torch.load(out, weights_only=True)
+        for name, value in holds.items():
+            expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
+            assert torch.equal(held[name], expected)
+
+
+def test_two_names_of_one_statistic_with_the_same_numbers_are_no_matter(tmp_path):
+    path = write(tmp_path / "m.pt", STATE | {VAR: STATE[MEAN]})
+    out, _ = changed(path, {MEAN: NEW[VAR], VAR: NEW[VAR]})
+    assert torch.load(out, weights_only=True)[MEAN].tolist() == torch.from_numpy(NEW[VAR]).float().tolist()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_tensor_without_the_prefix_is_not_taken_for_one_of_the_network(tmp_path, first):
+    stray = {MEAN: torch.full((4,), 7.0)}
+    holds = stray | prefixed("model.") if first else prefixed("model.") | stray
+    out, _ = changed(write(tmp_path / "m.pt", holds))
+    held = torch.load(out, weights_only=True)
+    assert held[f"model.{MEAN}"].tolist() == NEW[MEAN].tolist()
+    assert torch.equal(held[MEAN], stray[MEAN])
+
+
+def test_two_tensors_that_come_to_one_name_are_refused(tmp_path):
+    path = write(tmp_path / "m.pt", prefixed("_orig_mod.") | {MEAN: torch.full((4,), 7.0)})
+    with pytest.raises(ModelError, match=rf"_orig_mod.{MEAN} and {MEAN} are both {MEAN} of the network"):
+        changed(path)
+
+
+def beside_each_other(*, pickled: bool) -> object:
+    """The mean, the bias and the variance of the BatchNorm in one storage, with a gap behind them."""
+    buffer, net = torch.arange(16.0), trained_small()
+    net.bn.running_mean, net.bn.running_var, net.bn.bias.data = buffer[:4], buffer[8:12], buffer[4:8]
+    return net if pickled else net.state_dict()
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda at, data: (at + 32, data), "bn.running_mean"),
+        (lambda at, data: (at, data + b"\1\1\1\1"), "bn.bias"),
+    ],
+    ids=["elsewhere", "too much"],
+)
+def test_a_copy_that_does_not_read_back_as_it_was_meant_is_removed(tmp_path, pickled, wrong, told, monkeypatch):
+    right = saving._Target.pieces
+    monkeypatch.setattr(saving, "_check_apart", lambda *_: None)
+    monkeypatch.setattr(saving._Target, "pieces", lambda one: (wrong(*piece) for piece in right(one)))
+    with pytest.raises(ModelError, match=rf"its copy does not read back as it was written \(.*{told}"):
+        changed(write(tmp_path / "m.pt", beside_each_other(pickled=pickled)))
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_the_copy_of_safetensors_is_held_against_what_was_there_before_it_was_written_to(tmp_path, monkeypatch):
+    save_file(STATE, tmp_path / "m.safetensors")
+    right = saving._Target.pieces
+    monkeypatch.setattr(saving, "_check_apart", lambda *_: None)
+    monkeypatch.setattr(saving._Target, "pieces", lambda one: ((at, data + b"\1") for at, data in right(one)))
+    with pytest.raises(ModelError, match=r"its copy does not read back as it was written \(bn.weight\)"):
+        changed(tmp_path / "m.safetensors", out=tmp_path / "new.safetensors")
+
+
+def test_a_copy_whose_checksums_do_not_hold_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "_write_checksum", lambda *_: None)
+    with pytest.raises(ModelError, match=r"m.pt: its copy does not read back as it was written \(it seems damaged\)"):
+        changed(write(tmp_path / "m.pt", STATE))
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+
+
+def test_what_will_be_written_is_told_in_the_digits_of_the_file(tmp_path):
+    path = write(tmp_path / "m.pt", {k: v.half() if v.is_floating_point() else v for k, v in STATE.items()})
+    values = {MEAN: np.array([0.1, 1 / 3, 1e-9, -5.0])}
+    stored = as_stored(load_model(path, arch="nets.py:small", base=NETS).checkpoint, values)
+    assert stored[MEAN].tolist() == values[MEAN].astype(np.float16).astype(np.float64).tolist()
+
+
 class Loud:
     """Leaves a mark when it is unpickled."""
 
@@ -201,6 +331,20 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path):
     write(path, trained_small(3).state_dict() | {"last.bias": torch.ones(3)})
     with pytest.raises(ModelError, match="has changed since it was read"):
         write_statistics(loaded.checkpoint, NEW, tmp_path / "new.pt")
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "m.pt", STATE)
+    loaded, new = load_model(path, arch="nets.py:small", base=NETS), saving.replaced
+
+    def changing(out):
+        write(path, STATE | {"last.bias": torch.ones(3)})  # into the very file, when it is open already
+        return new(out)
+
+    monkeypatch.setattr(saving, "replaced", changing)
+    with pytest.raises(ModelError, match="has changed since it was read"):
+        write_statistics(loaded.checkpoint, NEW, tmp_path / "new.pt")
+    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_a_tensor_that_is_not_there_or_of_another_shape_is_one_message(tmp_path):

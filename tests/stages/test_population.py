@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.run import Augment, Run
+from bnuq.sampling import keyed
 from bnuq.stages.material import Pipeline
 from bnuq.stages.population import drawn, population_statistics
 
@@ -189,6 +190,19 @@ def test_the_points_are_the_seeds_choice_and_come_mixed():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     whole = np.concatenate(drawn(*reference(100), points=100, batch_size=10).rows)
     assert not np.array_equal(whole, np.arange(100))
+
+
+def test_points_and_their_augmentation_share_no_random_numbers_with_those_of_mcbn():
+    pipeline, points = reference(20, augment=Augment(pad=2, crop=4))
+    batches = drawn(pipeline, points, points=10, batch_size=10)
+    purposes = (keyed.POPULATION, keyed.SUBSET, keyed.BATCH)
+    own, *others = (keyed.batch_indices(0, 0, population=20, batch_size=10, purpose=one) for one in purposes)
+    (rows,), (batch,) = batches.rows, batches
+    assert np.array_equal(rows, own) and not any(np.array_equal(rows, one) for one in others)
+    seen, usual = (
+        pipeline.trained(points, rows, draw=0, purpose=one) for one in (keyed.POPULATION_AUGMENT, keyed.AUGMENT)
+    )
+    assert torch.equal(batch, seen) and not torch.equal(batch, usual)
 
 
 def test_batches_come_through_the_training_pipeline_and_are_the_same_every_time():

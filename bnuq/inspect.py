@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bnuq.data import Points
-from bnuq.errors import ModelError, RequestError
+from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.progress import Progress, silent
 from bnuq.records import Caution
 from bnuq.results.file import check_replaceable
 from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
-from bnuq.run import Named, Run
+from bnuq.run import DEFAULT_SAMPLER, Named, Run, Sampler
 from bnuq.sampling.sites import Sites, find_sites
-from bnuq.sampling.statistics import check_batch_size
 from bnuq.stages.domains import domains
 from bnuq.stages.drawing import check_layers
 from bnuq.stages.health import (
@@ -52,7 +52,8 @@ class Settings:
 
     `domains` are sets that the statistics are told apart by, with `samples` draws of MCBN from each;
     `suggest_pipeline` tries the common training pipelines. `noise_only` leaves the running averages out. `input_shape`
-    is that of a point where none can be read, and with `needs_reference` a reference that cannot be read is an error.
+    is that of a point where none can be read, and with `needs_reference` a reference that cannot be read is an error;
+    with `noise_only` it is one, too, that there is no noise to measure.
     """
 
     points: int = 10_000
@@ -75,7 +76,9 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     """Inspect the network of `run`, write the result to `run.out`, and give it.
 
     What needs a reference is None where there is none to be read, and where the checkpoint's weights are not finite:
-    its sites are told all the same. Raises BnuqError with one message where the request cannot be carried out; the
+    its sites are told all the same. `pipelines` is None, too, where the network's statistics tell nothing of any.
+    `run.layers` limits what domains' mutual information is drawn from; everything else is of all layers.
+    Raises BnuqError with one message where the request cannot be carried out; the
     result file is then not touched.
     """
     watch = Stopwatch()
@@ -93,14 +96,18 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     if on_data and broken:
         raise ModelError(f"{run.checkpoint}: {broken[0]} is not finite; neither domains nor pipelines can be tried.")
     rows = site_rows(sites, broken)
+    if settings.batch_size is not None and ready.train is not None:
+        _check_batch_size(settings.batch_size, ready.train)
     watch.lap("load")
-    pipelines = _suggested(run, settings, ready, sites, progress)
+    pipelines, untold = _suggested(run, settings, ready, sites, progress)
     none_fits = () if pipelines is None else pipeline_cautions(pipelines)
     watch.lap("pipelines")
     measured = _Measured()
-    without = _why_not_measured(run, settings, ready, sites, broken)
-    if not without:
+    without = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
+    if without is None:
         measured = _measured(run, settings, ready, sites, progress)
+    elif settings.noise_only:
+        raise RequestError(f"{run.checkpoint}: there is no noise to measure: {without}.")
     watch.lap("measure")
     apart, notes_of_domains = _domains(run, settings, ready, sites, progress)
     watch.lap("domains")
@@ -126,9 +133,12 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             *how_asked([run], replaces=run.out if replaces else None),
             *ready.loaded.notes,
             *ready.notes,
-            *without,
+            *untold,
+            *((f"the lag of the running averages and the noise were not measured: {without}",) if without else ()),
             *measured.notes,
             *notes_of_domains,
+            *_assumed(run, ready, told=measured.gap is not None or pipelines is not None),
+            *_of_no_account(run),
         ),
         seconds=watch.seconds(),
         provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
@@ -170,33 +180,69 @@ def _trained_with(run: Run, ready: Opened) -> int | None:
     return run.train_batch_size or ready.loaded.checkpoint.train_batch_size
 
 
-def _why_not_measured(
-    run: Run, settings: Settings, ready: Opened, sites: Sites, broken: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Why there is neither gap nor noise, as a note; none where there can be."""
-    measured = "how far the running averages lag, and the noise of the batch statistics,"
+def _why_not_measured(run: Run, ready: Opened, sites: Sites, broken: tuple[str, ...], *, suggested: bool) -> str | None:
+    """Why there is neither gap nor noise; None where there can be."""
     if not sites.live_batchnorms:
-        return ("the network has no BatchNorm layer that could be sampled: there are no batch statistics to measure",)
+        return "the network has no BatchNorm layer that could be sampled"
     if broken:
-        return (f"{measured} were left out: the checkpoint's weights are not finite",)
+        return "the checkpoint's weights are not finite"
     if ready.train is None:
-        return (f"{measured} are measured on training data: name it with --train REF, or train under [data]",)
+        return "that takes training data: name it with --train REF, or train under [data]"
     if len(ready.train) < LEAST_REFERENCE:
-        return (f"{measured} were left out: the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}",)
-    if settings.suggest_pipeline and run.normalize is None and run.augment is None and run.channel_order == "rgb":
+        return f"the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}"
+    if suggested and run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return (
-            f"{measured} were left out: nothing is said of the training pipeline, which they are measured through; "
-            "inspect again with the lines for the run file",
+            "nothing is said of the training pipeline, which they are measured through; inspect again with the lines "
+            "for the run file"
         )
-    return ()
+    return None
 
 
-def _suggested(run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress) -> Pipelines | None:
+def _check_batch_size(batch_size: int, train: Points) -> None:
+    most = len(train) // 2
+    if batch_size > most:
+        raise RequestError(
+            f"--batch-size is {batch_size}, and the reference ({train.reference}) has {len(train)} points; expected at "
+            f"most {most}, half of them: larger mini-batches, drawn without replacement, are too much alike to have "
+            "the noise of training."
+        )
+
+
+def _assumed(run: Run, ready: Opened, *, told: bool) -> Iterator[str]:
+    """What is assumed where the training batch size is not known, and anything is held against batch noise."""
+    if told and not _trained_with(run, ready):
+        yield (
+            f"what batch noise explains assumes training batches of {DEFAULT_BATCH_SIZE}, as train_batch_size is not "
+            "known"
+        )
+
+
+def _of_no_account(run: Run) -> Iterator[str]:
+    """The keys of [sampling] that say what mini-batches are: those of an inspection are random and whole."""
+    keys = [
+        one.name
+        for one in msgspec.structs.fields(Sampler)
+        if getattr(run.sampler, one.name) != getattr(DEFAULT_SAMPLER, one.name)
+    ]
+    if keys:
+        yield (
+            f"sampling.{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} of no account: an inspection draws random "
+            "mini-batches without replacement, of biased variance, and applies no analytic law"
+        )
+
+
+def _suggested(
+    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+) -> tuple[Pipelines | None, tuple[str, ...]]:
+    """The pipelines, or a note on why the statistics tell of none."""
     if not settings.suggest_pipeline:
-        return None
+        return None, ()
     assert ready.train is not None
     known = _trained_with(run, ready)
-    return suggest(run, ready.model, ready.train, sites, trained_with=known, progress=progress)
+    try:
+        return suggest(run, ready.model, ready.train, sites, trained_with=known, progress=progress), ()
+    except SamplingError as error:
+        return None, (f"no training pipeline is suggested: {' '.join(str(error).split()).removesuffix('.')}",)
 
 
 def _domains(
@@ -255,7 +301,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     )
     notes = (*how, *which, *_few_points(settings, train))
     if settings.noise_only:
-        return _Measured(None, found, tuple(noise_cautions(found)), notes)
+        return _Measured(None, found, tuple(noise_cautions(found, train_batch_size=known)), notes)
     check = check_layers(
         model, pipeline, train, layers, train_size=run.train_size, trained_with=known, progress=progress
     )
@@ -273,7 +319,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     cautions = (
         *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
         *(() if lag is None else gap_cautions(lag)),
-        *noise_cautions(found),
+        *noise_cautions(found, train_batch_size=known),
     )
     return _Measured(lag, found, cautions, notes)
 
@@ -281,7 +327,6 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
 def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference: int) -> tuple[int, tuple[str, ...]]:
     """The mini-batch size at which the noise is told, and a note where it is not that of the training."""
     if settings.batch_size is not None:
-        check_batch_size(settings.batch_size, reference)
         return settings.batch_size, ()
     wanted = known or run.batch_size or DEFAULT_BATCH_SIZE
     chosen = max(2, min(wanted, reference // 2))

@@ -8,13 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import small_run
 import torch
 from torch import nn
 
-from bnuq.errors import BnuqError, DataError, ModelError, RequestError, SamplingError
+from bnuq.errors import BnuqError, DataError, ModelError, RequestError
 from bnuq.evaluate import evaluate
 from bnuq.inspect import Settings, inspect
 from bnuq.results.inspection import Inspection, read
@@ -174,8 +175,9 @@ def test_weights_that_are_not_finite_are_named_and_evaluation_still_refuses_them
     found = inspect(run, FEW)
     assert found.sites[0].flags == ("not-finite",) and found.gap is None and found.noise is None
     assert codes(found) == ["not-finite"]
-    assert "2 tensors of the checkpoint are not finite: 4.weight, 1.running_var" in found.cautions[0].text
-    assert any("were left out: the checkpoint's weights are not finite" in note for note in found.notes)
+    told = "2 tensors of the checkpoint are not finite, or a variance below 0: 4.weight, 1.running_var"
+    assert told in found.cautions[0].text
+    assert any("were not measured: the checkpoint's weights are not finite" in note for note in found.notes)
     with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate(run)
     with pytest.raises(ModelError, match=r"4\.weight is not finite"):
@@ -225,9 +227,54 @@ def test_settings_out_of_range_are_refused_by_name(folder, settings, message):
         inspect(resolved(folder), settings)
 
 
-def test_a_batch_beyond_the_reference_is_refused(folder):
-    with pytest.raises(SamplingError, match="batch_size is 97; expected 2 to 96"):
-        inspect(resolved(folder), Settings(batch_size=97))
+@pytest.mark.parametrize("suggest", [False, True])
+def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(folder, suggest, monkeypatch):
+    for name in ("batch_statistics", "suggest"):
+        monkeypatch.setattr(import_module("bnuq.inspect"), name, lambda *_, **__: pytest.fail("something passed"))
+    settings = Settings(batch_size=49, suggest_pipeline=suggest)
+    with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 points; expected at most 48, half"):
+        inspect(resolved(folder), settings)
+
+
+def test_half_the_reference_is_a_batch(folder):
+    found = inspect(resolved(folder, out=Path("half.h5")), Settings(draws=8, batch_size=48))
+    assert found.noise is not None and found.noise.batch_size == 48 and 48 in found.noise.sizes
+
+
+def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, found):
+    run = resolved(folder, out=Path("keys.h5"))
+    sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
+    other = inspect(replace(run, sampler=sampler), FEW)
+    assert [note for note in other.notes if "of no account" in note] == [
+        "sampling.variance, replacement are of no account: an inspection draws random mini-batches without "
+        "replacement, of biased variance, and applies no analytic law"
+    ]
+    assert not any("of no account" in note for note in found.notes)
+    np.testing.assert_array_equal(other.noise.layers[0].spread, found.noise.layers[0].spread)
+
+
+def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, found):
+    told = "what batch noise explains assumes training batches of 128"
+    run = replace(resolved(folder, out=Path("m.h5")), train_batch_size=None)
+    assert any(told in note for note in inspect(run, FEW).notes)
+    assert not any(told in note for note in found.notes)
+    assert not any(told in note for note in inspect(run, replace(FEW, noise_only=True)).notes)
+
+
+def test_a_test_set_of_another_shape_is_named(tmp_path):
+    small_run.write(tmp_path)
+    np.savez(tmp_path / "test.npz", x=np.zeros((20, 1, 7, 7), np.float32), y=np.zeros(20, int))
+    asked = Settings(draws=8, domains=(Named("lab=other.npz", tmp_path),))
+    with pytest.raises(DataError, match=r"test set \(test\.npz\) has points of shape \(1, 7, 7\), the reference"):
+        inspect(resolved(tmp_path), asked)
+
+
+def test_a_reference_of_equal_points_is_not_called_healthy(tmp_path):
+    small_run.write(tmp_path)
+    np.savez(tmp_path / "train.npz", x=np.full((96, 1, 6, 6), 40.0, np.float32))
+    found = inspect(resolved(tmp_path), FEW)
+    assert found.gap is not None and found.gap.passed is None and "reference-unchecked" in codes(found)
+    assert found.gap.layers[0].rms_shift > 6 and math.isnan(found.gap.layers[0].ratio_mean)
 
 
 def test_the_result_takes_the_place_of_no_file_that_is_read(folder):
@@ -248,6 +295,26 @@ def test_domains_are_told_where_they_are_asked_for(tmp_path):
     assert found.domains is not None and [one.name for one in found.domains.domains] == ["lab"]
     assert {one.statistics for one in found.domains.crossings} >= {"running", "train", "lab", "mixed"}
     assert read(found.path).domains is not None and found.run["inspect"]["domains"] == ["lab=other.npz"]
+
+
+def test_a_network_that_tells_nothing_of_its_pipeline_is_inspected_all_the_same(tmp_path):
+    small_run.write(tmp_path)
+    state = torch.load(tmp_path / "model.pt")
+    state |= {"1.running_mean": torch.zeros_like(state["1.running_mean"])}
+    state |= {"1.running_var": torch.ones_like(state["1.running_var"])}
+    torch.save(state, tmp_path / "model.pt")
+    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert found.pipelines is None and found.gap is not None and found.noise is not None
+    assert any(
+        note.startswith("no training pipeline is suggested") and "mean 0 and variance 1" in note for note in found.notes
+    )
+
+
+def test_layers_that_are_not_there_are_refused(tmp_path):
+    small_run.write(tmp_path)
+    asked = Settings(draws=8, domains=(Named("lab=other.npz", tmp_path),))
+    with pytest.raises(RequestError, match='"head" matches no stochastic BatchNorm layer'):
+        inspect(replace(resolved(tmp_path), layers=("head",)), asked)
 
 
 def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp_path):

@@ -86,7 +86,8 @@ def test_every_command_of_the_readme_runs(own_folder: Path, capsys: pytest.Captu
     assert (own_folder / "pictures" / "sweep.svg").is_file()
     (kept,) = own_folder.glob("baseline.*Z.h5")
     assert {path.name for path in own_folder.glob("*.h5")} == {
-        "model.inspect.h5", "pipeline.inspect.h5", "domains.inspect.h5", "laws.h5", "model.sweep.h5", "pll.sweep.h5", "baseline.h5", "current.h5", kept.name,
+        "model.inspect.h5", "pipeline.inspect.h5", "domains.inspect.h5", "laws.h5",
+        "model.sweep.h5", "pll.sweep.h5", "baseline.h5", "current.h5", kept.name,
         "model.bnuq.h5", "b16.h5", "b16_seed1.h5", "auto.h5", "bf16.h5", "diabetes_mlp.bnuq.h5", "moment.h5",
     }  # fmt: skip
 
@@ -116,7 +117,9 @@ def test_the_published_experiments_of_the_readme_run(
     assert run([*told[experiment], *less[experiment]]) == 0
     sources = {"batch-size": "Mukhoti et al. 2020", "bn-noise": "Shekhovtsov & Flach 2018"}
     assert sources.get(experiment, "Teye, Azizpour") in capsys.readouterr().out
-    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (experiment in ("toy", "batch-size", "bn-noise"))
+    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (
+        experiment in ("toy", "batch-size", "bn-noise")
+    )
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

@@ -252,10 +252,20 @@ def _sweep() -> _Kind:
 
 
 def _inspection() -> _Kind:
+    from bnuq.report import bn_noise
     from bnuq.report.inspection import page_parts, print_inspection, report_parts, save_figures
     from bnuq.results.inspection import read, summary
 
-    return _Kind("inspect", read, summary, print_inspection, report_parts, save_figures, page_parts)
+    def show(found: Any, stream: TextIO) -> None:
+        (bn_noise.print_bn_noise if bn_noise.is_of_noise_alone(found) else print_inspection)(found, stream)
+
+    def parts(found: Any) -> Iterator[Any]:
+        return (bn_noise.report_parts if bn_noise.is_of_noise_alone(found) else report_parts)(found)
+
+    def told(found: Any) -> dict[str, Any]:
+        return (bn_noise.summary if bn_noise.is_of_noise_alone(found) else summary)(found)
+
+    return _Kind("inspect", read, told, show, parts, save_figures, page_parts)
 
 
 def _uci() -> _Kind:

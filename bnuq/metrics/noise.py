@@ -65,7 +65,8 @@ def chi2_p_values(
 ) -> Float[np.ndarray, " channel"]:
     """P-value of each channel's draws against χ² with `freedom` degrees, in [0, 1]: two-sided, by Kolmogorov–Smirnov.
 
-    Where `freedom` was fitted to the same draws the p-values are too large: what is then rejected is so for good.
+    Where `freedom` or the unit was fitted to the same draws the p-values are too large: what is then rejected is so for
+    good.
     Source: Kolmogorov 1933; Simard & L'Ecuyer 2011 for the distribution (by scipy).
     """
     import scipy.special  # late: `bnuq.metrics` is light
@@ -77,6 +78,19 @@ def chi2_p_values(
     steps = np.arange(1, draws + 1)[:, None] / draws
     distance = np.maximum(steps - expected, expected - steps + 1 / draws).max(axis=0)
     return np.clip(scipy.stats.kstwo.sf(distance, draws), 0, 1)
+
+
+def in_own_unit(
+    spread: Float[Array, "draw channel"], *, freedom: float | int | Float[Array, " channel"]
+) -> Float[np.ndarray, "draw channel"]:
+    """S² in the unit in which its mean over the draws is `freedom`, as that of χ² is: what tells the law's shape.
+
+    In units of σ² all draws would share the error of that: taken from P points it has a share of about √(2/P), which is
+    no longer small beside the standard error of R draws of n values, √(2/(nR)), where n·R is not small against P.
+    Source: maximum likelihood of the unit of a gamma law of known shape.
+    """
+    x = as_float64(spread)
+    return as_float64(np.asarray(freedom)) * x / x.mean(axis=0)
 
 
 def fitted_freedom(spread: Float[Array, "draw channel"]) -> Float[np.ndarray, " channel"]:

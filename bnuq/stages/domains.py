@@ -25,7 +25,7 @@ from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Engine, Evaluation
-from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import classification, memory, regression, scoring
 from bnuq.stages.material import Pipeline, read_named, target_scale
@@ -36,6 +36,7 @@ POPULATION = 4096  # points of a set, at most, that its population statistics ar
 EVALUATED = 2000  # points of a set, at most, for accuracy and likelihood, where --limit says nothing
 SPREAD_OVER = 256  # of them, at most, for the spread of MCBN, which takes T passes of every statistics
 MIXED_BATCHES = 24
+APART, LEAST_SIZE = 10, 8  # times a mini-batch that a set should hold, and the size below which it need not
 _LEAST_DRAWS = 8  # that the noise of batch statistics is told by
 
 RUNNING, TRAIN, TEST, MIXED = "running", "train", "test", "mixed"
@@ -61,8 +62,11 @@ def domains(
     Half of a domain (by the run's seed, whole groups where it has groups) gives its statistics, through the training
     pipeline; the other half is evaluated, and so is `test`. Accuracy and PLL (RMSE of a regression) are those of the
     network with population statistics; mutual information (the variance) that of `samples` draws of MCBN with
-    mini-batches from there. "mixed" batches hold as many points of every domain; of the only one and the reference,
-    where there is but one. `run.limit` bounds the evaluated points of each set.
+    mini-batches from there, in the layers that `run.layers` picks. "mixed" batches hold as many points of every domain;
+    of the only one and the reference, where there is but one. `run.limit` bounds the evaluated points of each set.
+
+    Mini-batches hold a tenth of the smallest set that they are drawn from at most, 8 where that is less: drawing
+    without replacement takes (b − 1)/(n − 1) off their noise, which would tell large sets from small ones.
 
     Raises DataError, RequestError or SamplingError, with the domain's name, for a domain that cannot be read, has
     points of another shape, or labels that are not the network's, too few points, and for a name given twice.
@@ -72,6 +76,12 @@ def domains(
     layers = sites.live_batchnorms
     if not layers:
         raise SamplingError("the network has no BatchNorm layer whose statistics could be a domain's.")
+    sampled = select_layers(layers, run.layers)
+    if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
+        raise SamplingError(
+            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to hold every "
+            'such one: use layers = "all".'
+        )
     if not named:
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
     if len(train) < 4:
@@ -85,7 +95,7 @@ def domains(
     together = tuple(first for first, _ in halves.values())
     sources[MIXED] = _Source(MIXED, together if len(together) > 1 else (*together, train))
     taken = {
-        name: _statistics(one, model, layers, pipeline, size, max(samples, _LEAST_DRAWS), progress)
+        name: _statistics(one, model, layers, sampled, pipeline, size, samples, progress)
         for name, one in sources.items()
     }
     evaluated = {name: scorer.labelled(name, second) for name, (_, second) in halves.items()}
@@ -119,7 +129,9 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
                 f"--domain NAME={points.reference}."
             )
         if points.name in found:
-            raise RequestError(f"two domains are called {points.name}; name them apart: --domain NAME={ref.text}.")
+            raise RequestError(
+                f"two domains are called {points.name}; name them apart: --domain NAME={points.reference}."
+            )
         if points.point_shape != train.point_shape:
             raise DataError(
                 f"domain {points.name} ({points.reference}) has points of shape {points.point_shape}, the reference of "
@@ -152,16 +164,19 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
 
 
 def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
-    """The mini-batch size of all statistics: half of the smallest set that they are drawn from at most, or all draws
-    would be about the same."""
+    """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
+    drawing without replacement leaves the noise of each alike; 8, or half of a set, where that is less than 8."""
     sets = {**halves, TRAIN: train}
     smallest = min(sets, key=lambda name: len(sets[name]))
-    most = len(sets[smallest]) // 2
-    if wanted <= most:
-        return wanted, ()
-    return most, (
-        f"mini-batches of domains hold {most} points, not {wanted}: {smallest} has but {len(sets[smallest])} to draw "
-        "them from",
+    there = len(sets[smallest])
+    size = min(wanted, max(there // APART, min(LEAST_SIZE, there // 2)))
+    if size == wanted and size * APART <= there:
+        return size, ()
+    left = float(metrics.finite_population_factor(size, population=there))
+    held = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
+    return size, (
+        f"mini-batches of domains {held}: {smallest} has but {there} to draw them from, and drawing without "
+        f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
     )
 
 
@@ -219,8 +234,10 @@ def _trained(pipeline: Pipeline, like: Points, raw: np.ndarray, draw: int, purpo
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Draws of MCBN from one source, of `size` points that can be drawn, and the population's over `points` of them."""
+    """Draws of MCBN from one source, of `size` points that can be drawn: in the layers that are sampled (`omega`), and
+    in all of them (`draws`); and the population's over `points` of them."""
 
+    omega: BatchStatistics
     draws: BatchStatistics
     population: BatchStatistics
     size: int
@@ -231,9 +248,10 @@ def _statistics(
     source: _Source,
     model: nn.Module,
     layers: Sequence[BatchNormSite],
+    sampled: Sequence[BatchNormSite],
     pipeline: Pipeline,
     batch_size: int,
-    draws: int,
+    samples: int,
     progress: Progress,
 ) -> _Statistics:
     seed, size = pipeline.run.seed, sum(map(len, source.parts))
@@ -252,22 +270,25 @@ def _statistics(
             for t, rows in enumerate(parts)
         ]
     purposes = keyed.DOMAIN, keyed.DOMAIN_AUGMENT
-    drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(draws)]
-    with progress(f"Statistics of {source.name}", len(whole) + len(drawn)) as advance:
+    drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(max(samples, _LEAST_DRAWS))]
+    parts_too = len(sampled) < len(layers)  # the others then keep their running statistics on the way through
+    asked = [(whole, layers), (drawn, layers), *([(drawn[:samples], sampled)] if parts_too else [])]
+    with progress(f"Statistics of {source.name}", sum(len(batches) for batches, _ in asked)) as advance:
         try:
-            population, omega = (
+            population, all_layers, *of_some = (
                 statistics_of(
                     model,
                     (batch() for batch in batches),
-                    layers=layers,
+                    layers=sites,
                     on_draw=lambda: advance(1),
                     room=memory.available(pipeline.device),
                 )
-                for batches in (whole, drawn)
+                for batches, sites in asked
             )
         except SamplingError as error:
             raise SamplingError(f"{source.name}: {error}") from error
-    return _Statistics(omega, population.pooled(), size, points)
+    omega = of_some[0] if of_some else all_layers[:samples]
+    return _Statistics(omega, all_layers, population.pooled(), size, points)
 
 
 def _domain(
@@ -280,19 +301,20 @@ def _domain(
         (mean, var), (m, v) = (
             (one.mean[0].astype(np.float64), one.var[0].astype(np.float64)) for one in (layer, other)
         )
-        alive = (var > 0) & (v > 0) & (mine.var > 0).all(0) & (theirs.var > 0).all(0)
+        alive = (var >= 10 * layer.eps) | (v >= 10 * layer.eps)
         noise_own, noise_other = (_noise(draws, one, batch_size) for draws, one in ((mine, own), (theirs, reference)))
-        apart = np.stack([mean - m, np.log(np.where(alive, var, 1.0)) - np.log(np.where(alive, v, 1.0))])
-        shift, log_ratio = apart[0] / np.sqrt(np.where(alive, v, 1.0)), apart[1]
+        unit = np.sqrt(v + layer.eps)
+        apart = np.stack([mean - m, np.log(var + layer.eps) - np.log(v + layer.eps)])
+        shift, log_ratio = apart[0] / unit, apart[1]
         noise = np.sqrt(noise_own + noise_other)
-        usable = alive & (noise > 1e-6 * np.stack([np.sqrt(v), np.ones_like(v)]))  # less is rounding
+        usable = alive & (noise > 1e-6 * np.stack([unit, np.ones_like(v)]))  # less is rounding
         freedom = 2 * (len(mine.mean) - 1)
-        z = [_rms(a[u] / n[u]) for a, n, u in zip(apart, noise, usable, strict=True)]
+        z = [_rms(a[u] / n[u]) for a, n, u in zip(apart, noise, usable, strict=True) if u.any()]
         rows.append(
             (
                 _rms(shift[alive]),
-                float(np.mean(np.abs(log_ratio[alive]))) if alive.any() else 0.0,
-                max(z) / math.sqrt(freedom / (freedom - 2)),
+                float(np.mean(np.abs(log_ratio[alive]))) if alive.any() else math.nan,
+                max(z, default=math.nan) / math.sqrt(freedom / (freedom - 2)),
             )
         )
     shifts, log_ratios, ratios = map(np.array, zip(*rows, strict=True))
@@ -311,13 +333,13 @@ def _domain(
 def _noise(draws: LayerStatistics, of: _Statistics, batch_size: int) -> Float[np.ndarray, "quantity channel"]:
     """The variance of a population's mean and log variance: a batch's, by as many batches as its points make."""
     left = float(metrics.finite_population_factor(batch_size, population=of.size))
-    logs = np.log(np.where(draws.var > 0, draws.var, 1.0), dtype=np.float64)
+    logs = np.log(draws.var.astype(np.float64) + draws.eps)
     spread = np.stack([draws.mean.var(0, ddof=1, dtype=np.float64), logs.var(0, ddof=1)])
     return spread / left * batch_size / of.points
 
 
 def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+    return float(np.sqrt(np.mean(values**2))) if values.size else math.nan
 
 
 # ── crossing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -450,7 +472,7 @@ class _Crossing:
         return self.scorer.fixed(outputs, points)
 
     def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
-        omega = reduce(BatchStatistics.joined, (one.draws[: self.samples] for one in self.statistics.values()))
+        omega = reduce(BatchStatistics.joined, (one.omega for one in self.statistics.values()))
         engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
         found = {}
         outputs = self._outputs(engine, points, advance)

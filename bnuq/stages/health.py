@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, worth_of_average
+from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
 from bnuq.progress import Progress
 from bnuq.records import Caution
 from bnuq.results.inspection.records import Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
@@ -27,9 +27,16 @@ FEW_VALUES = 50  # below so many values a channel, biased and unbiased variance 
 
 
 def not_finite(model: nn.Module) -> tuple[str, ...]:
-    """The names of the parameters and buffers that hold NaN or infinite values."""
+    """The names of the parameters and buffers that hold NaN or infinite values, or variances below 0."""
     named = (*model.named_parameters(), *model.named_buffers())
-    return tuple(name for name, tensor in named if not is_lazy(tensor) and not _is_finite(tensor))
+    return tuple(
+        name for name, tensor in named if not is_lazy(tensor) and not (_is_finite(tensor) and _is_one(name, tensor))
+    )
+
+
+def _is_one(name: str, tensor: Tensor) -> bool:
+    """Whether a running variance is a variance; anything else is what it is."""
+    return not name.endswith("running_var") or bool((tensor >= 0).all())
 
 
 def _is_finite(tensor: Tensor | None) -> bool:
@@ -188,7 +195,8 @@ def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Ca
     if broken:
         yield Caution(
             "not-finite",
-            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite: {_some(broken)}. "
+            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance "
+            f"below 0: {_some(broken)}. "
             "Nothing that the network computes with them means anything, and only its sites are told.",
         )
     flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
@@ -226,17 +234,26 @@ def gap_cautions(found: Gap) -> Iterator[Caution]:
         )
 
 
-def noise_cautions(found: Noise) -> Iterator[Caution]:
-    """Whether values are too few for biased and unbiased variance to be alike."""
-    few = [layer for layer in found.layers if layer.nominal < FEW_VALUES]
+def noise_cautions(found: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
+    """Whether values are too few for biased and unbiased variance to be alike: in a mini-batch of the training, and
+    where its size is not known, of the noise."""
+    size = train_batch_size or found.batch_size
+    values_of = {
+        layer.name: train_batch_size * layer.positions if train_batch_size else layer.nominal for layer in found.layers
+    }
+    few = [layer for layer in found.layers if values_of[layer.name] < FEW_VALUES]
     if few:
-        worst = min(few, key=lambda layer: layer.nominal)
-        yield Caution(
-            "biased-variance",
-            f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {worst.nominal} values a channel in a "
-            f"mini-batch of {found.batch_size}: training normalised by the biased variance and evaluation by the "
-            f"unbiased one, which scales by up to {100 * (worst.unbiased_scale - 1):.1f} % less.",
+        values = min(values_of[layer.name] for layer in few)
+        differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
+        told = f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {values} values a channel in a "
+        told += (
+            f"mini-batch of {size} of the training, which normalised by the biased variance; evaluation does by the "
+            f"unbiased one, which scales by up to {differ} less."
+            if train_batch_size
+            else f"mini-batch of {size}: at this mini-batch size training would normalise by the biased variance, and "
+            f"evaluation by the unbiased one, which scales by up to {differ} less."
         )
+        yield Caution("biased-variance", told)
 
 
 def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> str:

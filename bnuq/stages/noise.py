@@ -13,12 +13,14 @@ from bnuq.metrics import effective_counts, finite_population_factor
 from bnuq.metrics.noise import (
     chi2_p_values,
     fitted_freedom,
+    in_own_unit,
     log_slope,
     rejected_share,
     statistics_noise,
     unbiased_scale,
 )
 from bnuq.progress import Progress
+from bnuq.records import Figure
 from bnuq.results.inspection.records import LayerNoise, Noise
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
@@ -73,11 +75,17 @@ def noise(
         draws=draws,
         sizes=tuple(sizes),
         layers=tuple(layer for layer, _ in measured),
-        spatial_slope=log_slope(
+        spatial_slope=_spatial_slope(
             np.array([layer.positions for layer, _ in measured]),
             np.array([batch_size * variance for _, variance in measured]),
         ),
     )
+
+
+def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Figure | None:
+    """Over the layers that have a variance."""
+    known = np.isfinite(variances) & (variances > 0)
+    return log_slope(positions[known], variances[known])
 
 
 def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int, beyond: int = 1) -> tuple[int, ...]:
@@ -85,7 +93,8 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     times `batch_size` down to 32 values a channel in every layer, or to 8 where that leaves too little room.
 
     A network of dense layers alone, which costs next to nothing, goes beyond `batch_size` where that is small. Beyond
-    it, a size is at most a tenth of the reference.
+    it, a size is at most a tenth of the reference. `batch_size` is one of them, in the place of the nearest, unless it
+    leaves too few values.
     """
     positions = [site.positions for site in sites]
     enough, least = (max(2, math.ceil(values / min(positions))) for values in (FEW_VALUES, LEAST_VALUES))
@@ -93,8 +102,11 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     top = max(batch_size, min(wanted, reference // 10))
     bottom = max(enough if top >= 4 * enough else least, round(top / 16))
     if bottom >= top:
-        return (top,)
-    return tuple(int(size) for size in np.unique(np.geomspace(bottom, top, SIZES).round()))
+        return (batch_size,)
+    sizes = np.unique(np.geomspace(bottom, top, SIZES).round())
+    if batch_size >= bottom:
+        sizes[np.argmin(np.abs(np.log(sizes / batch_size)))] = batch_size
+    return tuple(int(size) for size in sizes)
 
 
 def _layer(
@@ -139,7 +151,7 @@ def _layer(
             "sigma_v": found.sigma_v,
             "values_mean": counts.mean * batch_size,
             "values_deviation": counts.sd * batch_size,
-            "rejected": rejected_share(chi2_p_values(nominal * found.spread, freedom=nominal - 1)),
+            "rejected": _rejected(found.spread, (nominal - 1) / left) if (left := factors[batch_size]) else math.nan,
             "rejected_fitted": _rejected_fitted(found.spread, freedom),
         }
     variances = np.array([variance(size) for size in sizes])
@@ -157,8 +169,16 @@ def _layer(
     return layer, variance(batch_size)
 
 
+def _rejected(spread: np.ndarray, freedom: float | np.ndarray) -> float:
+    """The share of channels whose S² is not in proportion to χ² with so many degrees.
+
+    Drawing without replacement, which takes off the variance of S² what it takes off that of the mean, is allowed for
+    by more degrees.
+    """
+    return rejected_share(chi2_p_values(in_own_unit(spread, freedom=freedom), freedom=freedom))
+
+
 def _rejected_fitted(spread: np.ndarray, freedom: np.ndarray) -> float:
     """The share of channels whose S² is not χ² of any number of degrees; those that do not vary say nothing."""
     varied = np.isfinite(freedom)
-    scaled = freedom[varied] * spread[:, varied] / spread[:, varied].mean(axis=0)
-    return rejected_share(chi2_p_values(scaled, freedom=freedom[varied]))
+    return _rejected(spread[:, varied], freedom[varied])

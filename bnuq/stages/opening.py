@@ -51,8 +51,9 @@ def opened(
     that are not finite are read as well.
 
     A reference that the run names and that cannot be read is a warning, unless `needs_reference`; a test set that
-    cannot be read a note. Without points the network is run on made-up ones, of `input_shape` or of a shape that it is
-    found to take. Raises RequestError, with the option to name a shape, where none is found.
+    cannot be read a note, and one of another shape than the reference DataError. Without points the network is run on
+    made-up ones, of `input_shape` or of a shape that it is found to take. Raises RequestError, with the option to name
+    a shape, where none is found.
     """
     loaded = load_model(
         run.checkpoint,
@@ -66,6 +67,11 @@ def opened(
     )
     train, cautions = _reference(run, needs_reference)
     test, notes = _test(run, needs_test) if needs_test or train is None else (None, ())
+    if train is not None and test is not None and test.point_shape != train.point_shape:
+        raise DataError(
+            f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
+            f"({train.reference}) of {train.point_shape}; expected the same."
+        )
     if train is None and run.normalize == "train":
         run = replace(run, normalize=None)  # no point passes
     pipeline = Pipeline(run, device_named(run.device), input_normalize(run, train))

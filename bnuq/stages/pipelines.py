@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+import msgspec
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -36,9 +37,10 @@ FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, which 
 FINALISTS = 12
 TELLING = 3.0  # standard deviations of the noise, beyond which the statistics tell two pipelines apart
 _SURE = 2.0  # times as far off as the closest, where none fits: a setting that all such candidates have is told
+_OVERSHOOT = 1e-3  # the share of pixels, at either end, that says nothing of what pixels run to
 _OWN_POINTS = 10_000  # of which the data's own mean and standard deviation are taken
 
-OWN, MIN_MAX = "the data's own", "min-max"
+OWN, MIN_MAX, ASKED = "the data's own", "min-max", "the run file's"
 _RGB: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -69,27 +71,35 @@ def suggest(
 
     Pictures are tried with the usual normalisations, channel orders, scales of their pixels, and with padding, cropping
     and flipping or without; anything else with the usual normalisations. All candidates pass 8 batches of 64 through
-    the first layers; the dozen that come closest are checked as `stages.reference_check` does. What `run` says of
-    normalize, channel_order and augment is of no account. `trained_with` is the training batch size, where it is known.
+    the first layers; the dozen that come closest, and what `run` says of normalize, channel_order and augment, where it
+    says anything, are checked as `stages.reference_check` does. `trained_with` is the training batch size, where it is
+    known.
 
     A candidate is tied where the running statistics lie less than 3 standard deviations of noise from it towards the
     best (times what the best's median layer shows beyond noise): along the most telling combination of channels, which
-    one half of the reference tells, and measured on the other half.
+    one half of the reference tells, and measured on the other half. Where the best does not pass, none is tied with it
+    and nothing is undetermined: how pipelines rank that do not fit tells little.
 
     Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
     holds fewer than 8 points.
     """
     tried = _Tried(run, model, train, sites.live_batchnorms, trained_with, progress)
-    settings = list(_settings(run, train))
+    own, settings = _asked(run, train), list(_settings(run, train))
+    if own is not None:
+        twin = next((one for one in settings if _alike(one, own, train)), None)
+        own, settings = twin or own, settings if twin else [own, *settings]
     left_over: list[_Checked] = []
     if len(settings) > FINALISTS:
         title = f"Trying {len(settings)} pipelines"
         first = tried.checked(settings, title, batches=FIRST_BATCHES, most=FIRST_SIZE, layers=FIRST_LAYERS)
-        left_over, settings = first[FINALISTS:], [one.setting for one in first[:FINALISTS]]
+        settings = [one.setting for one in first[:FINALISTS]]
+        if own is not None and own not in settings:
+            settings.append(own)
+        left_over = [one for one in first if one.setting not in settings]
     title = f"Checking the closest {len(settings)} pipelines"
     final = tried.checked(settings, title, batches=BATCHES, most=BATCH_SIZE, layers=len(sites.live_batchnorms))
     best, *others = final
-    tied = [best, *(one for one in others if tried.cannot_tell(one, best))]
+    tied = [best, *(one for one in others if best.check.passed and tried.cannot_tell(one, best))]
     tied.sort(key=lambda one: one.setting.name == OWN)  # where they agree alike, rather what people write down
     found = Pipelines(
         candidates=(
@@ -152,12 +162,33 @@ def _settings(run: Run, train: Points) -> Iterator[_Setting]:
     pad = max(4, min(height, width) // 8)
     crop = Augment(pad=pad, crop=height if height == width else None)
     augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
+    if run.augment is not None:
+        said = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
+        augments += [one for one in said if one not in augments and one != Augment()]
     orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
     for plain, order, augment in itertools.product(_of_pictures(train), orders, augments):
         normalize = plain.normalize
         if order == "bgr" and normalize is not None:
             normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
         yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
+
+
+def _asked(run: Run, train: Points) -> _Setting | None:
+    """The pipeline that the run itself says, None where it says nothing."""
+    if run.normalize is None and run.augment is None and run.channel_order == "rgb":
+        return None
+    return _Setting(ASKED, input_normalize(run, train), run.channel_order, augment=run.augment)
+
+
+def _alike(one: _Setting, other: _Setting, train: Points) -> bool:
+    """Whether two settings are one pipeline."""
+
+    def told(normalize: Normalize | None) -> list[list[float]]:
+        said = normalize or _AS_THEY_ARE
+        return [list(values) * (train.point_shape[0] // len(values)) for values in (said.mean, said.std)]
+
+    same = (one.channel_order, one.augment) == (other.channel_order, other.augment)
+    return same and told(one.normalize) == told(other.normalize)
 
 
 def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
@@ -201,22 +232,33 @@ def _named(name: str | None, mean: Sequence[float], std: Sequence[float], *, top
 
 def _own(train: Points) -> tuple[Normalize, int | None]:
     """Mean and standard deviation of every channel, to 4 digits; and what the pixels run to, 1 or 255: None where they
-    have been normalised before."""
+    have been normalised before.
+
+    Pictures that were resized overshoot a little, and a few of their pixels a lot: what they run to is told by all but
+    a thousandth at either end.
+    """
     rows = np.arange(len(train))
     if len(rows) > _OWN_POINTS:
         chosen = keyed.batch_indices(0, 0, population=len(train), batch_size=_OWN_POINTS, purpose=keyed.SUBSET)
         rows = np.sort(chosen)
     total = squares = np.zeros(train.point_shape[0])
-    low, high = np.inf, -np.inf
+    lows, highs = [], []
     for part in np.array_split(rows, -(-len(rows) // 512)):
         values = train.raw(part).astype(np.float64)
         total, squares = total + values.mean((2, 3)).sum(0), squares + (values**2).mean((2, 3)).sum(0)
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
+        lows.append(np.quantile(values, _OVERSHOOT))
+        highs.append(np.quantile(values, 1 - _OVERSHOOT))
     mean = total / len(rows)
     std = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0))
     std = np.where(std > 1e-6 * np.maximum(np.abs(mean), np.finfo(float).tiny), std, 1.0)  # a constant one stays
-    top = None if low < 0 or high > 255 else 1 if high <= 1 else 255
-    return Normalize(mean=tuple(map(_rounded, mean)), std=tuple(map(_rounded, std))), top
+    return Normalize(mean=tuple(map(_rounded, mean)), std=tuple(map(_rounded, std))), _top(min(lows), max(highs))
+
+
+def _top(low: float, high: float) -> int | None:
+    """What pixels from `low` to `high` run to; None for standardised ones, which go some units to both sides of 0."""
+    if high <= 2:
+        return 1 if low >= -0.5 else None
+    return 255 if low >= -0.05 * high and high <= 2 * 255 else None
 
 
 def _rounded(value: float) -> float:
@@ -314,7 +356,7 @@ class _Tried:
 
     def cannot_tell(self, one: _Checked, best: _Checked) -> bool:
         """Whether the running statistics may as well be those of `one` as the best's."""
-        if best.check.passed and not one.check.passed:
+        if not one.check.passed:
             return False
         return self._towards(one, best) <= TELLING * max(1.0, best.median)
 
@@ -331,7 +373,8 @@ class _Tried:
     def _beyond_noise(self, one: _Checked, best: _Checked, *, told_by: int) -> float:
         telling, measured = slice(told_by, None, 2), slice(1 - told_by, None, 2)
         check = self._check(one.bank[measured], self.sites, population=len(self.train) // 2)
-        assert check is not None
+        if check is None:  # nothing varies in this half
+            return 0.0
         gap, noise = 0.0, np.zeros(one.bank[measured].samples)
         by_name = {site.name: site for site in self.sites}
         layers = {mine.name: (mine, theirs) for mine, theirs in zip(one.bank.layers, best.bank.layers, strict=True)}
@@ -352,7 +395,7 @@ class _Tried:
     ) -> ReferenceCheck | None:
         return reference_check(
             bank,
-            sites,
+            [site for site in sites if _can_be_checked(site, self.sites)],  # a later call is beyond the first layers
             population=population or len(self.train),
             train_size=self.run.train_size or len(self.train),
             train_batch_size=self.trained_with,

@@ -33,7 +33,12 @@ def reference_check(
     b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
     Failed where the median layer exceeds 3 times that, or the worst layer 6 times.
 
-    None where nothing can be checked: no layer keeps an exponential average of its own that was ever trained.
+    A channel that is constant in some batch is left out, and a layer in which no channel varies from batch to batch:
+    without noise there is nothing to measure by. Where the mean alone does not vary, as another BatchNorm has just
+    centred it, or the variance alone, that counts as 0.
+
+    None where nothing can be checked: no layer keeps an exponential average of its own that was ever trained, or none
+    of them varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
     calls = Counter(site.address for site in sites)
@@ -46,9 +51,13 @@ def reference_check(
         and not site.never_trained
         and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
     ]
-    if not checked or bank.samples < 4:
+    if bank.samples < 4:
         return None
-    gaps = [_gaps(site, layer) for site, layer in checked]
+    measured = {site.name: _gaps(site, layer) for site, layer in checked}
+    checked = [(site, layer) for site, layer in checked if np.isfinite(measured[site.name]).any()]
+    if not checked:
+        return None
+    gaps = [np.nan_to_num(measured[site.name], nan=0.0) for site, _ in checked]
     expected = [
         _expected(
             site.momentum,
@@ -96,10 +105,11 @@ def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
 
 
 def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float:
+    """NaN where no channel varies."""
     spread = batches.std(axis=0, ddof=1)
     varied = spread > 1e-6 * unit  # less is rounding: the mean of what another BatchNorm has just centred
     if not varied.any():
-        return 0.0
+        return math.nan
     z = (running - batches.mean(axis=0))[varied] / spread[varied]
     return float(np.sqrt(np.mean(z**2)))
 
@@ -112,7 +122,7 @@ def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> li
                 "reference-unchecked",
                 "Whether the reference is what the network was trained on could not be checked: none of its BatchNorm "
                 "layers keeps an exponential running average of its own that was ever trained, or the reference holds "
-                "fewer than 4 points.",
+                "fewer than 4 points, or its batch statistics do not vary (points that are all the same).",
             )
         ]
     if check.passed:

@@ -12,6 +12,7 @@ from bnuq.metrics.noise import (
     chi2_p_values,
     explained_log_variance,
     fitted_freedom,
+    in_own_unit,
     log_slope,
     rejected_share,
     share_left_by_averaging,
@@ -71,6 +72,15 @@ def test_dependent_values_are_rejected_and_not_under_the_degrees_that_fit():
     freedom = fitted_freedom(spread)
     assert np.median(freedom) == pytest.approx(independent - 1, rel=0.1)
     assert rejected_share(chi2_p_values(freedom * spread / spread.mean(0), freedom=freedom)) == 0
+
+
+def test_an_error_of_the_population_that_all_draws_share_does_not_pass_for_another_law():
+    n = 512
+    spread = noise_of(n).spread * np.random.default_rng(1).normal(1, np.sqrt(2 / 10_000), CHANNELS)
+    assert rejected_share(chi2_p_values(n * spread, freedom=n - 1)) > 0.2
+    assert rejected_share(chi2_p_values(in_own_unit(spread, freedom=n - 1), freedom=n - 1)) == 0
+    other = in_own_unit(noise_of(n // 4).spread, freedom=n - 1)  # a quarter of the values there seem to be
+    assert rejected_share(chi2_p_values(other, freedom=n - 1)) == 1
 
 
 def test_p_values_are_those_of_an_exact_kolmogorov_smirnov_test():

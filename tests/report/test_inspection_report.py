@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -13,20 +14,25 @@ from typing import Any
 import made_up_inspection
 import numpy as np
 import pytest
+import small_run
 from matplotlib.axes import Axes
 from scipy import stats
 
 from bnuq.cli.main import main
 from bnuq.errors import RequestError
-from bnuq.records import Figure
+from bnuq.inspect import inspect
+from bnuq.records import Caution, Figure
 from bnuq.report import drawing
 from bnuq.report.html import page
 from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
 from bnuq.report.inspection.figures import chi2_density, pictures_of
 from bnuq.report.inspection.tables import nominal_deviations
+from bnuq.report.inspection.terminal import SITES
+from bnuq.report.inspection.words import of_space
 from bnuq.report.markdown import markdown
 from bnuq.report.parts import Listing, Table
-from bnuq.results.inspection import Inspection, write
+from bnuq.results.inspection import Candidate, Inspection, Pipelines, write
+from bnuq.run import Options, resolve
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
 
@@ -124,6 +130,19 @@ def test_layers_of_which_nothing_is_known_come_last():
     assert "0.44 times what batch noise explains in the median layer" in words(made)
 
 
+def kept_axes(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The axes of the pictures that are saved from now on."""
+    seen: list[Axes] = []
+    held = drawing._save
+
+    def kept(figure: Any, *rest: Any) -> None:
+        seen.extend(figure.axes)
+        held(figure, *rest)
+
+    monkeypatch.setattr(drawing, "_save", kept)
+    return seen
+
+
 def styles(found: Inspection) -> dict[str, str]:
     tables = [part for part in report_parts(found) if isinstance(part, Table)]
     return {cell.value: cell.style for table in tables for _, cells in table.rows for cell in cells}
@@ -182,10 +201,11 @@ def test_an_ill_network_is_told_which_layers_and_what_to_do():
     assert "17.6 times in the worst, layer1.1.bn1" in said and "`bnuq precise-bn` computes the statistics anew" in said
     assert "No pipeline that was tried makes them fit" in said
     assert "Never-trained: layer1.0.bn2." in said and "Frozen: layer1.0.bn1." in said
-    assert "Not-finite: layer1.1.bn1." in said and "Vanishing: layer1.1.bn1." in said
+    assert "Not-finite: layer1.1.bn1. Its statistics or weights hold NaN" in said and "Vanishing: layer1.1.bn1." in said
     assert "2 channels are dead in some batch (variance below 10 ε), most in layer1.2.bn1" in said
     assert "out of reach here: rnn (dropout inside an LSTM cannot be reached)" in said
     assert "No pipeline that was tried fits the running statistics" in said and "It is not recommended." in said
+    assert "8.5 times batch noise in the worst layer, layer1.0.bn1 (up to 6 is normal)." in said
     found = replace(made_up_inspection.ill(), pipelines=None)
     assert "Find out with `--suggest-pipeline`" in words(found)
     assert "They fit another pipeline: imagenet, pad 4, crop 32" in words(
@@ -210,6 +230,165 @@ def test_without_a_reference_it_is_said_what_one_would_add():
     assert "could not be checked" in words(unchecked)
 
 
+def unchecked(found: Inspection, *, off: float, names: tuple[str, ...] = ("bn1",), **other: Any) -> Inspection:
+    """Some layers without ratios, so many standard deviations off."""
+    return changed_layers(
+        found,
+        "gap",
+        lambda one: (
+            replace(one, shift=np.full_like(one.shift, off), ratio_mean=math.nan, ratio_log_variance=math.nan, **other)
+            if one.name in names
+            else one
+        ),
+    )
+
+
+@pytest.mark.parametrize("passed", [True, None])
+@pytest.mark.parametrize("explained", [0.01, math.nan])
+def test_what_is_far_off_and_could_not_be_checked_is_not_called_healthy(passed, explained):
+    made = unchecked(made_up_inspection.healthy(), off=431.0, explained_shift=explained)
+    assert made.gap is not None
+    said = words(replace(made, gap=replace(made.gap, passed=passed)))
+    assert said.startswith("· Not healthy") and "· Healthy" not in said
+    assert "Not checked: bn1 (too few mini-batches that differ" in said
+    assert "Off by up to 431 standard deviations in the mean (bn1)" in said
+
+
+def test_layers_that_could_not_be_checked_and_are_near_are_named_alone():
+    said = words(unchecked(made_up_inspection.healthy(), off=0.0))
+    assert said.startswith("· Healthy") and "· Not checked: bn1 (" in said and "Off by up to" not in said
+
+
+def test_averages_of_several_calls_are_not_held_against_batch_noise():
+    made = unchecked(made_up_inspection.healthy(), off=1.5)
+    sites = tuple(replace(one, flags=("called-again",)) if one.name == "bn1" else one for one in made.sites)
+    said = words(replace(made, sites=sites))
+    assert said.startswith("· The running statistics that could be checked agree with the reference's")
+    assert "bn1 (running statistics of several calls together). Off by up to 1.5" in said
+
+
+def test_the_median_is_that_which_the_verdict_goes_by():
+    """That of mean and of log variance is 2.25, that of the larger of both, 3.5, would be too much."""
+    made = changed_layers(made_up_inspection.healthy(), "gap", alternating())
+    assert "Healthy" in words(made) and "off by 2.2 times what batch noise explains in the median layer" in words(made)
+
+
+def alternating() -> Callable[[Any], Any]:
+    """The one layer is off in the mean, the next in the variance."""
+    pairs = itertools.cycle([(3.5, 1.0), (1.0, 3.5)])
+
+    def changed(one: Any) -> Any:
+        mean, log_variance = next(pairs)
+        return replace(one, ratio_mean=mean, ratio_log_variance=log_variance)
+
+    return changed
+
+
+def test_a_reference_that_was_given_is_not_asked_for():
+    bare = made_up_inspection.bare()
+    assert words(bare).startswith("· Nothing about the running statistics stands out by itself. Whether they fit")
+    given = {"run": made_up_inspection.inspection().run}
+    unmeasured = "the lag of the running averages and the noise were not measured: "
+    small = f"{unmeasured}the reference has 4 points, fewer than 8"
+    said = words(replace(bare, notes=("another", small), **given))
+    assert "was not measured: the reference has 4 points, fewer than 8." in said and "--train" not in said
+    none = f"{unmeasured}the network has no BatchNorm layer that could be sampled"
+    frozen = tuple(replace(one, flags=("frozen",)) for one in bare.sites[:1])
+    said = words(replace(bare, sites=frozen, notes=(none,)))
+    assert said.startswith("· Whether the running statistics fit the data was not measured: the network has no Batch")
+    unread = Caution("reference-unreadable", "The reference cannot be read.")
+    assert "the reference cannot be read, see the warnings." in words(replace(bare, cautions=(unread,), **given))
+    weights = Caution("not-finite", "1 tensor of the checkpoint is not finite: head.weight.")
+    assert words(replace(bare, cautions=(weights,))).startswith("· Not healthy: weights hold NaN or infinity")
+
+
+def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
+    small_run.write(tmp_path)
+    np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).random((4, 1, 6, 6), np.float32))
+    run = resolve("run.toml", Options(device="cpu", out=tmp_path / "x.inspect.h5"), folder=tmp_path)
+    assert "was not measured: the reference has 4 points, fewer than 8." in words(inspect(run))
+
+
+@pytest.mark.parametrize("flag", ["vanishing", "frozen", "called-again", "untracked"])
+def test_nothing_stands_out_only_where_nothing_does(flag):
+    bare = made_up_inspection.bare()
+    assert "stands out" not in words(replace(bare, sites=(replace(bare.sites[0], flags=(flag,)), *bare.sites[1:])))
+    said = words(replace(bare, pipelines=made_up_inspection.ill().pipelines))
+    assert "stands out" not in said and "Whether the running statistics fit the data: no pipeline" in said
+    assert "is told below" in words(replace(bare, pipelines=made_up_inspection.pipelines()))
+
+
+def unfit(*candidates: Candidate) -> Inspection:
+    return replace(made_up_inspection.bare(), pipelines=Pipelines(candidates, (), (), ""))
+
+
+def test_the_limit_that_the_closest_pipeline_fails_by_is_named_and_what_is_sure_of_it():
+    made = made_up_inspection.candidate
+    best = made("mnist", "", 5.9, median=4.5, passed=False, tied=True)
+    near, rival = made("fashion", "", 9.0, passed=False, tied=False), made("fashion", "", 60.0, tied=False)
+    said = words(unfit(best, near, rival))
+    assert (
+        "The closest is mnist, no augmentation: 4.5 times batch noise in the median layer (up to 3 is normal)." in said
+    )
+    assert "worst layer" not in said and "It is not recommended." in said
+    said = words(unfit(best, rival))
+    assert "Of the normalisations, mnist is by far the closest, though the running averages fit none." in said
+    assert "not recommended" not in said
+    both = words(unfit(replace(best, worst=17.0), rival))
+    assert "(up to 3 is normal) and 17.0 times batch noise in the worst layer, layer1.0.bn1 (up to 6" in both
+
+
+def test_where_none_fits_the_best_is_the_closest_in_table_and_picture(tmp_path, monkeypatch):
+    made = made_up_inspection.candidate
+    found = unfit(
+        made("mnist", "", 8.5, tied=True), made("mnist", "flip", 8.6, tied=True), made("fashion", "", 60.0, tied=False)
+    )
+    shown = section(found, "Training pipelines that were tried")
+    assert [row.split()[-1] for row in shown.splitlines()[1:3]] == ["closest", "close"]
+    assert "as good" not in shown and "closest: none fits" in shown
+    seen = kept_axes(monkeypatch)
+    save_figures(found, tmp_path)
+    labels = seen[0].get_legend_handles_labels()[1]
+    assert "worst layer of the closest" in labels and not any("as good" in label for label in labels)
+
+
+def test_the_gap_by_noise_is_of_the_same_kind_as_the_gap():
+    """A mean of absolute values beside √(2/π) of the root mean square."""
+    found = changed_layers(
+        made_up_inspection.healthy(),
+        "gap",
+        lambda one: replace(one, log_ratio=np.full_like(one.log_ratio, 0.5), explained_log_ratio=0.5),
+    )
+    assert re.search(r" 0\.50 +0\.40$", section(found, "Running averages against the population"), flags=re.MULTILINE)
+
+
+def test_mixed_batches_of_one_domain_hold_the_reference_too():
+    whole = made_up_inspection.whole()
+    assert whole.domains is not None
+    assert "mixed: batches of all domains alike" in " ".join(drawn(whole).split())
+    alone = replace(whole, domains=replace(whole.domains, domains=whole.domains.domains[:1]))
+    assert "mixed: batches of jpeg and the reference alike" in " ".join(drawn(alone).split())
+
+
+def test_a_cumulative_average_is_called_so():
+    bare = made_up_inspection.bare()
+    norms = tuple(replace(one, momentum=0.0) for one in bare.sites if one.kind == "batchnorm")
+    assert "and the running averages are cumulative." in " ".join(drawn(replace(bare, sites=norms)).split())
+    assert re.search(r" cumulative$", section(replace(bare, sites=(norms[0], *bare.sites[1:20])), SITES), re.MULTILINE)
+
+
+def test_why_there_is_no_slope_over_positions():
+    noise = made_up_inspection.noise()
+    assert "to the power −0.41" in of_space(noise)
+    two = replace(noise, layers=noise.layers[:2], spatial_slope=None)
+    assert "at least 3 layers with a known variance, and the network has 2." in of_space(two)
+    alike = tuple(replace(one, positions=64) for one in noise.layers)
+    assert "the same number of positions, 64." in of_space(replace(noise, layers=alike, spatial_slope=None))
+    unknown = tuple(replace(one, sigma_v=math.nan) for one in noise.layers[2:])
+    two = replace(two, layers=(*noise.layers[:2], *unknown))
+    assert "and the network has 2." in of_space(two)
+
+
 def test_dependent_values_are_told_with_what_the_law_gets_wrong():
     said = words(made_up_inspection.healthy())
     assert "not independent in 19 of 20 layers: the statistics of bn1 move like those of 1,229 values" in said
@@ -219,7 +398,12 @@ def test_dependent_values_are_told_with_what_the_law_gets_wrong():
         "noise",
         lambda one: replace(one, values_mean=0.9 * one.nominal, values_deviation=1.1 * one.nominal),
     )
-    assert "nearly independent: its noise is at most what the law of n = b·z values says." in words(free)
+    assert "its noise is within a factor √2 of what the law of n = b·z values says; at worst, in bn1" in words(free)
+    assert "move like 90 % of them." in words(free)
+    unknown = changed_layers(
+        made_up_inspection.healthy(), "noise", lambda one: replace(one, values_mean=math.nan, values_deviation=math.nan)
+    )
+    assert "independent" not in words(unknown)
     less = changed_layers(free, "noise", lambda one: replace(one, values_mean=9.0 * one.nominal))
     assert "in 20 of 20 layers its mean moves less" in words(less) and "bn1, 3.0 times less" in words(less)
 
@@ -231,6 +415,15 @@ def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_gi
         made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.01, low=-0.65, high=-0.55))
     )
     assert "In 20 of 20 layers the noise does not fall as 1/b" in words(flat)
+    vague = changed_layers(made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)))
+    assert "Whether the noise falls as 1/b is too uncertain to tell" in words(vague)
+    part = changed_layers(
+        made,
+        "noise",
+        lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)) if one.name == "bn1" else one,
+    )
+    assert "The noise falls as 1/b, as it should" in words(part)
+    assert "In 1 of 20 layers it is too uncertain to tell: bn1." in words(part)
     # 1/(n − 3) at n = 8 … 64 falls with a slope of about −1.2
     steep = changed_layers(
         replace(made, noise=replace(made.noise, sizes=(64, 32, 16, 8))),  # type: ignore[type-var]
@@ -300,14 +493,7 @@ def test_what_is_not_finite_leaves_gaps_in_pictures(tmp_path):
 
 
 def test_the_three_panels_show_the_law_the_sizes_and_the_positions(tmp_path, monkeypatch):
-    seen: list[Axes] = []
-    held = drawing._save
-
-    def kept(figure: Any, *rest: Any) -> None:
-        seen.extend(figure.axes)
-        held(figure, *rest)
-
-    monkeypatch.setattr(drawing, "_save", kept)
+    seen = kept_axes(monkeypatch)
     made = made_up_inspection.healthy()
     assert noise_panels(made, tmp_path / "new").name == "noise_panels.svg"
     first, second, third = seen

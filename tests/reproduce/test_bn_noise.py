@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import small_run
 
 from bnuq.cli.main import main
 from bnuq.errors import RequestError
-from bnuq.report.bn_noise import panels, print_bn_noise
-from bnuq.reproduce.bn_noise import PUBLISHED, reproduce
+from bnuq.records import Caution
+from bnuq.report.bn_noise import PUBLISHED, panels, print_bn_noise
+from bnuq.reproduce.bn_noise import reproduce
 from bnuq.results.inspection import Inspection, read
 from bnuq.run import Options, resolve
 
@@ -34,7 +36,7 @@ def found(folder: Path) -> Inspection:
 
 def test_it_is_an_inspection_of_the_noise_alone(found):
     assert found.gap is None and found.noise is not None
-    assert (found.noise.draws, found.noise.batch_size, found.noise.sizes) == (80, 16, (4, 8, 15, 30, 60))
+    assert (found.noise.draws, found.noise.batch_size, found.noise.sizes) == (80, 16, (4, 8, 16, 30, 60))
     assert read(found.path).noise is not None
     assert not any(caution.code.startswith("reference") for caution in found.cautions)
 
@@ -55,12 +57,21 @@ def test_the_published_deviations_are_far_above_the_law_of_independent_values():
 
 def test_the_report_tells_the_three_panels_and_the_published_network(found):
     stream = io.StringIO()
-    print_bn_noise(found, PUBLISHED, stream, width=100)
+    print_bn_noise(found, stream, width=100)
     text = " ".join(stream.getvalue().split())
-    assert "n·S²/σ² against χ² with n − 1 degrees" in text and "log-log slope −" in text
-    assert "all layers have the same number of positions" in text
+    assert "S² in proportion to χ² with n − 1 degrees" in text and "log-log slope −" in text
+    assert "it takes at least 3 layers with a known variance, and the network has 1." in text
+    assert "Warnings" not in text
     assert "layer 9" in text and "0.071" in text and "Shekhovtsov & Flach 2018" in text
     assert len(list(panels(found.noise))) == 3
+
+
+def test_warnings_are_shown_with_what_to_do(found):
+    warned = replace(found, cautions=(Caution("dead-channels", "2 channels are all but constant."),))
+    stream = io.StringIO()
+    print_bn_noise(warned, stream, width=100)
+    said = " ".join(stream.getvalue().partition("\nWarnings\n")[2].split())
+    assert said.startswith("· 2 channels are all but constant. [dead-channels]")
 
 
 def test_a_network_without_batchnorm_is_refused(tmp_path):
@@ -68,6 +79,7 @@ def test_a_network_without_batchnorm_is_refused(tmp_path):
     run = resolve("run.toml", Options(out=tmp_path / "x.h5"), folder=tmp_path)
     with pytest.raises(RequestError, match="there is no noise to measure: the network has no BatchNorm layer"):
         reproduce(run)
+    assert not run.out.exists()
 
 
 def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsys):
@@ -81,3 +93,7 @@ def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsy
     assert told["published"]["sigma_u"][0] == 0.05 and told["noise"]["draws"] == 16
     assert (folder / "reproduce-bn-noise.h5").is_file()
     assert {path.name for path in (folder / "pictures").iterdir()} == {"bn-noise.svg", "bn-noise.png"}
+    with pytest.raises(SystemExit):
+        main(["report", "reproduce-bn-noise.h5"])
+    shown = capsys.readouterr().out
+    assert "The three panels" in shown and "The published network" in shown

@@ -71,7 +71,7 @@ class Laboratory:
         return f"{name}.npz"
 
     def found(self, *references: str, net: nn.Module = NET, **options: Any) -> tuple[Domains, tuple[str, ...]]:
-        of_run = {key: options.pop(key) for key in ("limit", "seed", "task", "group") if key in options}
+        of_run = {key: options.pop(key) for key in ("limit", "seed", "task", "group", "layers") if key in options}
         run = Run(Path("m.pt"), Path("m.h5"), **of_run)
         train = options.pop("train", None) or points("train", *blobs(600, 1))
         return domains(
@@ -130,7 +130,11 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     assert cells["far", "far"]["pll"] > cells["far", "mixed"]["pll"] > cells["far", "train"]["pll"]
     assert "mutual_information" not in cells["far", "running"]
     assert all(cell["mutual_information"] > 0 for (_, source), cell in cells.items() if source != "running")
-    assert (found.batch_size, found.samples, notes) == (64, 8, ())
+    assert (found.batch_size, found.samples) == (20, 8)
+    assert notes == (
+        "mini-batches of domains hold 20 points, not 64: near has but 200 to draw them from, and drawing without "
+        "replacement leaves 90 % of the variance of their noise there",
+    )
     assert all(torch.equal(value, before[name]) for name, value in NET.state_dict().items())
     again = laboratory.found(near, far, test=points("test", *blobs(200, 4)))[0]
     assert table(again.crossings) == cells
@@ -214,11 +218,62 @@ def test_without_labels_there_is_mutual_information_alone(laboratory):
 def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evaluated(laboratory):
     small, large = laboratory.holds("small", *blobs(40, 2)), laboratory.holds("large", *blobs(300, 3))
     found, notes = laboratory.found(small, large, limit=25)
-    assert found.batch_size == 10
+    assert found.batch_size == 8
     assert notes == (
-        "mini-batches of domains hold 10 points, not 64: small has but 20 to draw them from",
+        "mini-batches of domains hold 8 points, not 64: small has but 20 to draw them from, and drawing without "
+        "replacement leaves 63 % of the variance of their noise there",
         "of the points that gave no statistics, some were evaluated, at random: 25 of 150 (large)",
     )
+
+
+def test_mutual_information_does_not_tell_a_large_domain_from_a_small_one_of_the_same_points(laboratory):
+    small, large = laboratory.holds("small", *blobs(65, 2)), laboratory.holds("large", *blobs(600, 3))
+    found, notes = laboratory.found(small, large, samples=64)
+    assert found.batch_size == 8 and "small has but 33 to draw them from" in notes[0] and "78 %" in notes[0]
+    cells = table(found.crossings)
+    told = {source: cells["large", source]["mutual_information"] for source in ("small", "large", "train")}
+    assert 0.6 * told["large"] < told["small"] < 1.2 * told["large"]
+    assert told["large"] == pytest.approx(told["train"], rel=0.2)
+
+
+@pytest.mark.parametrize("wanted", [16, 64])
+def test_large_sets_need_no_note(wanted):
+    sets = {"lab": points("lab", np.zeros((640, 2), np.float32))}
+    assert stage._batch_size(wanted, sets, points("train", np.zeros((900, 2), np.float32))) == (wanted, ())
+
+
+def test_mutual_information_is_that_of_the_layers_that_are_sampled(laboratory):
+    lab = laboratory.holds("lab", *blobs(200, 2))
+    every, last, named = (laboratory.found(lab, layers=layers)[0] for layers in ("all", "last:1", ("1", "4")))
+    spread = {
+        what: table(one.crossings)["lab", "lab"]["mutual_information"] for what, one in (("all", every), ("4", last))
+    }
+    assert 0 < spread["4"] < 0.9 * spread["all"]
+    np.testing.assert_array_equal(every.domains[0].ratio, last.domains[0].ratio)  # which tells of all layers
+    assert table(every.crossings) == table(named.crossings)
+    with pytest.raises(RequestError, match='"head" matches no stochastic BatchNorm layer'):
+        laboratory.found(lab, layers="head")
+    with pytest.raises(SamplingError, match="BatchNorm 1 keeps no running statistics and layers leaves it out"):
+        laboratory.found(lab, layers="last:1", net=network(tracked=False))
+
+
+def test_channels_that_are_dead_in_both_are_left_out_and_one_that_only_the_domain_has_is_told(laboratory):
+    net = nn.Sequential(nn.BatchNorm1d(2, eps=1e-3), nn.Linear(2, CLASSES)).eval()
+    random = np.random.default_rng(0)
+
+    def table_of(seed: int, first: float) -> np.ndarray:
+        other = 1e-6 * np.random.default_rng(seed).normal(size=200)
+        return np.stack([first * random.normal(size=200), other], axis=1).astype(np.float32)
+
+    train = points("train", table_of(1, 1.0), np.zeros(200, int))
+    same = laboratory.found(laboratory.holds("same", table_of(2, 1.0) + np.float32(5e-6)), net=net, train=train)[0]
+    assert same.domains[0].ratio[0] < 3
+    lively = np.stack([random.normal(size=200), random.normal(size=200)], axis=1).astype(np.float32)
+    other = laboratory.found(laboratory.holds("other", lively), net=net, train=train)[0]
+    assert np.isfinite(other.domains[0].ratio).all() and other.domains[0].ratio[0] > 10
+    still = points("train", np.ones((200, 2), np.float32), np.zeros(200, int))
+    none = laboratory.found(laboratory.holds("still", np.ones((200, 2), np.float32)), net=net, train=still)[0]
+    assert np.isnan(none.domains[0].ratio).all() and np.isnan(none.domains[0].shift).all()
 
 
 def test_networks_without_running_statistics_have_no_running_column(laboratory):

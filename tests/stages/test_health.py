@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,25 @@ def codes(*layers: LayerNoise) -> list[str]:
     return [caution.code for caution in noise_cautions(Noise(32, 8, (32,), layers, None))]
 
 
+def test_the_divisor_is_that_of_the_training_where_its_size_is_known():
+    small = Noise(8, 8, (8,), (replace(layer(32, 32.0), positions=4),), None)
+    assert codes(*small.layers) == ["biased-variance"]
+    assert list(noise_cautions(small, train_batch_size=128)) == []
+    [caution] = noise_cautions(replace(small, batch_size=128), train_batch_size=8)
+    assert "32 values a channel in a mini-batch of 8 of the training, which normalised" in caution.text
+    assert "up to 1.6 % less" in caution.text
+
+
 def test_values_too_few_for_the_divisor_not_to_matter_are_warned_of():
     assert codes(layer(50, 50.0), layer(5000, 5000.0)) == []
     assert codes(layer(49, 49.0)) == ["biased-variance"]
+    [caution] = noise_cautions(Noise(32, 8, (32,), (layer(49, 49.0),), None))
+    assert "49 values a channel in a mini-batch of 32: at this mini-batch size" in caution.text
     assert codes(layer(10_000, 100.0), layer(100, math.nan), layer(100, math.inf)) == []
+
+
+def test_a_variance_below_0_is_told_like_one_that_is_not_finite():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    assert not_finite(net) == ()
+    net[1].running_var[2] = -1
+    assert not_finite(net) == ("1.running_var",)

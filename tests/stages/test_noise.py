@@ -18,7 +18,7 @@ from bnuq.run import Run
 from bnuq.sampling.sites import BatchNormSite, find_sites
 from bnuq.stages.health import batch_statistics
 from bnuq.stages.material import Pipeline
-from bnuq.stages.noise import noise, sizes_for
+from bnuq.stages.noise import _spatial_slope, noise, sizes_for
 from bnuq.stages.population import drawn
 
 CHANNELS = 24
@@ -66,6 +66,12 @@ def test_the_variance_falls_as_one_over_the_batch_size(independent):
     np.testing.assert_allclose(independent.variances, 1 / (np.array([32, 64, 128]) - 3), rtol=0.1)
 
 
+@pytest.mark.parametrize(("n", "batch_size", "draws"), [(4000, 512, 100), (400, 128, 200)])
+def test_draws_of_more_values_than_the_population_has_are_held_against_the_laws_shape(n, batch_size, draws):
+    layer = noise_of(gaussian(n), batch_size=batch_size, sizes=(batch_size,), draws=draws).layers[0]
+    assert layer.rejected == layer.rejected_fitted == 0
+
+
 def test_copies_of_a_value_count_once():
     once = gaussian(6000)
     layer = noise_of(np.repeat(once[:, :, None], 9, axis=2), sizes=(64,)).layers[0]
@@ -106,6 +112,13 @@ def test_a_layer_without_a_channel_that_varies_has_no_figures():
     assert math.isnan(layer.sigma_u) and math.isnan(layer.values_mean) and layer.slope is None
 
 
+def test_a_layer_without_figures_does_not_take_the_slope_over_positions_with_it():
+    positions, variances = np.array([1, 4, 16, 64, 64]), np.array([1.0, 0.5, 0.25, 0.125, math.nan])
+    slope = _spatial_slope(positions, variances)
+    assert slope is not None and slope.value == pytest.approx(-0.5)
+    assert _spatial_slope(positions[3:], variances[3:]) is None
+
+
 def test_draws_are_the_seeds_and_sizes_share_none():
     values = gaussian(3000)
     one, again, other = (noise_of(values, draws=20, seed=seed, sizes=(32, 64)).layers[0] for seed in (0, 0, 1))
@@ -124,7 +137,7 @@ def site(positions: int) -> BatchNormSite:
     [
         ((1024, 64), 128, 4660, (8, 16, 32, 64, 128)),
         ((1, 1), 128, 60_000, (32, 64, 128, 256, 512)),  # dense layers cost nothing
-        ((1,), 128, 1500, (32, 47, 69, 102, 150)),  # at most a tenth of the reference
+        ((1,), 128, 1500, (32, 47, 69, 102, 128)),  # at most a tenth of the reference, which 128 is near
         ((256, 1), 128, 60_000, (32, 45, 64, 91, 128)),  # a dense layer behind convolutions
         ((256, 1), 32, 60_000, (8, 11, 16, 23, 32)),
         ((64,), 4, 100, (2, 3, 4)),
@@ -138,4 +151,7 @@ def test_the_sizes_leave_values_enough(positions, batch_size, reference, sizes):
 
 def test_sizes_may_go_beyond_the_batch_size():
     assert sizes_for([site(64)], batch_size=32, reference=4660, beyond=8) == (16, 32, 64, 128, 256)
+    assert sizes_for([site(64)], batch_size=30, reference=4660, beyond=8) == (15, 30, 60, 120, 240)
+    assert 16 in sizes_for([site(81)], batch_size=16, reference=600, beyond=8)
+    assert sizes_for([site(1)], batch_size=4, reference=60_000)[0] == 32  # 4 values tell nothing
     assert sizes_for([site(64)], batch_size=32, reference=1000, beyond=8)[-1] == 100

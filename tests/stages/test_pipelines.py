@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
+from bnuq.progress import silent
 from bnuq.results.inspection.records import Pipelines
 from bnuq.run import Augment, Normalize, Run, read_run_file
 from bnuq.sampling.sites import find_sites
@@ -75,7 +77,7 @@ def as_in(normalize: Normalize | None = None, augment: Augment | None = None, *,
 
 def suggested(net: nn.Module, train: Points, **of_run: Any) -> Pipelines:
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3))))
-    return suggest(RUN, net, train, sites, trained_with=M, **of_run)
+    return suggest(replace(RUN, **of_run), net, train, sites, trained_with=M)
 
 
 def written(found: Pipelines, folder: Path):
@@ -103,6 +105,21 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
     assert (data.normalize, data.channel_order, data.augment) == (IMAGENET, "rgb", CROP)
     assert list(cautions(found)) == []
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
+    train = pictures()
+    small = Augment(pad=2, crop=SIZE)
+    odd = Normalize(mean=(0.31, 0.32, 0.33), std=(0.11, 0.12, 0.13))
+    net = trained(train, as_in(odd, small))
+    best = suggested(net, train, normalize=odd, augment=small).candidates[0]
+    assert (best.normalize, best.mean, best.augment) == ("the run file's", odd.mean, "pad 2, crop 8") and best.passed
+    wrong = suggested(net, train, normalize=odd, augment=Augment(flip=True))
+    assert "the run file's" in [one.normalize for one in wrong.candidates]
+    known = suggested(trained(train, as_in(IMAGENET, CROP)), train, normalize=IMAGENET, augment=CROP)
+    assert known.candidates[0].normalize == "imagenet"
+    assert "the run file's" not in [one.normalize for one in (*known.candidates, *known.first_round)]
 
 
 @pytest.mark.usefixtures("quick")
@@ -166,6 +183,7 @@ def test_where_nothing_fits_the_closest_is_shown_and_not_recommended(tmp_path):
     assert caution.code == "no-pipeline-fits"
     assert f"{found.candidates[0].worst:.1f} times as much as batch noise explains" in caution.text
     assert caution.text in found.lines
+    assert found.undetermined == () and [one.tied for one in found.candidates[:2]] == [True, False]
     data = written(found, tmp_path)
     assert data.augment is None and ("not sure" in found.lines or data.normalize is not None)
 
@@ -195,6 +213,49 @@ def test_float_pictures_are_read_for_what_their_pixels_run_to():
     a, b = (normalized(of.raw(slice(0, 4)), mnist[what]) for what, of in (("u", uint8), ("f", to_255)))
     np.testing.assert_allclose(a, b, rtol=1e-5)
     assert [one.name for one in settings["n"]] == [OWN, None]
+
+
+def test_float_pictures_that_overshoot_a_little_are_pictures_all_the_same():
+    pixels = pictures(50, channels=1).raw(slice(None)).astype(np.float32)
+    resized = pixels.copy()
+    resized[0, 0, 0, :2] = 1.001, -0.001
+    spike = pixels.copy()
+    spike[0, 0, 0, 0] = 40.0
+    several = np.clip(1.3 * pixels - 0.1, -0.1, 1.2)
+    tops = {
+        name: pipelines._own(Points("train", "t", values))[1]
+        for name, values in {
+            "plain": pixels, "resized": resized, "spike": spike, "several": several, "to 255": 258 * pixels - 2,
+            "standardised": (pixels - 0.1307) / 0.3081 * 1.2, "about 0": 2 * pixels - 1,
+        }.items()
+    }  # fmt: skip
+    assert tops == {
+        "plain": 1, "resized": 1, "spike": 1, "several": 1, "to 255": 255, "standardised": None, "about 0": None
+    }  # fmt: skip
+
+
+class CalledAgain(nn.Module):
+    """Its first BatchNorm has a second call, beyond three others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm2d(3) for _ in range(4))
+        for one in self.norms:
+            nn.init.constant_(one.running_mean, 0.4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for one in (*self.norms, self.norms[0]):
+            x = torch.relu(one(x) + 0.3)
+        return x
+
+
+def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
+    train, net = pictures(200), CalledAgain().eval()
+    sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))).live_batchnorms
+    tried = pipelines._Tried(RUN, net, train, sites, M, silent)
+    settings = list(pipelines._settings(RUN, train))[:2]
+    found = tried.checked(settings, "some", batches=4, most=32, layers=2)
+    assert {one.check.layers for one in found} == {("norms.1", "norms.2")}
 
 
 @pytest.mark.parametrize(
@@ -264,3 +325,20 @@ def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_
     others = [one.worst for one in (*found.candidates, *found.first_round) if one.normalize not in ("mnist", OWN)]
     assert min(others) > 3 * best.worst
     assert written(found, tmp_path).normalize == Normalize(mean=(0.1307,), std=(0.3081,))
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_a_resnet20_that_others_trained_is_found(data_pack, sample_configs, tmp_path):
+    """With ImageNet's normalisation, as its authors' code has it; the reference is a part of what it was trained on."""
+    from bnuq.models.loading import load_model
+
+    arch = f"{sample_configs}/architectures/cifar_resnet.py:resnet20"
+    net = load_model(data_pack / "checkpoints/resnet20-12fca82f.th", arch=arch).module
+    train = load_points(str(data_pack / "cifar10/lossless_train.npz"))
+    sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3))))
+    found = suggest(replace(RUN, train_size=50_000), net, train, sites, trained_with=128)
+    best = found.candidates[0]
+    assert (best.normalize, best.channel_order, best.scale) == ("imagenet", "rgb", 1)
+    assert best.passed and "pad 4, crop 32" in best.augment
+    assert {one.normalize for one in found.candidates if one.tied} == {"imagenet"}
+    assert written(found, tmp_path).normalize == IMAGENET

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -133,6 +135,31 @@ def test_what_cannot_be_checked_is_not_checked_and_said(why):
     assert check is None
     (caution,) = cautions(check, {})
     assert caution.code == "reference-unchecked"
+
+
+def test_a_reference_of_equal_points_is_not_checked_and_said():
+    net, train = averaged()
+    check = check_of(net, train[:1].expand(2000, -1) + 400)
+    assert check is None
+    (caution,) = cautions(check, {})
+    assert caution.code == "reference-unchecked" and "do not vary" in caution.text
+
+
+def test_a_layer_in_which_nothing_varies_is_left_out():
+    bank, site = constructed(0.1, batch_size=64)
+    still = replace(bank.layers[0], name="still", var=np.zeros((24, 5)))
+    both = replace(bank, layers=(*bank.layers, still))
+    other = replace(site, name="still", address=1)
+    check = reference_check(both, [site, other], population=1000)
+    assert check.layers == ("bn",) and len(check.mean) == len(check.expected) == 1
+    assert reference_check(both, [other], population=1000) is None
+
+
+def test_a_mean_that_another_batchnorm_has_centred_leaves_the_variance_to_be_checked():
+    bank, site = constructed(0.1, batch_size=64)
+    bank.layers[0].mean[:] = 0
+    check = reference_check(bank, [site], population=1000)
+    assert check.mean[0] == 0 and check.log_variance[0] > 0
 
 
 def test_dead_channels_are_left_out():

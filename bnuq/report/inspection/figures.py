@@ -227,10 +227,10 @@ def _pipelines(found: Inspection, candidates: Sequence[Candidate], path: Path) -
         axes.hlines(at, medians, worsts, color=GREY, linewidth=1)
         axes.plot(medians, at, "o", color=GREY, markerfacecolor="white", label="median layer")
         for tied, colour, label in (
-            (True, "#009E73", "worst layer, as good as the best"),
+            (True, "#009E73", "worst layer, as good as the best" if shown[0].passed else "worst layer of the closest"),
             (False, "#D55E00", "worst layer"),
         ):
-            chosen = np.array([(one.tied or (number == 0 and one.passed)) == tied for number, one in enumerate(shown)])
+            chosen = np.array([(one.tied or number == 0) == tied for number, one in enumerate(shown)])
             if chosen.any():
                 axes.plot(worsts[chosen], at[chosen], "o" if tied else "^", color=colour, label=label)
         axes.set_xscale("log")

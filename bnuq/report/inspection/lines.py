@@ -15,8 +15,12 @@ from bnuq.report.sweep.lines import grouped, power
 from bnuq.results.inspection import Candidate, LayerGap, LayerNoise
 
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # times batch noise: those of the reference check
+SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 %
+MEAN_OF_ABSOLUTE = math.sqrt(2 / math.pi)  # of what is normally distributed, in units of its root mean square
 FOLDS = 24  # rows that are all shown
+
+_RATIOS = ("ratio_mean", "ratio_log_variance")
 
 T = TypeVar("T")
 
@@ -45,6 +49,12 @@ def percent(share: float) -> str:
 def ratio_of(layer: LayerGap) -> float:
     """The larger of mean and log variance; NaN where neither is known."""
     return float(np.fmax(layer.ratio_mean, layer.ratio_log_variance))
+
+
+def median_of(layers: Sequence[LayerGap]) -> float:
+    """The larger of the medians of mean and of log variance, which the reference check goes by; NaN without either."""
+    mean, log_variance = (median([getattr(one, key) for one in layers]) for key in _RATIOS)
+    return float(np.fmax(mean, log_variance))
 
 
 def values_of(layer: LayerNoise) -> float:

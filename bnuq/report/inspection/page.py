@@ -44,8 +44,8 @@ HOW = {
         "normalises that layer by other statistics than training did."
     ),
     "pipelines": (
-        "Further left fits better. From the median to the worst layer; a pipeline whose worst layer lies right of the "
-        "dashed line is not the one that the network was trained with."
+        "Further left fits better. From the median to the worst layer; a pipeline whose median lies right of the band, "
+        "or whose worst layer lies right of the dashed line, is not the one that the network was trained with."
     ),
 }
 

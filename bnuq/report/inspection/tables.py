@@ -13,6 +13,7 @@ from bnuq.records import Figure
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     FOLDS,
+    MEAN_OF_ABSOLUTE,
     MEDIAN_LIMIT,
     WORST_LIMIT,
     brief,
@@ -29,7 +30,7 @@ from bnuq.report.inspection.lines import (
 from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
 from bnuq.report.parts import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.sweep.lines import error_of
-from bnuq.results.inspection import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
+from bnuq.results.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
 
 FEW = 12  # rows of what is too long to be shown whole
 _NAME = 44  # letters of a name in a table
@@ -60,9 +61,7 @@ def site_parts(found: Inspection, *, name: int = _NAME) -> Iterator[Part]:
             "dim",
         )
     if norms:
-        same = (
-            f" ε is {_span([norms[0].eps])} and momentum {_span([norms[0].momentum])} in all of them." if alike else ""
-        )
+        same = f" ε is {_span([norms[0].eps])} in all of them, and {_average(norms)}." if alike else ""
         yield Paragraph(f"z: values of a channel that one point contributes.{same}", "dim")
 
 
@@ -99,7 +98,7 @@ def _site_cells(group: Sequence[SiteRow], header: Sequence[str]) -> tuple[Cell, 
         "channels": Cell(_span([site.channels for site in group])),
         "z": Cell(_span([site.positions for site in group])),
         "ε": Cell(_span([site.eps for site in group])),
-        "momentum": Cell(_span([site.momentum for site in group])),
+        "momentum": Cell(_momentum(group)),
         "p": Cell(_span([site.p for site in group])),
         "stochastic": Cell("yes" if live else "no", style="green" if live else "yellow"),
         "flags": Cell(flags, style="bold red" if {"not-finite", "never-trained"} & set(first.flags) else "yellow"),
@@ -113,6 +112,17 @@ def _span(values: Sequence[float | None]) -> str:
         return "–"
     ends = [f"{value:,}" if isinstance(value, int) else f"{value:g}" for value in (known[0], known[-1])]
     return ends[0] if len(known) == 1 else f"{ends[0]}–{ends[1]}"
+
+
+def _momentum(sites: Sequence[SiteRow]) -> str:
+    """Torch's, or what a momentum of 0 stands for."""
+    told = _span([site.momentum for site in sites])
+    return "cumulative" if told == "0" and not any("frozen" in site.flags for site in sites) else told
+
+
+def _average(sites: Sequence[SiteRow]) -> str:
+    told = _momentum(sites)
+    return "the running averages are cumulative" if told == "cumulative" else f"momentum is {told}"
 
 
 # ── gap ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +139,7 @@ def gap_parts(gap: Gap, *, name: int = _NAME) -> Iterator[Part]:
         for layer in shown:
             pairs = (
                 (layer.rms_shift, layer.explained_shift),
-                (layer.mean_log_ratio, layer.explained_log_ratio),
+                (layer.mean_log_ratio, MEAN_OF_ABSOLUTE * layer.explained_log_ratio),
             )
             ratios = [
                 Cell(times(value), style=style_of(value)) for value in (layer.ratio_mean, layer.ratio_log_variance)
@@ -144,11 +154,17 @@ def gap_parts(gap: Gap, *, name: int = _NAME) -> Iterator[Part]:
         f"{gap.batch_size:,}. ×: the difference over what batch noise explains; 1 is normal, more than "
         f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square over "
         "channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by noise: what "
-        "batch noise would make of them.",
+        "batch noise would make of each, of the second as the mean of absolute values, 0.80 of the root mean square."
+        f"{' –: could not be told.' if any(map(_lacks, ordered)) else ''}",
         "dim",
     )
     if gap.worth is not None:
         yield Paragraph(f"The running averages are worth {gap.worth:,.0f} samples, the newest counting most.", "dim")
+
+
+def _lacks(layer: LayerGap) -> bool:
+    told = (layer.ratio_mean, layer.ratio_log_variance, layer.explained_shift, layer.explained_log_ratio)
+    return any(map(math.isnan, told))
 
 
 def _others(amount: int, ratios: Sequence[float]) -> Iterator[Part]:
@@ -187,9 +203,9 @@ def noise_parts(noise: Noise, *, name: int = _NAME) -> Iterator[Part]:
     )
     sizes = f" (b = {', '.join(f'{size:,}' for size in noise.sizes)})" if noise.sizes else ""
     yield Paragraph(
-        f"slope: of ln variance on ln b{sizes}, −1 expected. χ²: channels whose n·S²/σ² is not that of n − 1 degrees "
-        "(Kolmogorov–Smirnov, 5 % false discoveries); χ²_ν: not even one with the degrees that fit best. Source: "
-        "Shekhovtsov & Flach 2018.",
+        f"slope: of ln variance on ln b{sizes}, −1 expected. χ²: channels whose S² is not in proportion to χ² of n − 1 "
+        "degrees (Kolmogorov–Smirnov, 5 % false discoveries); χ²_ν: not even to one with the degrees that fit best. "
+        "Source: Shekhovtsov & Flach 2018.",
         "dim",
     )
 
@@ -244,11 +260,17 @@ def domain_parts(found: Domains, *, name: int = _NAME) -> Iterator[Part]:
         yield _crossings(found, name)
         yield Paragraph(
             "Rows: whose points, those that gave no statistics; columns: whose statistics they are normalised by. "
-            "running: the checkpoint's; mixed: batches of all domains alike. Mutual information is that of MCBN with "
+            f"running: the checkpoint's; mixed: batches of {_mixed(found)}. Mutual information is that of MCBN with "
             f"mini-batches of {found.batch_size:,} from there ({found.samples} draws), other figures those of the "
             "network with the population statistics. ± standard error.",
             "dim",
         )
+
+
+def _mixed(found: Domains) -> str:
+    """Whose points the batches called mixed hold."""
+    names = list(dict.fromkeys(one.name for one in found.domains))
+    return f"{short(names[0], 24)} and the reference alike" if len(names) == 1 else "all domains alike"
 
 
 def _crossings(found: Domains, name: int) -> Table:
@@ -293,7 +315,8 @@ def pipeline_table(found: Pipelines, *, name: int = 100) -> Iterator[Part]:
     names = [pipeline_of(one) for one in shown]
     numbered = max(map(len, names), default=0) > name
     labels = [str(number) for number in range(1, len(shown) + 1)] if numbered else names
-    rows = [_candidate_row(label, one, one is shown[0]) for label, one in zip(labels, shown, strict=True)]
+    fits = bool(found.candidates) and found.candidates[0].passed
+    rows = [_candidate_row(label, one, one is shown[0], fits) for label, one in zip(labels, shown, strict=True)]
     if out:
         rows = [
             *rows[: -len(out)],
@@ -310,13 +333,17 @@ def pipeline_table(found: Pipelines, *, name: int = 100) -> Iterator[Part]:
     yield Paragraph(
         "×: how far the reference's statistics through that pipeline lie from the running ones, over what batch noise "
         f"explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst layer is normal. "
-        "as good: the statistics cannot tell it from the best.",
+        + ("as good: the statistics cannot tell it from the best." if fits else "closest: none fits."),
         "dim",
     )
 
 
-def _candidate_row(label: str, one: Candidate, best: bool) -> Row:
-    fits = "best" if best and one.passed else "as good" if one.tied else "yes" if one.passed else "no"
+def _candidate_row(label: str, one: Candidate, best: bool, some_fit: bool) -> Row:
+    """`best`: whether it is the first; `some_fit`: whether that one fits."""
+    if some_fit:
+        fits = "best" if best else "as good" if one.tied else "yes" if one.passed else "no"
+    else:
+        fits = "closest" if best else "as close" if one.tied else "no"
     bold = "bold green" if one.passed and (best or one.tied) else "" if one.passed else "yellow"
     cells = (
         Cell(times(one.median), style=style_of(one.median, MEDIAN_LIMIT)),

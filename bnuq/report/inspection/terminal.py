@@ -55,7 +55,7 @@ def listing(found: Pipelines) -> Iterator[Part]:
     """The lines for the run file, to be copied."""
     if found.lines.strip():
         fits = bool(found.candidates) and found.candidates[0].passed
-        what = "For the run file" if fits else "For the run file, if one must be tried although none fits"
+        what = "For the run file" if fits else "For the run file: the closest, although none fits"
         yield from (GAP, Listing(what, found.lines.rstrip("\n")))
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.records import Figure
+from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     FEW_VALUES,
+    MEAN_OF_ABSOLUTE,
     MEDIAN_LIMIT,
+    SURE,
     WORST_LIMIT,
     are,
     brief,
-    median,
+    median_of,
     named,
     percent,
     pipeline_of,
@@ -27,9 +31,22 @@ from bnuq.report.inspection.lines import (
 )
 from bnuq.report.numbers import count, number, signed
 from bnuq.report.sweep.lines import error_of, interval_of
-from bnuq.results.inspection import Crossing, Domain, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines
+from bnuq.results.inspection import (
+    Candidate,
+    Crossing,
+    Domain,
+    Domains,
+    Gap,
+    Inspection,
+    LayerGap,
+    LayerNoise,
+    Noise,
+    Pipelines,
+    SiteRow,
+)
 
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
+_POINTS = 3  # that a slope with an error takes
 _NEAR = 0.1  # of −1, where a slope is as it should be
 
 
@@ -52,14 +69,11 @@ def _of_health(found: Inspection) -> Iterator[str]:
     ill = {flag: [site.name for site in found.sites if flag in site.flags] for flag in _FLAGS}
     broken = [*ill["not-finite"], *ill["never-trained"]]
     if found.gap is not None:
-        yield _of_gap(found, found.gap, broken)
+        yield from _of_gap(found, found.gap, broken)
     elif broken:
         yield f"Not healthy: see {named(list(dict.fromkeys(broken)))}."
     elif found.noise is None and any(site.kind == "batchnorm" for site in found.sites):
-        needs = "takes a reference: name the training set with `--train`"
-        if found.pipelines is not None:
-            needs = "is told below; inspect again with the lines for the run file to see it layer by layer"
-        yield f"Nothing about the running statistics stands out by itself. Whether they fit the data {needs}."
+        yield _of_what_is_unmeasured(found)
     for flag, text in _FLAGS.items():
         if names := list(dict.fromkeys(ill[flag])):
             layers = f"{named(names)} ({count(len(names), 'layer')})" if len(names) > 1 else names[0]
@@ -74,7 +88,7 @@ def _of_health(found: Inspection) -> Iterator[str]:
 
 
 _FLAGS = {
-    "not-finite": "Its running statistics hold NaN or infinity, and so does what the network answers.",
+    "not-finite": "Its statistics or weights hold NaN or infinity, and so does what the network answers.",
     "never-trained": "Its running statistics are still those it began with; `bnuq precise-bn` computes them.",
     "vanishing": "Running variances below 10 ε: those channels are dead, or ε decides what they give.",
     "frozen": "It normalises by its running statistics in training too, and has no noise of batches.",
@@ -83,24 +97,67 @@ _FLAGS = {
 }
 
 
-def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> str:
+def _of_what_is_unmeasured(found: Inspection) -> str:
+    """What is known of the running statistics without having been held against a reference, and why they were not."""
+    cautions = {caution.code for caution in found.cautions}
+    if "not-finite" in cautions:
+        return "Not healthy: weights hold NaN or infinity, see the warnings."
+    flagged = any(site.flags for site in found.sites if site.kind == "batchnorm")
+    unfit = found.pipelines is not None and not any(one.passed for one in found.pipelines.candidates)
+    unremarkable = not (flagged or unfit or cautions - {"reference-unreadable"})
+    opening = "Nothing about the running statistics stands out by itself. " if unremarkable else ""
+    whether = f"{opening}Whether {'they' if opening else 'the running statistics'} fit the data"
+    if unfit:
+        return f"{whether}: no pipeline that was tried makes them."
+    if found.pipelines is not None:
+        return f"{whether} is told below; inspect again with the lines for the run file to see it layer by layer."
+    if "reference-unreadable" in cautions:
+        return f"{whether} was not measured: the reference cannot be read, see the warnings."
+    why = next((note.removeprefix(_UNMEASURED) for note in found.notes if note.startswith(_UNMEASURED)), "")
+    data = found.run.get("data")
+    if "no BatchNorm layer" in why or (isinstance(data, dict) and data.get("train") is not None):
+        return f"{whether} was not measured{f': {why}' if why else ', see the notes'}."
+    return f"{whether} takes a reference: name the training set with `--train`."
+
+
+_UNMEASURED = "the lag of the running averages and the noise were not measured: "  # how the note begins that says why
+
+
+def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]:
+    """The verdict on the running statistics, then what could not be checked."""
     rows = worst_first(gap.layers, ratio_of)
-    ratios = [ratio_of(layer) for layer in rows]
-    if gap.passed is None or not rows or math.isnan(ratios[0]):
-        return (
-            "Whether the running statistics fit the reference could not be checked: no layer has an exponential "
-            "average of its own that was ever trained, or the reference is too small."
+    checked = [layer for layer in rows if not math.isnan(ratio_of(layer))]
+    unchecked = [layer for layer in gap.layers if _is_unchecked(layer)]
+    mixed = {site.name for site in found.sites if "called-again" in site.flags}
+    far = [layer for layer in unchecked if _is_far(layer, comparable=layer.name not in mixed)]
+    ill = any(layer.name not in mixed for layer in far)
+    if gap.passed is None or not checked:
+        yield (
+            "Not healthy: the running statistics are far from the reference's, further than can be put down to "
+            "batch noise."
+            if ill
+            else "Whether the running statistics fit the reference could not be checked."
         )
-    middle = median(ratios)
+        yield _of_unchecked(found, unchecked or gap.layers, far)
+        return
+    worst = ratio_of(checked[0])
     told = (
-        f"{times(middle)} times what batch noise explains in the median layer, {times(ratios[0])} times in the worst, "
-        f"{rows[0].name} (up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
+        f"{times(median_of(checked))} times what batch noise explains in the median layer, {times(worst)} times in the "
+        f"worst, {checked[0].name} (up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
     )
-    if gap.passed and broken:
-        return f"Not healthy, see below; the other running statistics agree with the reference: they are off by {told}."
-    if gap.passed:
-        return f"Healthy: the running statistics agree with the reference's population; they are off by {told}."
-    far = [layer.name for layer, ratio in zip(rows, ratios, strict=True) if ratio > WORST_LIMIT]
+    if gap.passed and (broken or ill):
+        yield f"Not healthy, see below; the other running statistics agree with the reference: they are off by {told}."
+    elif gap.passed and far:
+        yield f"The running statistics that could be checked agree with the reference's: they are off by {told}."
+    elif gap.passed:
+        yield f"Healthy: the running statistics agree with the reference's population; they are off by {told}."
+    else:
+        yield _of_failure(found, told, [layer.name for layer in checked if ratio_of(layer) > WORST_LIMIT])
+    if unchecked:
+        yield _of_unchecked(found, unchecked, far)
+
+
+def _of_failure(found: Inspection, told: str, far: Sequence[str]) -> str:
     where = f" Furthest off: {named(far)}." if len(far) > 1 else ""
     if found.pipelines is None:
         advice = "Find out with `--suggest-pipeline` which pipeline they fit"
@@ -113,6 +170,59 @@ def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> str:
         "pipeline is not that of training, the data are others, or the averages went stale. "
         f"{advice}; if this one is right, `bnuq precise-bn` computes the statistics anew."
     )
+
+
+def _is_unchecked(layer: LayerGap) -> bool:
+    return math.isnan(layer.ratio_mean) or math.isnan(layer.ratio_log_variance)
+
+
+def _is_far(layer: LayerGap, *, comparable: bool) -> bool:
+    """Whether what was not checked is far beyond what batch noise explains; where that is unknown, or running averages
+    are not `comparable` as they mix several calls, beyond a standard deviation or a factor e of the variance."""
+    rows = (
+        (layer.ratio_mean, layer.rms_shift, layer.explained_shift),
+        (layer.ratio_log_variance, layer.mean_log_ratio, MEAN_OF_ABSOLUTE * layer.explained_log_ratio),
+    )
+    limits = [max(WORST_LIMIT * by, _SLIGHT) if comparable and math.isfinite(by) else 1.0 for _, _, by in rows]
+    return any(math.isnan(ratio) and distance > limit for (ratio, distance, _), limit in zip(rows, limits, strict=True))
+
+
+_SLIGHT = 0.01  # standard deviations, which do no harm however small batch noise is
+
+
+def _of_unchecked(found: Inspection, layers: Sequence[LayerGap], far: Sequence[LayerGap]) -> str:
+    """Which layers could not be checked and why, and how far off they are."""
+    sites = {site.name: site for site in found.sites}
+    reasons: dict[str, list[str]] = {}
+    for layer in layers:
+        reasons.setdefault(_why_unchecked(sites.get(layer.name)), []).append(layer.name)
+    why = "; ".join(f"{named(names)} ({reason})" for reason, names in reasons.items())
+    text = f"Not checked: {why}." if why else "No layer could be checked."
+    if far:
+        by_mean, by_variance = (worst_first(far, by)[0] for by in (_shift_of, _log_ratio_of))
+        text += (
+            f" Off by up to {times(by_mean.rms_shift)} standard deviations in the mean ({by_mean.name}) and by "
+            f"{times(by_variance.mean_log_ratio)} in ln variance ({by_variance.name})."
+        )
+    return text
+
+
+def _shift_of(layer: LayerGap) -> float:
+    return layer.rms_shift
+
+
+def _log_ratio_of(layer: LayerGap) -> float:
+    return layer.mean_log_ratio
+
+
+def _why_unchecked(site: SiteRow | None) -> str:
+    if site is not None and "never-trained" in site.flags:
+        return "the statistics of the beginning"
+    if site is not None and "called-again" in site.flags:
+        return "running statistics of several calls together"
+    if site is not None and site.momentum == 0:
+        return "cumulative averages, of the whole training"
+    return "too few mini-batches that differ to tell the noise by"
 
 
 def _capital(text: str) -> str:
@@ -143,12 +253,14 @@ def _of_sites(found: Inspection) -> Iterator[str]:
 
 def _of_noise(noise: Noise) -> Iterator[str]:
     by_u, by_v = (worst_first(noise.layers, by) for by in (lambda one: one.sigma_u, lambda one: one.sigma_v))
-    yield (
-        f"At b = {noise.batch_size:,}, normalising scales by U of sd {_range([one.sigma_u for one in by_u])} (most in "
-        f"{by_u[0].name}) and shifts by V of sd {_range([one.sigma_v for one in by_v])} (most in {by_v[0].name}), in "
-        "units of a channel's standard deviation."
-    )
-    yield of_independence(noise)
+    if any(math.isfinite(sd) for one in noise.layers for sd in (one.sigma_u, one.sigma_v)):
+        yield (
+            f"At b = {noise.batch_size:,}, normalising scales by U of sd {_range([one.sigma_u for one in by_u])} (most "
+            f"in {by_u[0].name}) and shifts by V of sd {_range([one.sigma_v for one in by_v])} (most in "
+            f"{by_v[0].name}), in units of a channel's standard deviation."
+        )
+    if text := of_independence(noise):
+        yield text
     if (text := _of_slopes(noise)) is not None:
         yield text
     yield of_bias(noise)
@@ -163,19 +275,27 @@ def _range(values: Sequence[float]) -> str:
 
 
 def of_independence(noise: Noise) -> str:
-    """Whether a channel's values are as good as independent, and what a law of nominal n gets wrong."""
-    rows = worst_first(noise.layers, lambda one: -share_of(values_of(one), one))
+    """Whether a channel's values are as good as independent, and what a law of nominal n gets wrong; "" where nothing
+    is known."""
+    known = [one for one in noise.layers if math.isfinite(share_of(values_of(one), one))]
+    if not known:
+        return ""
+    rows = worst_first(known, lambda one: -share_of(values_of(one), one))
+    least, share = rows[0], share_of(values_of(rows[0]), rows[0])
     far = [one for one in rows if share_of(values_of(one), one) < _HALF]
     if not far:
+        shares = [share_of(values, one) for one in known for values in (one.values_mean, one.values_deviation)]
+        within = "within a factor √2 of" if all(value <= _MORE for value in shares) else "at most √2 times"
         text = (
-            "The values of a channel are nearly independent: its noise is at most what the law of n = b·z values says"
+            f"The values of a channel are nearly independent: its noise is {within} what the law of n = b·z values "
+            f"says; at worst, in {least.name}, its statistics move like {percent(share)} of them"
         )
-        less = [one for one in noise.layers if _MORE < share_of(one.values_mean, one) < math.inf]
+        less = [one for one in known if _MORE < share_of(one.values_mean, one) < math.inf]
         if not less:
             return f"{text}."
         one = worst_first(less, lambda one: share_of(one.values_mean, one))[0]
         return (
-            f"{text}, and in {len(less)} of {count(len(rows), 'layer')} its mean moves less, as the same batch has "
+            f"{text}; in {len(less)} of {count(len(rows), 'layer')} its mean moves less, as the same batch has "
             f"normalised the layers before (most in {one.name}, {times(math.sqrt(share_of(one.values_mean, one)))} "
             "times less)."
         )
@@ -197,17 +317,24 @@ def _of_slopes(noise: Noise) -> str | None:
     told = [slope.value for _, slope in known]
     text = f"slope of ln variance on ln b {number(min(told), 2)} to {number(max(told), 2)}"
     text = text if len(told) > 1 else f"slope of ln variance on ln b {number(told[0], 2)}"
-    off = [one for one, slope in known if not _as_expected(one, slope, noise)]
+    judged = {one.name: _judged(one, slope, noise) for one, slope in known}
+    off, unsure = ([name for name, told in judged.items() if told == what] for what in ("off", "unsure"))
+    of = f"of {count(len(known), 'layer')}"
+    if len(unsure) == len(known):
+        return f"Whether the noise falls as 1/b is too uncertain to tell ({text}, −1 expected)."
+    doubt = f" In {len(unsure)} {of} it is too uncertain to tell: {named(unsure)}." if unsure else ""
     if not off:
-        return f"The noise falls as 1/b, as it should: {text}."
-    of = f"{len(off)} of {count(len(known), 'layer')}"
-    return f"In {of} the noise does not fall as 1/b ({text}, −1 expected): {named([one.name for one in off])}."
+        return f"The noise falls as 1/b, as it should: {text}.{doubt}"
+    return f"In {len(off)} {of} the noise does not fall as 1/b ({text}, −1 expected): {named(off)}.{doubt}"
 
 
-def _as_expected(one: LayerNoise, slope: Figure, noise: Noise) -> bool:
+def _judged(one: LayerNoise, slope: Figure, noise: Noise) -> Literal["expected", "off", "unsure"]:
+    """Whether the slope is near what it should be, surely is not, or may be either."""
     low, high = interval_of(slope)
     expected = small_sample_slope(np.array(noise.sizes, np.float64) * one.positions) or -1.0
-    return abs(slope.value - expected) <= _NEAR or low <= expected <= high
+    if abs(slope.value - expected) <= _NEAR:
+        return "expected"
+    return "unsure" if low <= expected <= high else "off"
 
 
 def of_bias(noise: Noise) -> str:
@@ -228,13 +355,23 @@ def of_bias(noise: Noise) -> str:
 
 
 def of_space(noise: Noise) -> str:
+    """How the variance goes with the positions over layers, or why that is not known."""
     slope = noise.spatial_slope
     if slope is None or not math.isfinite(slope.value):
-        return ""
+        return f"Over the layers, no slope of the variance on the number of positions: {_why_no_slope(noise)}."
     return (
         f"Over the layers, b times the variance goes by the number of positions to the power {with_error(slope)}; −1 "
         "would be that of independent positions."
     )
+
+
+def _why_no_slope(noise: Noise) -> str:
+    known = [one for one in noise.layers if math.isfinite(one.sigma_v)]
+    if len(known) < _POINTS:
+        return f"it takes at least {_POINTS} layers with a known variance, and the network has {len(known)}"
+    if len({one.positions for one in known}) == 1:
+        return f"all layers have the same number of positions, {known[0].positions:,}"
+    return "the variances of too few layers are known"
 
 
 def with_error(figure: Figure, digits: int = 2) -> str:
@@ -294,16 +431,45 @@ def of_pipelines(found: Pipelines) -> Iterator[str]:
         yield "No pipeline could be tried."
         return
     best = found.candidates[0]
-    told = f"{times(best.worst)} times batch noise in the worst layer, {best.worst_layer}"
     if not best.passed:
         yield (
-            f"No pipeline that was tried fits the running statistics. The nearest is {pipeline_of(best)}: {told} (up "
-            f"to {WORST_LIMIT:.0f} is normal). It is not recommended."
+            f"No pipeline that was tried fits the running statistics. The closest is {pipeline_of(best)}: "
+            f"{_failed(best)}. {_of_the_closest(found)}"
         )
         return
+    told = f"{times(best.worst)} times batch noise in the worst layer, {best.worst_layer}"
     yield f"The running statistics fit best to {pipeline_of(best)}: {told}."
     others = [one for one in found.candidates[1:] if one.tied]
     if found.undetermined:
         yield f"The statistics cannot tell: {'; '.join(text.rstrip('.') for text in found.undetermined)}."
     elif others:
         yield f"{_capital(are(len(others), 'other'))} as good: {named([pipeline_of(one) for one in others])}."
+
+
+def _failed(one: Candidate) -> str:
+    """By which of the two limits a candidate fails."""
+    failed = [
+        f"{times(ratio)} times batch noise in {where} (up to {limit:.0f} is normal)"
+        for ratio, where, limit in (
+            (one.median, "the median layer", MEDIAN_LIMIT),
+            (one.worst, f"the worst layer, {one.worst_layer}", WORST_LIMIT),
+        )
+        if not ratio <= limit
+    ]
+    return " and ".join(failed) or "by the reference check"
+
+
+def _of_the_closest(found: Pipelines) -> str:
+    """What the candidates tell where none fits: at most where mean and std come from."""
+    best = found.candidates[0]
+    own = (best.normalize, best.scale)
+    rivals = [one for one in found.candidates if (one.normalize, one.scale) != own]
+    least = min((one.worst for one in found.candidates if not math.isnan(one.worst)), default=math.nan)
+    others = any((one.normalize, one.scale) != own for one in (*found.candidates, *found.first_round))
+    if not others or not all(one.worst >= SURE * least for one in rivals):
+        return "It is not recommended."
+    name = "none at all" if best.normalize is None else best.normalize
+    pixels = " to pixels of 0–255" if best.scale == 255 else ""
+    return (
+        f"Of the normalisations, {short(name, 40)}{pixels} is by far the closest, though the running averages fit none."
+    )

@@ -102,11 +102,13 @@ class LayerNoise:
     values a channel; `values_mean` = σ²/Var(M) and `values_deviation` (1/(2 Var U) of many, by Var ln S² of few) are
     the independent ones that the statistics move like, pooled over channels (`metrics.effective_counts`).
     `spread` holds S²/σ² (biased S²) of every draw and channel, NaN where σ² < 10 ε or some S² is 0: such channels are
-    left out of every figure. `rejected`: share of channels whose n·S²/σ² is not χ² with n − 1 degrees of freedom
-    (Kolmogorov–Smirnov, false discoveries held at 5 %), nominal n; `rejected_fitted`: the same against χ² with
-    ν = 2·mean²/variance of each channel. `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the
-    error that its residuals tell as `mc_se` and Student's interval; `variances` are those variances (mean over
-    channels) at `Noise.sizes`. `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
+    left out of every figure. `rejected`: share of channels whose S² is not in proportion to χ² with n − 1 degrees of
+    freedom (Kolmogorov–Smirnov, false discoveries held at 5 %), by the nominal n, and as many more degrees as drawing
+    without replacement takes off the noise; `rejected_fitted`: the same with ν = 2·mean²/variance degrees of each
+    channel. Both tell the shape alone: S² is in units of the draws' own mean, as all draws share the error of σ².
+    `slope` is that of ln Var[(x − M)/S] at x = μ on ln b, −1 expected, with the error that its residuals tell as
+    `mc_se` and Student's interval; `variances` are those variances (mean over channels) at `Noise.sizes`.
+    `unbiased_scale` is √(n/(n − 1)), what normalising by the unbiased variance changes.
     Source: Shekhovtsov & Flach 2018, §3.1.
     """
 
@@ -130,8 +132,8 @@ class LayerNoise:
 class Noise:
     """The noise of BatchNorm's statistics at `batch_size` (R = `draws`), and how it falls with the size.
 
-    `spatial_slope` is that of ln(b·Var) on ln z across layers: only roughly −1 is expected; None where all layers have
-    the same z.
+    `sizes` hold `batch_size`, unless it leaves a layer fewer than 8 values. `spatial_slope` is that of ln(b·Var) on
+    ln z across layers that have a variance: only roughly −1 is expected; None where all have the same z.
     """
 
     batch_size: int
@@ -145,7 +147,8 @@ class Noise:
 class Domain:
     """One domain: `n` points, half of them for its statistics. By layer: its population's distance from the reference's
     (`shift`: RMS over channels of (m_domain − m_train)/σ_train, `log_ratio`: mean |ln(v_domain/v_train)|) and over what
-    batch noise explains (`ratio`, the larger of mean and log variance; 1 is normal)."""
+    batch noise explains (`ratio`, the larger of mean and log variance; 1 is normal). All with σ² + ε for the variance,
+    and without the channels whose variance is below 10 ε in both; NaN where no channel is left."""
 
     name: str
     reference: str
@@ -162,7 +165,7 @@ class Crossing:
     """The points of `domain` (the half that gave no statistics) under the statistics of `statistics`: "running", a
     domain's name, "train" or "mixed" (all domains alike). `figures`: accuracy and pll of the network with the
     population statistics where the domain is labelled, rmse of a regression; mutual_information (variance) of MCBN
-    with mini-batches from there."""
+    with mini-batches from there, in the layers that the run samples."""
 
     domain: str
     statistics: str

@@ -29,7 +29,7 @@ from bnuq.report.inspection.lines import (
     values_of,
     worst_first,
 )
-from bnuq.report.numbers import count, number, signed
+from bnuq.report.numbers import NAMES, count, number, signed
 from bnuq.report.sweep.lines import error_of, interval_of
 from bnuq.results.inspection import (
     Candidate,
@@ -159,6 +159,9 @@ def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]
 
 def _of_failure(found: Inspection, told: str, far: Sequence[str]) -> str:
     where = f" Furthest off: {named(far)}." if len(far) > 1 else ""
+    data = found.run.get("data")
+    if missing := [f"`{key}`" for key in ("normalize", "augment") if isinstance(data, dict) and not data.get(key)]:
+        where += f" The run file has no {' and no '.join(missing)}; where training had it, that is why."
     if found.pipelines is None:
         advice = "Find out with `--suggest-pipeline` which pipeline they fit"
     elif found.pipelines.candidates and found.pipelines.candidates[0].passed:
@@ -412,18 +415,21 @@ def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> s
     """What a domain gains by statistics of its own."""
     if running is None or own is None:
         return None
-    for metric, better in (("accuracy", 1), ("rmse", -1)):
+    told, signs = [], []
+    for metric, better in (("accuracy", 1), ("pll", 1), ("rmse", -1)):
         before, after = running.figures.get(metric), own.figures.get(metric)
         if before is None or after is None or not math.isfinite(after.value - before.value):
             continue
         change = after.value - before.value
         error = math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
-        told = f"{metric} {number(before.value, 3)} → {number(after.value, 3)} ({signed(change, 3)})"
-        if abs(change) <= 2 * error:
-            return f"Statistics of its own change little for {name}: {told}, within two errors."
-        verb = "help" if change * better > 0 else "harm"
-        return f"Statistics of its own {verb} {name}: {told}."
-    return None
+        signs.append(0 if abs(change) <= 2 * error else 1 if change * better > 0 else -1)
+        words = f"{NAMES[metric][0]} {number(before.value, 3)} → {number(after.value, 3)} ({signed(change, 3)})"
+        told.append(words + (", within two errors" if not signs[-1] else ""))
+    if not told:
+        return None
+    moved = set(signs) - {0}
+    verb = "change little for" if not moved else "help and harm" if len(moved) > 1 else "help" if 1 in moved else "harm"
+    return f"Statistics of its own {verb} {name}: {'; '.join(told)}."
 
 
 def of_pipelines(found: Pipelines) -> Iterator[str]:

@@ -110,7 +110,8 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
 
 def _layers_in_words(result: Result) -> str:
     """Which BatchNorms were sampled, where that is not all."""
-    names, known = result.sampling.get("layers") or (), int(result.model["batchnorm_layers"])
+    told, known = result.sampling.get("layers"), int(result.model["batchnorm_layers"])
+    names = list(map(str, told)) if isinstance(told, list | tuple) else []
     if not names or len(names) >= known:
         return ""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""

@@ -92,13 +92,14 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     """The mini-batch sizes that the slope is taken over: five, evenly spaced by ratio, up to 16-fold, from `beyond`
     times `batch_size` down to 32 values a channel in every layer, or to 8 where that leaves too little room.
 
-    A network of dense layers alone, which costs next to nothing, goes beyond `batch_size` where that is small. Beyond
-    it, a size is at most a tenth of the reference. `batch_size` is one of them, in the place of the nearest, unless it
-    leaves too few values.
+    Where a dense layer sees too few values at a small `batch_size`, sizes go beyond it, up to four times as many as
+    are enough, or 16 times in a network of dense layers alone, which costs next to nothing; such a size is at most a
+    tenth of the reference. `batch_size` is one of them, in the place of the nearest, unless it leaves too few values.
     """
     positions = [site.positions for site in sites]
     enough, least = (max(2, math.ceil(values / min(positions))) for values in (FEW_VALUES, LEAST_VALUES))
-    wanted = max(beyond * batch_size, 16 * enough if max(positions) == 1 else 0)
+    fold = 16 if max(positions) == 1 else 4 if min(positions) == 1 else 0
+    wanted = max(beyond * batch_size, fold * enough)
     top = max(batch_size, min(wanted, reference // 10))
     bottom = max(enough if top >= 4 * enough else least, round(top / 16))
     if bottom >= top:

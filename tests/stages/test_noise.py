@@ -139,7 +139,7 @@ def site(positions: int) -> BatchNormSite:
         ((1, 1), 128, 60_000, (32, 64, 128, 256, 512)),  # dense layers cost nothing
         ((1,), 128, 1500, (32, 47, 69, 102, 128)),  # at most a tenth of the reference, which 128 is near
         ((256, 1), 128, 60_000, (32, 45, 64, 91, 128)),  # a dense layer behind convolutions
-        ((256, 1), 32, 60_000, (8, 11, 16, 23, 32)),
+        ((256, 1), 32, 60_000, (32, 45, 64, 91, 128)),  # beyond b, where it would see too few values
         ((64,), 4, 100, (2, 3, 4)),
         ((64,), 2, 100, (2,)),
     ],

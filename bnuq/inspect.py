@@ -35,7 +35,7 @@ from bnuq.stages.opening import Opened, opened
 from bnuq.stages.pipelines import cautions as pipeline_cautions
 from bnuq.stages.pipelines import suggest
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE
-from bnuq.stages.population import Drawn, drawn
+from bnuq.stages.population import Parted, parted
 from bnuq.stages.preparation import how_asked
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.reference_check import cautions as reference_cautions
@@ -280,7 +280,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     assert train is not None
     known = _trained_with(run, ready)
     batch_size, how = _noise_batch_size(run, settings, known, len(train))
-    batches = drawn(
+    batches = parted(
         pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
     )
     bank = batch_statistics(model, batches, layers, progress)
@@ -342,7 +342,7 @@ def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference
     return chosen, tuple(notes)
 
 
-def _other_points(train: Points, batches: Drawn, *, largest: int) -> tuple[Points, tuple[str, ...]]:
+def _other_points(train: Points, batches: Parted, *, largest: int) -> tuple[Points, tuple[str, ...]]:
     """The points that the noise is measured on: those that the population was not taken from, where they are enough."""
     rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
     if len(rest) >= APART * largest:

@@ -27,7 +27,7 @@ from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 from bnuq.stages import memory
 from bnuq.stages.material import Material, held_out_rows, load_material, read_named
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE, plan
-from bnuq.stages.population import Drawn, Population, drawn, population_statistics
+from bnuq.stages.population import Parted, Population, parted, population_statistics
 from bnuq.stages.preparation import Prepared, how_asked, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.scoring import replicate_weights
@@ -67,7 +67,7 @@ def precise_bn(
     size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
     if len(train) < 2:
         raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
-    batches = drawn(ready.pipeline, train, points=points, batch_size=size)
+    batches = parted(ready.pipeline, train, points=points, batch_size=size)
     broken = _not_finite(run, model, layers)
     scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
     before = None if scored is None else scored()
@@ -392,7 +392,7 @@ def _change(site: BatchNormSite, new: Population) -> LayerChange:
     )
 
 
-def _few(batches: Drawn) -> Iterator[str]:
+def _few(batches: Parted) -> Iterator[str]:
     if batches.points < FEW:
         yield (
             f"the statistics are those of {batches.points} points only, so expect noise in them; {FEW} or more are "

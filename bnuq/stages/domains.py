@@ -28,7 +28,7 @@ from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import classification, memory, regression, scoring
-from bnuq.stages.material import Pipeline, read_named, target_scale
+from bnuq.stages.material import Pipeline, limited, read_named, target_scale
 from bnuq.stages.passing import fitting_chunk
 
 SAMPLES = 16  # T
@@ -101,7 +101,7 @@ def domains(
     evaluated = {name: scorer.labelled(name, second) for name, (_, second) in halves.items()}
     if test is not None:
         evaluated[TEST] = scorer.labelled(TEST, test)
-    evaluated = {name: _limited(points, run.limit or EVALUATED, run.seed) for name, points in evaluated.items()}
+    evaluated = {name: limited(points, run.limit or EVALUATED, run.seed) for name, points in evaluated.items()}
     crossing = _Crossing(run, model, sites, pipeline, scorer, taken, samples, progress)
     crossings = [one for name, points in evaluated.items() for one in crossing.of(name, points)]
     found = Domains(
@@ -178,13 +178,6 @@ def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tup
         f"mini-batches of domains {held}: {smallest} has but {there} to draw them from, and drawing without "
         f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
     )
-
-
-def _limited(points: Points, limit: int, seed: int) -> Points:
-    if len(points) <= limit:
-        return points
-    rows = keyed.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=keyed.SUBSET)
-    return points.subset(np.sort(rows))
 
 
 def _evaluated_notes(
@@ -440,7 +433,7 @@ class _Crossing:
 
     def of(self, name: str, points: Points) -> Iterator[Crossing]:
         """One crossing for each of the statistics that say anything of these points."""
-        few = _limited(points, SPREAD_OVER, self.run.seed)
+        few = limited(points, SPREAD_OVER, self.run.seed)
         names = list(self.statistics)
         passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(few)
         with self.progress(f"{name} under each of the statistics", passes) as advance:

@@ -21,7 +21,7 @@ from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import memory
-from bnuq.stages.population import Drawn
+from bnuq.stages.population import Parted
 
 FEW_VALUES = 50  # below so many values a channel, biased and unbiased variance differ by more than 1 % in scale
 
@@ -90,7 +90,7 @@ def _dropout_row(site: DropoutSite) -> SiteRow:
 
 
 def batch_statistics(
-    model: nn.Module, batches: Drawn, sites: Sequence[BatchNormSite], progress: Progress
+    model: nn.Module, batches: Parted, sites: Sequence[BatchNormSite], progress: Progress
 ) -> BatchStatistics:
     """The statistics of these mini-batches in float64; their `pooled()` is the population, by the estimator that
     `bnuq precise-bn` has by default."""

@@ -72,9 +72,9 @@ def load_material(run: Run) -> Material:
     test_points = len(test)
     if run.limit is not None:
         notes += (f"at most {run.limit} points of each evaluated set, drawn at random with seed {run.seed} (--limit)",)
-        test = _limited(test, run.limit, run.seed)
-        ood = {name: _limited(points, run.limit, run.seed) for name, points in ood.items()}
-        validation = None if validation is None else _limited(validation, run.limit, run.seed)
+        test = limited(test, run.limit, run.seed)
+        ood = {name: limited(points, run.limit, run.seed) for name, points in ood.items()}
+        validation = None if validation is None else limited(validation, run.limit, run.seed)
     return Material(train, test, ood, validation, why, test_points, notes, cautions)
 
 
@@ -140,7 +140,8 @@ def held_out_rows(
     return np.flatnonzero(np.isin(names, chosen))
 
 
-def _limited(points: Points, limit: int, seed: int) -> Points:
+def limited(points: Points, limit: int, seed: int) -> Points:
+    """At most so many of the points, at random by `seed`, in their own order."""
     if len(points) <= limit:
         return points
     rows = keyed.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=keyed.SUBSET)

@@ -33,7 +33,7 @@ from bnuq.stages.material import Pipeline
 
 @runtime_checkable
 class Batches(Protocol):
-    """Mini-batches (b, *input) that can be gone over more than once: a tensor (J, b, *input), a list, `Drawn`."""
+    """Mini-batches (b, *input) that can be gone over more than once: a tensor (J, b, *input), a list, `Parted`."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
@@ -233,7 +233,7 @@ class _UpTo(Mode):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Parted:
     """Mini-batches of a run's reference, through its training pipeline: the same whenever they are gone over.
 
     `rows` are the reference points of each.
@@ -255,7 +255,7 @@ class Drawn:
             yield self.pipeline.trained(self.train, rows, draw=number, purpose=keyed.POPULATION_AUGMENT)
 
 
-def drawn(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> Drawn:
+def parted(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> Parted:
     """At most so many of the reference's points, without replacement and by the run's seed, in mini-batches of at most
     `batch_size`, as equal in size as can be: each point is in one of them. At least two points must be there."""
     chosen = keyed.batch_indices(
@@ -266,4 +266,4 @@ def drawn(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) ->
         purpose=keyed.POPULATION,
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
-    return Drawn(pipeline, train, tuple(np.array_split(chosen, count)))
+    return Parted(pipeline, train, tuple(np.array_split(chosen, count)))

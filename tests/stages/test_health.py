@@ -29,7 +29,7 @@ from bnuq.stages.health import (
 )
 from bnuq.stages.material import Pipeline
 from bnuq.stages.noise import noise
-from bnuq.stages.population import drawn
+from bnuq.stages.population import parted
 
 M = 128
 
@@ -120,7 +120,7 @@ def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, Noise]
     points = Points("train", "train", data)
     pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
     sites = find_sites(net, torch.from_numpy(data[:3])).live_batchnorms
-    bank = batch_statistics(net, drawn(pipeline, points, points=4000, batch_size=M), sites, silent)
+    bank = batch_statistics(net, parted(pipeline, points, points=4000, batch_size=M), sites, silent)
     population = bank.pooled()
     sizes = {"batch_size": M, "draws": 40, "sizes": (M,), "size_draws": 40}
     measured = noise(net, pipeline, points, sites, population, progress=silent, **sizes)

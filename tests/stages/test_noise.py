@@ -19,7 +19,7 @@ from bnuq.sampling.sites import BatchNormSite, find_sites
 from bnuq.stages.health import batch_statistics
 from bnuq.stages.material import Pipeline
 from bnuq.stages.noise import _spatial_slope, noise, sizes_for
-from bnuq.stages.population import drawn
+from bnuq.stages.population import parted
 
 CHANNELS = 24
 
@@ -32,7 +32,7 @@ def noise_of(
     points = Points("train", "train", values.astype(np.float32))
     pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
     sites = find_sites(model, torch.from_numpy(values[:3].astype(np.float32))).live_batchnorms
-    bank = batch_statistics(model, drawn(pipeline, points, points=10_000, batch_size=64), sites, silent)
+    bank = batch_statistics(model, parted(pipeline, points, points=10_000, batch_size=64), sites, silent)
     return noise(
         model, pipeline, points, sites, bank.pooled(),
         batch_size=batch_size, draws=draws, sizes=sizes, size_draws=draws, progress=silent,

@@ -16,7 +16,7 @@ from bnuq.errors import SamplingError
 from bnuq.run import Augment, Run
 from bnuq.sampling import keyed
 from bnuq.stages.material import Pipeline
-from bnuq.stages.population import drawn, population_statistics
+from bnuq.stages.population import parted, population_statistics
 
 ESTIMATORS = ("population", "mean_of_var", "full")
 
@@ -177,7 +177,7 @@ def reference(n: int, *, seed: int = 0, augment: Augment | None = None) -> tuple
     ],
 )
 def test_every_point_is_used_once_in_batches_as_equal_as_can_be(n, points, batch_size, sizes):
-    batches = drawn(*reference(n), points=points, batch_size=batch_size)
+    batches = parted(*reference(n), points=points, batch_size=batch_size)
     rows = np.concatenate(batches.rows)
     assert [len(one) for one in batches.rows] == sizes
     assert len(set(rows)) == len(rows) == batches.points == min(n, points)
@@ -185,16 +185,16 @@ def test_every_point_is_used_once_in_batches_as_equal_as_can_be(n, points, batch
 
 
 def test_the_points_are_the_seeds_choice_and_come_mixed():
-    one, same, other = (drawn(*reference(100, seed=s), points=40, batch_size=10).rows for s in (1, 1, 2))
+    one, same, other = (parted(*reference(100, seed=s), points=40, batch_size=10).rows for s in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    whole = np.concatenate(drawn(*reference(100), points=100, batch_size=10).rows)
+    whole = np.concatenate(parted(*reference(100), points=100, batch_size=10).rows)
     assert not np.array_equal(whole, np.arange(100))
 
 
 def test_points_and_their_augmentation_share_no_random_numbers_with_those_of_mcbn():
     pipeline, points = reference(20, augment=Augment(pad=2, crop=4))
-    batches = drawn(pipeline, points, points=10, batch_size=10)
+    batches = parted(pipeline, points, points=10, batch_size=10)
     purposes = (keyed.POPULATION, keyed.SUBSET, keyed.BATCH)
     own, *others = (keyed.batch_indices(0, 0, population=20, batch_size=10, purpose=one) for one in purposes)
     (rows,), (batch,) = batches.rows, batches
@@ -207,7 +207,7 @@ def test_points_and_their_augmentation_share_no_random_numbers_with_those_of_mcb
 
 def test_batches_come_through_the_training_pipeline_and_are_the_same_every_time():
     pipeline, points = reference(20, augment=Augment(pad=2, crop=4))
-    batches = drawn(pipeline, points, points=20, batch_size=10)
+    batches = parted(pipeline, points, points=20, batch_size=10)
     first, again = list(batches), list(batches)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert any((image == 0).any() and (image != 0).any() for image in torch.cat(first))  # padded and cropped

@@ -25,7 +25,7 @@ from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 from bnuq.stages import memory
-from bnuq.stages.material import Material, held_out_rows, load_material, read_named
+from bnuq.stages.material import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.stages.population import Parted, Population, parted, population_statistics
 from bnuq.stages.preparation import Prepared, how_asked, prepare, scored_sets
@@ -198,10 +198,8 @@ def _material(run: Run) -> Material:
         return load_material(replace(run, ood=(), validation=kept))
     assert run.train is not None
     train = read_named(run, run.train, "train")
-    if run.group is not None and train.group is None and run.test is None:  # as load_material has it
-        raise RequestError(
-            f'data.group is "{run.group}", and no set has an array or a column of that name ({train.reference}).'
-        )
+    if run.test is None:  # which is not read, and might have the groups
+        check_grouped(run, [train])
     notes = tuple(f"{train.name}: {note}" for note in train.notes)
     if kept is not None and kept.split_of == "train" and kept.held_out:
         held = held_out_rows(len(train), fraction=kept.fraction, seed=kept.seed, group=train.group)

@@ -14,6 +14,8 @@ from bnuq.records import Caution, Figure
 
 Figures = Mapping[str, Figure]
 
+MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
+
 
 class Bank(Protocol):
     """Draws of ω that know how to lay themselves out in a file."""

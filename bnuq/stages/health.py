@@ -15,15 +15,13 @@ from torch.nn.parameter import is_lazy
 from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
 from bnuq.progress import Progress
 from bnuq.records import Caution
-from bnuq.results.inspection.records import Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
+from bnuq.results.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
 from bnuq.results.result import ReferenceCheck
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import memory
 from bnuq.stages.population import Parted
-
-FEW_VALUES = 50  # below so many values a channel, biased and unbiased variance differ by more than 1 % in scale
 
 
 def not_finite(model: nn.Module) -> tuple[str, ...]:

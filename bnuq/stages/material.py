@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,11 +62,7 @@ def load_material(run: Run) -> Material:
             raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
         _check_same_shape("validation", validation, test)
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
-    if run.group is not None and all(points.group is None for points in everything):
-        raise RequestError(
-            f'data.group is "{run.group}", and no set has an array or a column of that name '
-            f"({', '.join(dict.fromkeys(points.reference for points in everything))})."
-        )
+    check_grouped(run, everything)
     notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
     cautions = tuple(_shared_points(train, test, validation))
     test_points = len(test)
@@ -138,6 +134,15 @@ def held_out_rows(
     wanted = min(max(1, round(fraction * count)), count - 1)
     chosen = keyed.batch_indices(seed, 0, population=count, batch_size=wanted, purpose=keyed.SUBSET)
     return np.flatnonzero(np.isin(names, chosen))
+
+
+def check_grouped(run: Run, sets: Sequence[Points]) -> None:
+    """Raise RequestError where the run names an array of groups that none of the sets has."""
+    if run.group is not None and all(points.group is None for points in sets):
+        raise RequestError(
+            f'data.group is "{run.group}", and no set has an array or a column of that name '
+            f"({', '.join(dict.fromkeys(points.reference for points in sets))})."
+        )
 
 
 def limited(points: Points, limit: int, seed: int) -> Points:

@@ -29,7 +29,7 @@ from bnuq.stages.drawing import drawn
 from bnuq.stages.material import Pipeline
 
 SIZES = 5  # that the slope is taken over
-FEW_VALUES, LEAST_VALUES = 32, 8  # values a channel at the smallest size: what is wanted, and what will do
+WANTED_VALUES, LEAST_VALUES = 32, 8  # values a channel at the smallest size: what is wanted, and what will do
 APART = 2**20  # draws of one size are numbered apart from those of any other, so that sizes share no batch
 
 
@@ -97,7 +97,7 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     tenth of the reference. `batch_size` is one of them, in the place of the nearest, unless it leaves too few values.
     """
     positions = [site.positions for site in sites]
-    enough, least = (max(2, math.ceil(values / min(positions))) for values in (FEW_VALUES, LEAST_VALUES))
+    enough, least = (max(2, math.ceil(values / min(positions))) for values in (WANTED_VALUES, LEAST_VALUES))
     fold = 16 if max(positions) == 1 else 4 if min(positions) == 1 else 0
     wanted = max(beyond * batch_size, fold * enough)
     top = max(batch_size, min(wanted, reference // 10))

@@ -22,7 +22,7 @@ from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.progress import Progress, silent
 from bnuq.records import Caution
-from bnuq.results.inspection.records import Candidate, Pipelines
+from bnuq.results.inspection.records import SURE, Candidate, Pipelines
 from bnuq.results.result import ReferenceCheck
 from bnuq.run import Augment, ChannelOrder, Normalize, Run
 from bnuq.sampling import keyed
@@ -36,7 +36,6 @@ from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
 FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, which all candidates pass
 FINALISTS = 12
 TELLING = 3.0  # standard deviations of the noise, beyond which the statistics tell two pipelines apart
-_SURE = 2.0  # times as far off as the closest, where none fits: a setting that all such candidates have is told
 _OVERSHOOT = 1e-3  # the share of pixels, at either end, that says nothing of what pixels run to
 _OWN_POINTS = 10_000  # of which the data's own mean and standard deviation are taken
 
@@ -514,7 +513,7 @@ def _listed(words: Iterator[str]) -> str:
 def _lines(chosen: _Checked, final: Sequence[_Checked], remarks: Sequence[str]) -> str:
     """[data] of a run file; where none fits, what others come about as close with is there as a comment."""
     best, passed = chosen.setting, chosen.check.passed
-    near = [one.setting for one in final if one.worst < _SURE * final[0].worst]
+    near = [one.setting for one in final if one.worst < SURE * final[0].worst]
     wanted: Mapping[str, tuple[str, bool]] = {
         "normalize": (
             _normalize_line(best),

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bnuq.records import Caution
-from bnuq.results.result import ReferenceCheck
+from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
 BATCHES = 24
 BATCH_SIZE = 128
-MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # times what batch noise alone gives
 
 
 def reference_check(

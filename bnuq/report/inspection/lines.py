@@ -13,10 +13,8 @@ from bnuq.report.drawing import short
 from bnuq.report.numbers import count, number
 from bnuq.report.sweep.lines import grouped, power
 from bnuq.results.inspection import Candidate, LayerGap, LayerNoise
+from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
-MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # times batch noise: those of the reference check
-SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
-FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 %
 MEAN_OF_ABSOLUTE = math.sqrt(2 / math.pi)  # of what is normally distributed, in units of its root mean square
 FOLDS = 24  # rows that are all shown
 

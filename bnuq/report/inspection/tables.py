@@ -14,8 +14,6 @@ from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     FOLDS,
     MEAN_OF_ABSOLUTE,
-    MEDIAN_LIMIT,
-    WORST_LIMIT,
     brief,
     median,
     percent,
@@ -31,6 +29,7 @@ from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
 from bnuq.report.parts import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.sweep.lines import error_of
 from bnuq.results.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
+from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
 FEW = 12  # rows of what is too long to be shown whole
 _NAME = 44  # letters of a name in a table

@@ -12,11 +12,7 @@ from bnuq.metrics.noise import small_sample_slope
 from bnuq.records import Figure
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
-    FEW_VALUES,
     MEAN_OF_ABSOLUTE,
-    MEDIAN_LIMIT,
-    SURE,
-    WORST_LIMIT,
     are,
     brief,
     median_of,
@@ -44,6 +40,8 @@ from bnuq.results.inspection import (
     Pipelines,
     SiteRow,
 )
+from bnuq.results.inspection.records import FEW_VALUES, SURE
+from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
 _POINTS = 3  # that a slope with an error takes

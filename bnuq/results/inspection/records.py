@@ -16,6 +16,9 @@ from bnuq.records import Caution, Figure
 KIND = "inspection"
 COMMAND = "inspect"
 
+FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
+SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
+
 Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked", "called-again"]
 
 

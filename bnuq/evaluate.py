@@ -20,6 +20,7 @@ from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.passes import Evaluation
 from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
+from bnuq.stages.exactness import check_network
 from bnuq.stages.laws import Laws, fit_laws
 from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
@@ -61,6 +62,7 @@ def evaluate(
     if look is not None:
         look(described)
     check_precision(run, pipeline.device)
+    checked = check_network(run, todo, model, pipeline, sets, material.train)
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
@@ -108,6 +110,7 @@ def evaluate(
                 *(output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),
                 *material.cautions,
                 *todo.cautions,
+                *checked.cautions,
                 *_cautions(run, todo, check, found, material),
             ),
             notes=(
@@ -116,6 +119,7 @@ def evaluate(
                 *loaded.notes,
                 *material.notes,
                 *todo.notes,
+                *checked.notes,
                 *found.notes,
                 *(() if laws is None else laws.notes()),
                 *_dead_channels(found.omega),

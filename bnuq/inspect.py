@@ -21,6 +21,7 @@ from bnuq.run import DEFAULT_SAMPLER, Named, Run, Sampler
 from bnuq.sampling.sites import Sites, find_sites
 from bnuq.stages.domains import domains
 from bnuq.stages.drawing import check_layers
+from bnuq.stages.exactness import check_mcbn, mini_batch
 from bnuq.stages.health import (
     batch_statistics,
     gap,
@@ -283,6 +284,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     batches = parted(
         pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
     )
+    checked = check_mcbn(model, sites, [mini_batch(pipeline, train, batch_size)], layers)
     bank = batch_statistics(model, batches, layers, progress)
     population = bank.pooled()
     sizes = sizes_for(layers, batch_size=batch_size, reference=len(train), beyond=settings.beyond)
@@ -299,9 +301,10 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
         size_draws=settings.size_draws or settings.draws,
         progress=progress,
     )
-    notes = (*how, *which, *_few_points(settings, train))
+    notes = (*how, *which, *_few_points(settings, train), *checked.notes)
     if settings.noise_only:
-        return _Measured(None, found, tuple(noise_cautions(found, train_batch_size=known)), notes)
+        cautions = (*checked.cautions, *noise_cautions(found, train_batch_size=known))
+        return _Measured(None, found, cautions, notes)
     check = check_layers(
         model, pipeline, train, layers, train_size=run.train_size, trained_with=known, progress=progress
     )
@@ -317,6 +320,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
         train_batch_size=known,
     )
     cautions = (
+        *checked.cautions,
         *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
         *(() if lag is None else gap_cautions(lag)),
         *noise_cautions(found, train_batch_size=known),

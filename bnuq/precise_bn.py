@@ -25,6 +25,7 @@ from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 from bnuq.stages import memory
+from bnuq.stages.exactness import check_mcbn
 from bnuq.stages.material import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.stages.population import Parted, Population, parted, population_statistics
@@ -68,6 +69,7 @@ def precise_bn(
     if len(train) < 2:
         raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
     batches = parted(ready.pipeline, train, points=points, batch_size=size)
+    checked = check_mcbn(model, sites, [next(iter(batches))], sites.live_batchnorms)
     broken = _not_finite(run, model, layers)
     scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
     before = None if scored is None else scored()
@@ -116,7 +118,7 @@ def precise_bn(
         device=str(ready.pipeline.device),
         layers=changes,
         test=test,
-        cautions=ready.material.cautions,
+        cautions=(*ready.material.cautions, *checked.cautions),
         notes=(
             *how_asked([run], replaces=None),
             *([f"an earlier file was replaced: {run.out.name}"] if replaces else ()),
@@ -129,6 +131,7 @@ def precise_bn(
             *lost,
             *_without_use(run),
             *ready.material.notes,
+            *checked.notes,
             *_left_alone(sites),
         ),
         seconds=watch.seconds(),

@@ -16,11 +16,12 @@ from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.run import Precision
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.exactness import check_repeatable, close
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
 from bnuq.sampling.passes import Engine, Interception
 from bnuq.sampling.planned import Planned, Work
 from bnuq.sampling.planning import Plan, plan
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
+from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites
 from bnuq.sampling.tape import (
     CHECKED,
     NotOnTapeError,
@@ -78,6 +79,8 @@ class Stochastic:
         self.samples = self._plain.samples
         self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
         self._planned: Planned | None = None
+        self._exact: Planned | None = None  # the plan in the network's own arithmetic
+        self._verified = CHECKED  # rows in a tile up to which it was compared with the plain loop
         self.why_plain = ""
         """Why there is no plan, once that is known."""
         self.deviation: Deviation | None = None
@@ -100,28 +103,49 @@ class Stochastic:
         """
         if self._planned is None and not self.why_plain:
             self.prepare(inputs)
+        if self._planned is not None and min(len(inputs), self._planned.tile) > self._verified:
+            self._verify(inputs[: self._planned.tile], start)
         if self._planned is None:
             return self._plain.passes(inputs, start, draws)
         return self._run(self._planned, inputs, start, draws)
 
+    def _verify(self, inputs: Tensor, start: int) -> None:
+        """Give the plan up where a whole tile shows that it differs from the plain loop: a network may treat many
+        points otherwise than the few that the plan was made from."""
+        assert self._exact is not None
+        stacked = range(self._exact.work(len(inputs)).stacked)
+        draws = sorted({0, stacked[-1]})
+        try:
+            with undisturbed(self._model), on_other_inputs():
+                expected = torch.stack([self._plain.one(inputs, start, draw) for draw in draws])
+                found = self._exact.passes(inputs, start, stacked)[draws]
+            if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
+                raise OtherPathError("it treats many points otherwise than a few")
+            self._verified = len(inputs)
+        except NotOnTapeError as error:
+            self._planned = None
+            self._refuse_plan(error)
+
     def prepare(self, inputs: Tensor) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself."""
-        planned = None
         try:
             with undisturbed(self._model):
-                planned = self._checked(inputs)
+                exact = self._checked(inputs)
         except NotOnTapeError as error:
-            self.why_plain = str(error)
             if isinstance(error, OtherPathError):
-                self._check_memory(inputs[:CHECKED])
+                check_repeatable(self._model, inputs[:CHECKED])
+            self._refuse_plan(error)
+            return
+        coarse = self._precision in ("tf32", "bfloat16")
+        self._planned = self._in_other_arithmetic(exact, inputs[:_COMPARED]) if coarse else exact
+        self._exact = exact
+
+    def _refuse_plan(self, why: NotOnTapeError) -> None:
+        self.why_plain = str(why)
         if self._precision in ("tf32", "bfloat16"):
-            if planned is None:
-                raise SamplingError(
-                    f"precision {self._precision} needs a plan of the network, and there is none: {self.why_plain}. "
-                    "Use float32."
-                )
-            planned = self._in_other_arithmetic(planned, inputs[:_COMPARED])
-        self._planned = planned
+            raise SamplingError(
+                f"precision {self._precision} needs a plan of the network, and there is none: {why}. Use float32."
+            )
 
     def _run(self, planned: Planned, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         rounding = "tf32" if self._precision == "tf32" else "ieee"
@@ -170,20 +194,9 @@ class Stochastic:
             )
             tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
             found = planned.trial(inputs, draws, tile=tile, together=together)
-        exact = all(value.dtype != torch.float32 for value in made.tape.values)
-        if found.shape != expected.shape or not _close(found, expected, 1e-9 if exact else 3e-4):
+        if found.shape != expected.shape or not close(found, expected, planned.tolerance):
             raise OtherPathError("its recorded operations do not give what it gives")
         return planned
-
-    def _check_memory(self, inputs: Tensor) -> None:
-        """Raise SamplingError where it is the network's own doing that two forwards differ."""
-        with undisturbed(self._model):
-            first, again = (self._plain.one(inputs, 0, 0) for _ in range(2))
-        if not _close(again, first, 1e-9 if first.dtype == torch.float64 else 3e-4):
-            raise SamplingError(
-                "the network gives other outputs when it is called again with the same inputs; bnuq needs a network "
-                "whose forward has no memory."
-            )
 
     def _in_other_arithmetic(self, exact: Planned, inputs: Tensor) -> Planned:
         draws = range(min(self.samples, _COMPARED_DRAWS))
@@ -208,40 +221,33 @@ def _probabilities(outputs: Tensor) -> Tensor:
     return outputs.softmax(2) if outputs.shape[2] > 1 else outputs
 
 
-def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Equal up to rounding, sums of many terms included; what is not finite must be so in both."""
-    finite = b.isfinite()
-    if not bool(finite.any()):
-        return False  # nothing that could tell them apart
-    scale = float(b[finite].abs().max())
-    return torch.allclose(a, b, rtol=0.0, atol=tolerance * scale, equal_nan=True)
-
-
 def chunks(
     engine: Engine,
     count: int,
     feed: Callable[[slice], Tensor],
     *,
     size: int,
-    on_halved: Callable[[int], object] = lambda _: None,
+    on_halved: Callable[[str, int], object] = lambda _why, _size: None,
 ) -> Iterator[Tensor]:
     """The passes of an engine over `count` points that `feed` hands out, `size` at a time: (T, chunk, …) each.
 
-    Where memory runs out the size is halved, of which `on_halved` is told; SamplingError where one point is too much.
+    Where memory runs out, or the network normalises slices of so many points, the size is halved and reported to
+    `on_halved` with the reason; SamplingError where one point is too much.
     """
     start = 0
     while start < count:
         try:
             outputs = engine.passes(feed(slice(start, min(count, start + size))), start)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+        except (MemoryError, RuntimeError, OtherCallsError) as error:
+            scarce = is_out_of_memory(error)
+            if not scarce and (size == 1 or not isinstance(error, OtherCallsError)):
                 raise
             if size == 1:
                 raise SamplingError("memory is exhausted with a single point passing; use a larger machine.") from error
             size = max(1, min(size, count - start) // 2)
-            if isinstance(engine, Shrinking):
+            if scarce and isinstance(engine, Shrinking):
                 engine.shrink()
-            on_halved(size)
+            on_halved("memory ran out" if scarce else "the network normalises slices of more points", size)
             continue
         yield outputs
         start += outputs.shape[1]

@@ -1,8 +1,9 @@
-"""The statistics of mini-batches by a plan: tiles that stay in the cache, and wait for each other at BatchNorms."""
+"""The statistics of mini-batches: by the network itself, or by a plan, in tiles that stay in the cache and wait for
+each other at BatchNorms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from bnuq.errors import SamplingError
 from bnuq.run import Variance
+from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.planning import Level, Plan, peak_entries
 from bnuq.sampling.program import Now, Program, Step, alike
-from bnuq.sampling.sites import BatchNormSite
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
 from bnuq.sampling.tape import Operation
+
+Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
 
 
 class Measured(Program):
@@ -30,9 +34,7 @@ class Measured(Program):
         self._variance: Variance = variance
         self._wanted = {site.key for site in sites}
 
-    def statistics(
-        self, batch: Tensor, *, tile: int | None = None
-    ) -> dict[tuple[int, int], tuple[Tensor, Tensor, int]]:
+    def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
         """Mean, variance and values a channel of every sampled BatchNorm, by address and occurrence."""
         parts_of_batch = alike(batch, tile or self.tile)
         tiles = [self._fixed.copy() for _ in parts_of_batch]
@@ -90,6 +92,35 @@ class Measured(Program):
             values[result] = torch.batch_norm(values[source], weight, bias, mean, var, False, 0.0, site.eps, False)
 
         return compute
+
+
+class Measure(Mode):
+    """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
+
+    def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
+        super().__init__()
+        self._variance: Variance = variance
+        self._wanted = {site.key: site for site in sites}
+        self._calls = BatchNormCalls(sites)
+        self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        call = stochastic_call(func, args, kwargs or {})
+        if not isinstance(call, BatchNormCall):
+            return func(*args, **(kwargs or {}))
+        key = self._calls.key(call)
+        if key not in self._wanted:
+            return func(*args, **(kwargs or {}))
+        count = call.input.numel() // call.input.shape[1]
+        check_count(count, self._wanted[key], len(call.input))
+        mean, var = moments(call.input)
+        var = with_divisor(var, count, self._variance)
+        self._found[key] = mean, var, count
+        return call.normalized(mean, var)
+
+    def found(self) -> Measurement:
+        self._calls.check_complete()
+        return self._found
 
 
 def with_divisor(biased: Tensor, count: int, variance: Variance) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +19,7 @@ from bnuq.sampling.interception import (
     stochastic_call,
     undisturbed,
 )
-from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
 
@@ -85,12 +84,13 @@ class Interception:
 
     def one(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
-        with _Pass(self._sites, self.statistics, self._dropout, draw=draw, start=start):
+        with OnePass(self._sites, self.statistics, self._dropout, draw=draw, start=start) as one_pass:
             output = forward(self._model, inputs.clone())  # a network may write into its input
+        one_pass.check_complete()
         return tensor_output(output).clone()
 
 
-class _Pass(Mode):
+class OnePass(Mode):
     """One pass of one chunk, draw number `draw`."""
 
     def __init__(self, sites: Sites, statistics: Statistics, dropout: Dropout | None, *, draw: int, start: int) -> None:
@@ -99,15 +99,15 @@ class _Pass(Mode):
         self._statistics = statistics
         self._dropout = dropout
         self._draw, self._start = draw, start
-        self._batchnorm_calls: Counter[int] = Counter()
+        self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
+        self.check_complete = self._batchnorm_calls.check_complete
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         call = stochastic_call(func, args, kwargs)
         if isinstance(call, BatchNormCall):
-            key = call.address, self._batchnorm_calls[call.address]
-            self._batchnorm_calls[call.address] += 1
+            key = self._batchnorm_calls.key(call)
             if key in self._statistics:
                 mean, var = self._statistics[key]
                 return call.normalized(mean[self._draw], var[self._draw])

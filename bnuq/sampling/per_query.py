@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from bnuq.sampling.interception import BatchNormCall, Mode, forward, stochastic_
 from bnuq.sampling.measured import check_count, with_divisor
 from bnuq.sampling.moments import moments
 from bnuq.sampling.passes import tensor_output
-from bnuq.sampling.sites import BatchNormSite
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
 
 Batch = Callable[[int, int], Tensor]  # (draw, number of the evaluated point) → reference points, ready for the network
 
@@ -60,7 +59,7 @@ class PerQuery:
             counted = len(rows) if self._query_counts else len(batch)
             with _InBatch(self._layers, rows=len(rows), counted=counted, variance=self._variance) as mode:
                 output = tensor_output(forward(self._model, rows))
-            mode.check_all_called()
+            mode.check_complete()
             if len(output) != len(rows):
                 raise SamplingError(
                     f"the network gives {tuple(output.shape)} for {len(rows)} points that pass together; expected one "
@@ -77,19 +76,16 @@ class _InBatch(Mode):
         self._wanted = {site.key: site for site in sites}
         self._rows, self._counted = rows, counted
         self._variance: Variance = variance
-        self._calls: Counter[int] = Counter()
-        self._seen: set[tuple[int, int]] = set()
+        self._calls = BatchNormCalls(sites)
+        self.check_complete = self._calls.check_complete
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         call = stochastic_call(func, args, kwargs or {})
         if not isinstance(call, BatchNormCall):
             return func(*args, **(kwargs or {}))
-        key = call.address, self._calls[call.address]
-        self._calls[call.address] += 1
-        site = self._wanted.get(key)
+        site = self._wanted.get(self._calls.key(call))
         if site is None:
             return func(*args, **(kwargs or {}))
-        self._seen.add(key)
         if len(call.input) != self._rows:
             raise SamplingError(
                 f"BatchNorm {site.name} gets {len(call.input)} rows for {self._rows} points, so it cannot be told "
@@ -101,11 +97,3 @@ class _InBatch(Mode):
         check_count(count, site, self._counted)
         mean, var = moments(counting)
         return call.normalized(mean, with_divisor(var, count, self._variance))
-
-    def check_all_called(self) -> None:
-        missing = [site.name for key, site in self._wanted.items() if key not in self._seen]
-        if missing:
-            raise SamplingError(
-                f"layer {missing[0]} was not called for one of the points; bnuq needs a network whose path does not "
-                "depend on its input."
-            )

@@ -107,6 +107,11 @@ class Planned(Program):
         return outputs
 
     @property
+    def tolerance(self) -> float:
+        """By how much its outputs may differ from the plain loop's, relative to the largest: by rounding alone."""
+        return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.tape.values) else 1e-9
+
+    @property
     def stacks(self) -> bool:
         """Whether there are passes in which draws are stacked."""
         return self.samples > 1 and self._stacked >= 2 * self._widest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal
@@ -63,11 +63,54 @@ class BatchNormSite(Site):
     running_var: Tensor | None = field(default=None, repr=False, compare=False)
     address: int = field(default=0, repr=False, compare=False)
     occurrence: int = field(default=0, repr=False, compare=False)
+    calls: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)  # of the network, by address
 
     @property
     def key(self) -> tuple[int, int]:
         """What tells the call apart while the network runs."""
         return self.address, self.occurrence
+
+
+class OtherCallsError(SamplingError):
+    """A forward calls other BatchNorms than the first one did, or calls them more or less often."""
+
+
+class BatchNormCalls:
+    """Counts the BatchNorm calls of one forward, which must be those of the forward that `sites` were found by.
+
+    Without this check further calls would run on running statistics, unnoticed: virtual batches, loops of varying
+    length, early exits.
+    """
+
+    def __init__(self, sites: Sequence[BatchNormSite]) -> None:
+        self._expected = sites[0].calls if sites else None
+        self._names = {site.address: site.name for site in sites if not site.occurrence}
+        self._seen: Counter[int] = Counter()
+
+    def key(self, call: BatchNormCall) -> tuple[int, int]:
+        """The site's key of this call; OtherCallsError where there is no such site."""
+        address, occurrence = call.address, self._seen[call.address]
+        self._seen[address] += 1
+        if self._expected is not None and occurrence >= self._expected.get(address, 0):
+            raise OtherCallsError(
+                f"{self._name(address)} is called more often than in the first forward. {_FIXED_PATH}"
+            )
+        return address, occurrence
+
+    def check_complete(self) -> None:
+        """Raise OtherCallsError where the forward left out a call."""
+        for address, count in (self._expected or {}).items():
+            if self._seen[address] < count:
+                raise OtherCallsError(
+                    f"{self._name(address)} was called {self._seen[address]} times in a forward, and {count} times in "
+                    f"the first one. {_FIXED_PATH}"
+                )
+
+    def _name(self, address: int) -> str:
+        return f"BatchNorm {self._names[address]}" if address in self._names else "a BatchNorm"
+
+
+_FIXED_PATH = "bnuq needs a network whose path depends neither on its input nor on the number of points."
 
 
 @dataclass(frozen=True)
@@ -93,6 +136,12 @@ class Sites:
     @property
     def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
         return tuple(site for site in self.batchnorms if site.stochastic)
+
+    def left_out(self, held: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """What stays out of reach, with the reason: by these sites, and layers among `held` that they do not name."""
+        yield from self.unreachable
+        named = {layer for layer, _ in self.unreachable}
+        yield from ((layer, reason) for layer, reason in held if layer not in named)
 
     @property
     def live_dropouts(self) -> tuple[DropoutSite, ...]:
@@ -145,7 +194,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     with undisturbed(model):
         calls = _trace(model, two)
         again = _trace(model, three)
-    if [type(call.call) for call in calls] != [type(call.call) for call in again]:
+    if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
             "the network calls other BatchNorm or dropout layers when the number of points changes; "
             "bnuq needs a network whose path does not depend on the size of the batch."
@@ -156,7 +205,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     batchnorms: list[BatchNormSite] = []
     dropouts: list[DropoutSite] = []
     names: Counter[tuple[str, str]] = Counter()
-    addresses: Counter[int] = Counter()
+    calls_by_address = Counter(traced.call.address for traced in calls if isinstance(traced.call, BatchNormCall))
     for traced, other in zip(calls, again, strict=True):
         if isinstance(traced.call, str) or isinstance(other.call, str):
             continue
@@ -165,9 +214,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         turn = names[kind, traced.layer]
         name = traced.layer if turn == 1 else f"{traced.layer}#{turn}"
         if isinstance(traced.call, BatchNormCall):
-            address = traced.call.address
-            site = _batchnorm_site(name, len(batchnorms), traced, other, address, addresses[address])
-            addresses[address] += 1
+            earlier = sum(site.address == traced.call.address for site in batchnorms)
+            site = _batchnorm_site(name, len(batchnorms), traced, other, earlier, calls_by_address)
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
             batchnorms.append(replace(site, place=len(batchnorms) + len(dropouts)))
@@ -176,6 +224,58 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
             site = _dropout_site(name, len(dropouts), traced.call, other.call)
             dropouts.append(replace(site, place=len(batchnorms) + len(dropouts)))
     return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training))
+
+
+def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor) -> OtherCallsError:
+    """Why `model` calls its BatchNorms otherwise for `batch` than it did for a few points; call it inside
+    `undisturbed`."""
+    largest = largest_batch(model, sites, batch, len(batch))
+    if largest == len(batch):
+        return OtherCallsError(f"how often the network calls its BatchNorms depends on its input. {_FIXED_PATH}")
+    return OtherCallsError(
+        f"the network calls its BatchNorms more often for {len(batch)} points than for {largest}: it normalises slices "
+        "of its batch, and so the noise of its training is that of a slice. Use mini-batches of at most "
+        f"{largest} points (--batch-size {largest})."
+    )
+
+
+def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, wanted: int) -> int:
+    """The most points, up to `wanted`, for which `model` calls each BatchNorm as often as for two.
+
+    It is smaller than that where the network normalises slices of its batch (virtual batches). Points of `example` are
+    repeated, so that data decide nothing. Call it inside `undisturbed`.
+    """
+    repeated = example[:2].repeat(wanted // len(example[:2]) + 1, *[1] * (example.ndim - 1))
+
+    def same(points: int) -> bool:
+        return _calls_alike(model, sites, repeated[:points])
+
+    if same(wanted):
+        return wanted
+    fits, too_many = min(2, wanted), wanted
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if same(middle) else (fits, middle)
+    return fits
+
+
+def _calls_alike(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tensor) -> bool:
+    calls = BatchNormCalls(sites)
+
+    class Watch(Mode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+            call = stochastic_call(func, args, kwargs or {})
+            if isinstance(call, BatchNormCall):
+                calls.key(call)
+            return func(*args, **(kwargs or {}))
+
+    try:
+        with Watch():
+            forward(model, inputs.clone())
+        calls.check_complete()
+    except OtherCallsError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -272,7 +372,7 @@ def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
 
 
 def _batchnorm_site(
-    name: str, order: int, traced: _Traced, other: _Traced, address: int, occurrence: int
+    name: str, order: int, traced: _Traced, other: _Traced, occurrence: int, calls: Mapping[int, int]
 ) -> BatchNormSite:
     call = traced.call
     assert isinstance(call, BatchNormCall) and isinstance(other.call, BatchNormCall)
@@ -294,8 +394,9 @@ def _batchnorm_site(
         running_mean=mean,
         running_var=var,
         never_trained=mean is not None and var is not None and bool((mean == 0).all() and (var == 1).all()),
-        address=address,
+        address=call.address,
         occurrence=occurrence,
+        calls=calls,
     )
 
 

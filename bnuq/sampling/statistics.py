@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,14 +19,20 @@ from bnuq.run import Variance
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
-from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, undisturbed
-from bnuq.sampling.measured import Measured, check_count, with_divisor
-from bnuq.sampling.moments import moments
+from bnuq.sampling.exactness import check_exact
+from bnuq.sampling.interception import fed, forward, undisturbed
+from bnuq.sampling.measured import Measure, Measured, Measurement
 from bnuq.sampling.planning import plan
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, fingerprint, select_layers
+from bnuq.sampling.sites import (
+    BatchNormSite,
+    OtherCallsError,
+    Sites,
+    find_sites,
+    fingerprint,
+    other_calls,
+    select_layers,
+)
 from bnuq.sampling.tape import NotOnTapeError, on_other_inputs, other_inputs, record
-
-Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
 
 
 def draw(
@@ -94,9 +100,7 @@ def statistics_of(
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
     with undisturbed(model):
-        measure, each = _measure(model, sites, fed(model, first), variance)
-        if room is not None and each * len(first) > room:
-            raise too_large(len(first), room // each)
+        measure = _measure(model, sites, fed(model, first), variance, room)
         for batch in chain([first], iterator):
             draws.append(_measured(measure, fed(model, batch)))
             if on_draw is not None:
@@ -175,46 +179,80 @@ def _array(draws: Sequence[Tensor]) -> np.ndarray:
     return (stacked.float() if stacked.dtype is torch.bfloat16 else stacked).numpy()  # numpy has no bfloat16
 
 
-def _stochastic_sites(model: nn.Module, example: Tensor, layers: Any) -> tuple[BatchNormSite, ...]:
+def _stochastic_sites(model: nn.Module, batch: Tensor, layers: Any) -> tuple[BatchNormSite, ...]:
     if not isinstance(layers, str) and len(layers) and isinstance(layers[0], BatchNormSite):
         return tuple(layers)
-    sites = find_sites(model, example).live_batchnorms
-    if not sites:
+    selected = exact_sites(model, batch, layers)
+    if not selected:
         raise SamplingError("the network has no BatchNorm layer that could be sampled; MCBN needs at least one.")
-    return select_layers(sites, layers)
+    return selected
+
+
+def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "all") -> tuple[BatchNormSite, ...]:
+    """The BatchNorms that `layers` selects, once `batch`, a real mini-batch, has shown that sampling them is exact.
+
+    A UserWarning names each layer that training makes random or dependent on its batch and that stays as it is.
+    """
+    sites = find_sites(model, batch)
+    if not sites.live_batchnorms:
+        return ()
+    selected = select_layers(sites.live_batchnorms, layers)
+    for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
+        warnings.warn(f"{layer or 'the network'} stays as it is: {reason}.", stacklevel=4)
+    return selected
 
 
 def _measure(
-    model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, variance: Variance = "biased"
-) -> tuple[Callable[[Tensor], Measurement], int]:
-    """What takes the statistics of a batch, and the bytes that a point of it takes, 0 where that is not known.
-
-    A plan of the network's operations, or the network itself where it has no plan that gives the same.
-    """
+    model: nn.Module,
+    sites: Sequence[BatchNormSite],
+    batch: Tensor,
+    variance: Variance = "biased",
+    room: int | None = None,
+) -> Callable[[Tensor], Measurement]:
+    """What takes the statistics of a mini-batch: a plan of the network's operations, or the network itself where it has
+    no plan that gives the same for other inputs and for all of `batch`."""
 
     def plainly(batch: Tensor) -> Measurement:
-        with _Measure(sites, variance) as mode:
+        with Measure(sites, variance) as mode:
             forward(model, batch.clone())  # a network may write into its input
         return mode.found()
 
-    if len(example) < 2:
-        return plainly, 0
+    planned = _planned(model, sites, batch, variance, plainly) if len(batch) > 1 else None
+    each = planned.bytes_per_point if planned is not None else 0
+    if room is not None and each * len(batch) > room:
+        raise too_large(len(batch), room // each)
+    try:
+        expected = _measured(plainly, batch)
+    except OtherCallsError:
+        raise other_calls(model, sites, batch) from None
+    if planned is None or not _agree(_measured(planned.statistics, batch), expected):
+        return plainly
+    return planned.statistics
+
+
+def _planned(
+    model: nn.Module,
+    sites: Sequence[BatchNormSite],
+    example: Tensor,
+    variance: Variance,
+    plainly: Callable[[Tensor], Measurement],
+) -> Measured | None:
     try:
         tape = record(model, Sites(tuple(sites), ()), example)
         wanted = {site.key for site in sites}
-        normalisations = [one for one in tape.operations if one.site is not None]
+        normalisations = [operation for operation in tape.operations if operation.site is not None]
         made = plan(
             tape,
-            sampled=lambda one: isinstance(one.site, BatchNormSite) and one.site.key in wanted,
-            goals=[number for one in normalisations for number in one.gives],
+            sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in wanted,
+            goals=[number for operation in normalisations for number in operation.gives],
         )
         other = other_inputs(example)
         with on_other_inputs():
             planned = Measured(made, sites, device=example.device, variance=variance)
             expected, found = plainly(other), planned.statistics(other, tile=len(other) - 3)
     except NotOnTapeError:
-        return plainly, 0
-    return (planned.statistics, planned.bytes_per_point) if _agree(found, expected) else (plainly, 0)
+        return None
+    return planned if _agree(found, expected) else None
 
 
 def _agree(found: Measurement, expected: Measurement) -> bool:
@@ -229,38 +267,3 @@ def _agree(found: Measurement, expected: Measurement) -> bool:
         if not bool(same.all()) or found[key][2] != count:
             return False
     return True
-
-
-class _Measure(Mode):
-    """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
-
-    def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
-        super().__init__()
-        self._variance: Variance = variance
-        self._wanted = {site.key: site for site in sites}
-        self._calls: Counter[int] = Counter()
-        self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        call = stochastic_call(func, args, kwargs or {})
-        if not isinstance(call, BatchNormCall):
-            return func(*args, **(kwargs or {}))
-        key = call.address, self._calls[call.address]
-        self._calls[call.address] += 1
-        if key not in self._wanted:
-            return func(*args, **(kwargs or {}))
-        count = call.input.numel() // call.input.shape[1]
-        check_count(count, self._wanted[key], len(call.input))
-        mean, var = moments(call.input)
-        var = with_divisor(var, count, self._variance)
-        self._found[key] = mean, var, count
-        return call.normalized(mean, var)
-
-    def found(self) -> Measurement:
-        missing = [site.name for key, site in self._wanted.items() if key not in self._found]
-        if missing:
-            raise SamplingError(
-                f"layer {missing[0]} was not called for one of the mini-batches; bnuq needs a network whose path does "
-                "not depend on its input."
-            )
-        return self._found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from bnuq.sampling.interception import (
     tensors_in,
     written_by,
 )
-from bnuq.sampling.sites import Site, Sites
+from bnuq.sampling.sites import BatchNormCalls, OtherCallsError, Site, Sites
 
 CHECKED = 8  # rows on which what is made of a tape is held against the network itself
 
@@ -163,7 +162,7 @@ class _Recorder(Mode):
         self.constants: dict[int, Tensor] = {}
         self._batchnorms = {site.key: site for site in sites.batchnorms}
         self._dropouts = sites.dropouts
-        self._batchnorm_calls: Counter[int] = Counter()
+        self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
         self._new(inputs)
 
@@ -195,9 +194,7 @@ class _Recorder(Mode):
 
     def _site(self, call: BatchNormCall | DropoutCall | None) -> Site | None:
         if isinstance(call, BatchNormCall):
-            key = call.address, self._batchnorm_calls[call.address]
-            self._batchnorm_calls[call.address] += 1
-            return self._batchnorms.get(key)
+            return self._batchnorms.get(self._batchnorm_calls.key(call))
         if isinstance(call, DropoutCall):
             number, self._dropout_calls = self._dropout_calls, self._dropout_calls + 1
             site = self._dropouts[number] if number < len(self._dropouts) else None
@@ -337,10 +334,10 @@ def filled(tree: Any, rows: int) -> Any:
 
 @contextmanager
 def on_other_inputs() -> Iterator[None]:
-    """NotOnTapeError where a network, or its operations, cannot be run again on `other_inputs`."""
+    """NotOnTapeError where a network, or its operations, cannot be run again on other inputs."""
     try:
         yield
-    except NotOnTapeError:
+    except (NotOnTapeError, OtherCallsError):
         raise
     except (SamplingError, RuntimeError, IndexError, TypeError, ValueError) as error:
         if is_out_of_memory(error):

@@ -14,8 +14,9 @@ from bnuq.results.result import ReferenceCheck
 from bnuq.run import DEFAULT_SAMPLER, Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.sites import BatchNormSite
+from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import memory
 from bnuq.stages.batches import mini_batches
@@ -66,6 +67,9 @@ def check_layers(
     if batch_size < 2 or not layers:
         return None
     purposes = keyed.CHECK, keyed.CHECK_AUGMENT
+    few = pipeline.trained(train, np.arange(2), draw=0, purpose=keyed.CHECK_AUGMENT)
+    with undisturbed(model):
+        batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
     bank = drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
     return reference_check(

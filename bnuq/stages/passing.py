@@ -382,9 +382,9 @@ class _Passing:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _note_halving(self, size: int) -> None:
+    def _note_halving(self, why: str, size: int) -> None:
         self._largest = size
-        self._note(f"memory ran out, so {size} points pass together from there on (--chunk-size {size})")
+        self._note(f"{why}, so {size} points pass together from there on (--chunk-size {size})")
 
     def _note_precision(self, method: str, engine: Engine) -> None:
         core = _stochastic(engine)

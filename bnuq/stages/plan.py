@@ -16,8 +16,9 @@ from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.records import Caution
 from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
+from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, select_layers
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers
 from bnuq.stages.batches import check_mini_batches
 
 DEFAULT_BATCH_SIZE = 128
@@ -87,7 +88,7 @@ def plan(
                 f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
                 'hold every such one: use layers = "all".'
             )
-        batch_size, note = _batch_size(run, trained_with, None if train is None else len(train))
+        batch_size, note = _batch_size(run, model, layers, example, trained_with, None if train is None else len(train))
         notes += note
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
@@ -223,7 +224,14 @@ def _untracked(sites: Sites) -> list[BatchNormSite]:
     return [site for site in sites.live_batchnorms if not site.tracked]
 
 
-def _batch_size(run: Run, trained_with: int | None, population: int | None) -> tuple[int, list[str]]:
+def _batch_size(
+    run: Run,
+    model: nn.Module,
+    layers: Sequence[BatchNormSite],
+    example: Tensor,
+    trained_with: int | None,
+    population: int | None,
+) -> tuple[int, list[str]]:
     if run.batch_size is not None:
         return run.batch_size, []
     wanted = trained_with or DEFAULT_BATCH_SIZE
@@ -231,6 +239,10 @@ def _batch_size(run: Run, trained_with: int | None, population: int | None) -> t
     why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
     if chosen < wanted:
         why = f"half the reference, which is below {wanted}, {why}"
+    with undisturbed(model):
+        slice_size = largest_batch(model, layers, example, chosen)
+    if slice_size < chosen:
+        return slice_size, [f"mini-batches of {slice_size}: the network normalises slices of its batch of that size"]
     advice = "" if trained_with else "; it is what MCBN's uncertainty depends on most, so set batch_size if you know it"
     return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
 

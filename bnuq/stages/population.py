@@ -26,8 +26,8 @@ from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.sites import BatchNormSite, find_sites
-from bnuq.sampling.statistics import statistics_of
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, largest_batch, other_calls
+from bnuq.sampling.statistics import exact_sites, statistics_of
 from bnuq.stages.material import Pipeline
 
 
@@ -77,7 +77,7 @@ def population_statistics(
     if first is None:
         raise SamplingError("there are no mini-batches to take statistics of; expected at least one.")
     if sites is None:
-        sites = find_sites(model, fed(model, first)).live_batchnorms
+        sites = exact_sites(model, fed(model, first))
     if not sites:
         raise SamplingError("the network has no BatchNorm layer whose statistics depend on data.")
     if estimator == "full":
@@ -110,10 +110,13 @@ def _full(
     joint = _joint(model, batches, sites, progress, room)
     if joint is not None:
         return tuple(_only(_wide(layer)) for layer in joint.layers)
+    first = fed(model, next(iter(batches)))
     found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     populations = []
     title = f"Passing {len(batches)} parts up to each of {len(sites)} layers"
     with undisturbed(model), progress(title, len(batches) * len(sites)) as advance:
+        if largest_batch(model, sites, first, len(first)) < len(first):
+            raise other_calls(model, sites, first)
         for site in sites:
             parts = []
             for batch in batches:
@@ -214,14 +217,13 @@ class _UpTo(Mode):
         super().__init__()
         self.seen: tuple[int, Tensor, Tensor] | None = None
         self._site, self._below = site, below
-        self._calls: Counter[int] = Counter()
+        self._calls = BatchNormCalls([site])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         call = stochastic_call(func, args, kwargs or {})
         if not isinstance(call, BatchNormCall):
             return func(*args, **(kwargs or {}))
-        key = call.address, self._calls[call.address]
-        self._calls[call.address] += 1
+        key = self._calls.key(call)
         if key == self._site.key:
             mean, var = moments(call.input)
             self.seen = call.input.numel() // call.input.shape[1], mean.cpu().double(), var.cpu().double()

@@ -306,9 +306,9 @@ class _Passing:
                 yield block
                 self._advance(engine.samples * block.shape[1])
 
-    def _halved(self, size: int) -> None:
+    def _halved(self, why: str, size: int) -> None:
         self._chunk = size
-        self._note(f"memory ran out, so {size} points pass together from there on (--chunk-size {size})")
+        self._note(f"{why}, so {size} points pass together from there on (--chunk-size {size})")
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

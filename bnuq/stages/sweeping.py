@@ -25,10 +25,13 @@ from bnuq.run import Run, SweepSection
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.engine import chunks, default_chunk
+from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.stages.choosing import Candidate
 from bnuq.stages.drawing import check_reference
+from bnuq.stages.exactness import check_network
 from bnuq.stages.lower_bound import LowerBound, TrainingErrors, lower_bound
 from bnuq.stages.material import Scale, target_scale
 from bnuq.stages.parts import Parts
@@ -122,6 +125,7 @@ class Network:
             train=self._train,
             trained_with=ready.loaded.checkpoint.train_batch_size,
         )
+        self._without_slices()
         self.sets, self._scorer = scored_sets(run, self.todo, ready.material)
         check_precision(run, ready.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
@@ -129,6 +133,15 @@ class Network:
         self._training, self._tau, self._why_no_elbo = self._training_points()
         if settings.criterion == "pll" and self.todo.task == "regression" and not (run.scoring.tau or self._validation):
             raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
+
+    def _without_slices(self) -> None:
+        """Leave out default sizes beyond a slice of the batch that the network normalises by itself."""
+        if self._settings.batch_sizes is not None or self._matched:
+            return
+        with undisturbed(self.ready.model):
+            largest = largest_batch(self.ready.model, self.todo.layers, self.ready.example, self.sizes[-1])
+        if largest < self.sizes[-1]:
+            self.sizes = self._swept_sizes = tuple(size for size in self.sizes if size <= largest) or (largest,)
 
     def points_of(self, name: str) -> Points | None:
         """Those of a set, or of the reference, "train"; None where there is no such set."""
@@ -162,6 +175,8 @@ class Network:
         """The network at all its sizes."""
         run, ready, todo, train = self.run, self.ready, self.todo, self._train
         shared = {"todo": todo, "model": ready.model, "pipeline": ready.pipeline, "parts": parts, "progress": progress}
+        ends = sorted({min(self.sizes), max(self.sizes)})
+        checked = check_network(run, todo, ready.model, ready.pipeline, self.sets, train, batch_sizes=ends)
         check = check_reference(run, todo, ready.model, ready.pipeline, train, progress)
         banks = banks_of(self.sizes, self._draw_sets, train=train, **shared)
         watch.lap("draw")
@@ -211,6 +226,7 @@ class Network:
                 ),
                 *ready.material.cautions,
                 *todo.cautions,
+                *checked.cautions,
                 *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
                 *self._cautions(found, banks),
             ),
@@ -218,6 +234,7 @@ class Network:
                 *ready.loaded.notes,
                 *ready.material.notes,
                 *todo.notes,
+                *checked.notes,
                 *passed.notes,
                 *self._notes(parts.read),
             ),

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import measured, planned, program, statistics
+from bnuq.sampling import keyed, measured, planned, program, statistics
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
@@ -43,7 +43,7 @@ def sites_of(net: nn.Module, x: Tensor) -> Sites:
 
 def methods(net: nn.Module, x: Tensor, reference: Tensor) -> list[dict]:
     """ω, dropout, and both: what of it the network has."""
-    omega, dropout = bnuq.statistics_of(net, reference), bnuq.Dropout(len(reference), seed=1)
+    omega, dropout = statistics_taken(net, reference), bnuq.Dropout(len(reference), seed=1)
     alive = sites_of(net, x).live_dropouts
     return [{"omega": omega}, *([{"dropout": dropout}, {"omega": omega, "dropout": dropout}] if alive else [])]
 
@@ -61,8 +61,15 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(program, "tile_rows", lambda *_: rows)
 
 
+def statistics_taken(net: nn.Module, batches: Tensor) -> BatchStatistics:
+    """ω of any network, also of those that a user would be refused or warned of."""
+    return bnuq.statistics_of(net, batches, layers=sites_of(net, batches[0]).live_batchnorms)
+
+
 def drawn(net: nn.Module, x: Tensor, samples: int = 3) -> BatchStatistics:
-    return bnuq.draw(net, x, samples=samples, batch_size=max(4, len(x) // 2))
+    size = max(4, len(x) // 2)
+    rows = [keyed.batch_indices(0, t, population=len(x), batch_size=size) for t in range(samples)]
+    return statistics_taken(net, x[torch.from_numpy(np.stack(rows))])
 
 
 # The same as the plain loop
@@ -102,9 +109,9 @@ def test_statistics_taken_in_tiles_are_those_of_the_plain_way(name, monkeypatch)
     net = adversaries.made(name)
     batches = [adversaries.points(name, rows, seed=rows) for rows in (9, 9)]
     given = [batch.clone() for batch in batches]
-    found = bnuq.statistics_of(net, batches)
+    found = statistics_taken(net, batches)
     monkeypatch.setattr(statistics, "record", refuse)
-    expected = bnuq.statistics_of(net, batches)
+    expected = statistics_taken(net, batches)
     for a, b in zip(found.layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-9 * np.abs(b.mean).max())
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9, atol=1e-9 * b.var.max())
@@ -124,7 +131,7 @@ def test_every_kind_of_batchnorm_is_planned(kind, monkeypatch):
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == "" and engine.work(ROWS) is not None
     with undisturbed(net):
-        measure, _ = statistics._measure(net, sites_of(net, x).live_batchnorms, x)
+        measure = statistics._measure(net, sites_of(net, x).live_batchnorms, x)
     assert isinstance(getattr(measure, "__self__", None), Measured)
 
 
@@ -392,9 +399,9 @@ def test_a_wrong_order_of_stacked_draws_is_caught_and_one_passes_at_a_time(monke
 
 def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
     net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
-    expected = bnuq.statistics_of(net, batches)
-    monkeypatch.setattr(measured, "moments", lambda x: (moments(x)[0], moments(x)[1] * 1.05))
-    found = bnuq.statistics_of(net, batches)
+    expected = statistics_taken(net, batches)
+    monkeypatch.setattr(measured, "merged", lambda parts: (merged(parts)[0], merged(parts)[1] * 1.05))
+    found = statistics_taken(net, batches)
     for a, b in zip(found.layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
 
@@ -456,7 +463,7 @@ class Narrow:
 def test_where_memory_runs_out_the_chunk_is_halved_and_nothing_else_changes(error):
     x, told = zoo.points((4,), 23), []
     engine = Narrow(3, error)
-    parts = list(chunks(engine, 23, lambda rows: x[rows], size=16, on_halved=told.append))
+    parts = list(chunks(engine, 23, lambda rows: x[rows], size=16, on_halved=lambda _, size: told.append(size)))
     assert told == [8, 4, 2]
     assert torch.equal(torch.cat(parts, 1), torch.stack([x, -x]))
     assert [start for start, rows in engine.seen if rows <= 2] == list(range(0, 23, 2))
@@ -484,7 +491,9 @@ def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(m
 
     monkeypatch.setattr(planned.Planned, "some_passes", once_too_much)
     told: list[int] = []
-    found = torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=told.append)), dim=1)
+    found = torch.cat(
+        list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=lambda _, size: told.append(size))), dim=1
+    )
     close(found, plain.passes(x))
     assert engine.why_plain == "" and told == [8]
 
@@ -593,7 +602,7 @@ def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit
     original, live = statistics._measure, weakref.WeakSet()
 
     def scarce(*arguments):
-        measure, each = original(*arguments)
+        measure = original(*arguments)
 
         def limited(batch):
             taken = Rows(len(batch))
@@ -602,7 +611,7 @@ def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit
                 raise torch.OutOfMemoryError("out of memory")
             return measure(batch)
 
-        return limited, each
+        return limited
 
     net, x = zoo.made("2d"), zoo.points("2d", 40)
     monkeypatch.setattr(statistics, "_measure", scarce)
@@ -614,7 +623,7 @@ def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
     net, x = zoo.made("2d"), zoo.points("2d", 40).reshape(2, 20, 2, 4, 5)
     layers = sites_of(net, x[0]).live_batchnorms
     with undisturbed(net):
-        each = statistics._measure(net, layers, x[0])[1]
+        each = statistics._measure(net, layers, x[0]).__self__.bytes_per_point
     assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
     with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
         bnuq.statistics_of(net, x, layers=layers, room=7 * each + 1)

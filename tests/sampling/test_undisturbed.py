@@ -19,6 +19,8 @@ from bnuq.sampling.interception import _precision_settings
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* stays as it is")
+
 
 class Fragile(nn.Module):
     """Fails on its `fail_at`-th forward, having changed what it could on the way."""

@@ -1,0 +1,358 @@
+"""Checks on the very network, before anything is drawn: its forward repeats itself, points do not depend on each other,
+and with the statistics of a mini-batch its outputs are those of the training-mode forward of that mini-batch."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    DropoutCall,
+    Mode,
+    forward,
+    stochastic_call,
+    tensors_in,
+    undisturbed,
+)
+from bnuq.sampling.measured import Measure
+from bnuq.sampling.passes import OnePass, tensor_output
+from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
+_COARSE = 0.05  # the same for networks that compute in half precision
+_MOST_HELD = 64  # modules, or kinds of modules, that may stay in evaluation mode
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
+
+    `deviation` is the largest difference between their outputs, relative to the largest output; None where there is no
+    training-mode forward to compare with, for the reason `why_not`. `held` names modules, each with the reason, that do
+    something else in training mode, which stays out of reach: both forwards have them in evaluation mode.
+    """
+
+    points: int
+    deviation: float | None
+    why_not: str = ""
+    held: tuple[tuple[str, str], ...] = ()
+
+
+def deviation(outputs: Tensor, expected: Tensor) -> float:
+    """The largest difference relative to the largest expected value; infinite where shapes, or what is not finite,
+    differ."""
+    if outputs.shape != expected.shape:
+        return float("inf")
+    finite = expected.isfinite()
+    if not torch.equal(finite, outputs.isfinite()) or not torch.equal(outputs.isnan(), expected.isnan()):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    difference = float((outputs[finite].double() - expected[finite].double()).abs().max())
+    return difference / max(float(expected[finite].abs().max()), torch.finfo(expected.dtype).tiny)
+
+
+def close(outputs: Tensor, expected: Tensor, tolerance: float) -> bool:
+    """Whether outputs are equal up to rounding. Where none is finite they cannot be distinguished: False."""
+    return bool(expected.isfinite().any()) and deviation(outputs, expected) <= tolerance
+
+
+def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Tensor:
+    """The outputs of the network in evaluation mode; SamplingError with the cause where a second forward of the same
+    inputs gives others, or where none is finite. `where` names the inputs."""
+    with undisturbed(model):
+        first = tensor_output(forward(model, inputs.clone()))
+        states = random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
+        again = tensor_output(forward(model, inputs.clone()))
+        if first.numel() and not bool(first.isfinite().any()):
+            raise SamplingError(f"none of the network's outputs{where} is finite: {_why_not_finite(model, inputs)}.")
+        if deviation(again, first) <= _tolerance(first) / 100:
+            return first
+        raise SamplingError(
+            f"the network gives other outputs{where} when it is called again with the same inputs: "
+            f"{_why_not_repeated(states)}. Its figures would not be reproducible."
+        )
+
+
+def _why_not_repeated(states: tuple[Any, Any, Any]) -> str:
+    """The generator that the last forward drew from, by the states before it."""
+    python, numpy, torchs = states
+    if random.getstate() != python:
+        return "it draws from Python's `random` in evaluation mode"
+    if any(not np.array_equal(a, b) for a, b in zip(np.random.get_state()[1:3], numpy, strict=True)):
+        return "it draws from numpy's generator in evaluation mode"
+    if not torch.equal(torch.get_rng_state(), torchs):
+        return "it draws random numbers in evaluation mode"
+    return "its forward keeps something between calls, reads the time, or has a random generator of its own"
+
+
+def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
+    for name, buffer in model.named_buffers():
+        if name.rpartition(".")[2] == "running_var" and bool((buffer < 0).any()):
+            return f"{name} is negative ({float(buffer.min()):.3g}), and a variance cannot be"
+    with _recorded_modules(model) as calls:
+        forward(model, inputs.clone())
+    for path, _, given, made in calls:
+        if all(value.isfinite().all() for value in given) and not all(value.isfinite().all() for value in made):
+            return f"those of {path or 'the network'} are not, though its inputs are"
+    return "some weights, or the inputs, are not"
+
+
+def check_independent(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor, *, where: str = "") -> float:
+    """How far the outputs (n, …) that `run` has of `model` for `inputs` lie from those of the same points in smaller
+    chunks, relative to the largest; SamplingError where that is more than rounding."""
+    parts = inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
+    whole = run(inputs)
+    found = deviation(torch.cat([run(part) for part in parts]), whole)
+    if found > _tolerance(whole):
+        check_repeatable(model, inputs, where=where)
+        raise SamplingError(
+            f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
+            f"points together differ from those in {len(parts)} parts by {100 * found:.2g} % of the largest. bnuq "
+            "needs a network that treats each point by itself in evaluation mode."
+        )
+    return found
+
+
+def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
+    """How closely MCBN is exact on this network: by ω from `batch`, a real mini-batch, of `layers`.
+
+    f_ω(batch), with the batch in smaller chunks, is compared with the training-mode forward of the batch by a copy of
+    the network, whose dropouts and other BatchNorms stay as in evaluation mode. Modules other than these BatchNorms
+    that behave differently in training mode are found by their outputs and named in `held`.
+
+    Raises SamplingError where more than rounding is left that no such module explains; where float32 is too coarse to
+    say, float64 decides. Source: Teye et al. 2018, Algorithm 1: f_ω(B) with ω of B is what training computes.
+    """
+    selected = {site.name for site in layers}
+    if unsteady := [site.name for site in sites.live_batchnorms if not site.tracked and site.name not in selected]:
+        return Exactness(len(batch), None, f"BatchNorm {unsteady[0]} keeps no running statistics and is not sampled")
+    try:
+        return _compared(model, sites, batch, layers)
+    except _InexactError as error:
+        wide = _in_float64(model, batch, layers) if batch.dtype == torch.float32 else None
+        if wide is None:
+            raise SamplingError(str(error)) from None
+        return wide
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Exactness(len(batch), None, "memory ran out")
+
+
+class _InexactError(SamplingError):
+    """The outputs differ by more than rounding."""
+
+
+def _in_float64(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness | None:
+    """The same of a copy in float64; None where there can be none, or it differs, too."""
+    if batch.device.type == "mps":
+        return None
+    try:
+        wide = copy.deepcopy(model).double()
+        found = find_sites(wide, batch[:3].double(), compare_with_training=False)
+        names = {site.name for site in layers}
+        return _compared(wide, found, batch.double(), [site for site in found.batchnorms if site.name in names])
+    except (BnuqError, RuntimeError):
+        return None
+
+
+def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
+    with undisturbed(model):
+        try:
+            statistics = _statistics(model, batch, layers)
+        except OtherCallsError:
+            raise other_calls(model, sites.batchnorms, batch) from None
+
+        def predicted(inputs: Tensor) -> Tensor:
+            with OnePass(sites, statistics, None, draw=0, start=0):
+                return tensor_output(forward(model, inputs.clone())).clone()
+
+        check_independent(model, predicted, batch)
+        outputs = predicted(batch)
+    twin, why_not = _training_copy(model)
+    if twin is None:
+        return Exactness(len(batch), None, why_not)
+    training = _TrainingForward(model, twin, sites, layers)
+    held: dict[str, str] = {}
+    while True:
+        expected, failure = training.outputs(batch)
+        found = float("inf") if expected is None else deviation(outputs, expected)
+        if found <= _tolerance(outputs):
+            return Exactness(len(batch), found, held=tuple(held.items()))
+        if expected is not None and not training.normalises and isinstance(model, torch.jit.ScriptModule):
+            return Exactness(len(batch), None, "its evaluation mode is written into it")
+        with undisturbed(model), _recorded_modules(model) as own, OnePass(sites, statistics, None, draw=0, start=0):
+            forward(model, batch.clone())
+        culprit = "" if expected is None else _first_difference(own, training.modules(batch))
+        more = _alike(twin, culprit)
+        if not more or len(set(held.values())) > _MOST_HELD:
+            if expected is None:
+                return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
+            raise _InexactError(
+                f"MCBN of this network would not be exact: with the statistics of a mini-batch of {len(batch)} points "
+                f"its outputs differ from those of its training-mode forward by {100 * found:.2g} % of the largest, "
+                f"first in {culprit or 'the network itself'}."
+            )
+        for path, module in more.items():
+            module.training = False
+            held[path] = (
+                f"{type(module).__name__} computes something else in training mode than BatchNorm and dropout explain "
+                "(batch normalization of its own, noise); it stays in evaluation mode"
+            )
+
+
+def _statistics(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]) -> dict[Any, tuple[Tensor, Tensor]]:
+    """ω of one mini-batch, as one draw."""
+    if not layers:
+        return {}
+    with Measure(layers) as mode:
+        forward(model, batch.clone())
+    return {key: (mean[None], var[None]) for key, (mean, var, _) in mode.found().items()}
+
+
+def _training_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
+    try:
+        return copy.deepcopy(model).train(), ""
+    except Exception as error:  # networks of any make
+        if is_out_of_memory(error):
+            raise
+        return None, f"the network cannot be copied and put in training mode ({type(error).__name__})"
+
+
+class _TrainingForward:
+    """The training-mode forward of a copy of the network, its dropouts and the BatchNorms that are not sampled being as
+    in evaluation mode."""
+
+    def __init__(self, model: nn.Module, twin: nn.Module, sites: Sites, layers: Sequence[BatchNormSite]) -> None:
+        self._twin = twin
+        tensors = zip(_tensors(model), _tensors(twin), strict=True)
+        self._addresses = {copied.data_ptr(): own.data_ptr() for own, copied in tensors}
+        self._kept = {site.key for site in sites.batchnorms if site.stochastic} - {site.key for site in layers}
+        self.normalises = False
+        """Whether the last forward normalised by the statistics of its batch."""
+
+    def outputs(self, batch: Tensor) -> tuple[Tensor | None, str]:
+        """The outputs; None, and why, where the forward fails or gives something else than one tensor."""
+        try:
+            with undisturbed(self._twin, evaluation=False), self._mode():
+                return tensor_output(forward(self._twin, batch.clone())).clone(), ""
+        except SamplingError as error:
+            return None, str(error)
+
+    def modules(self, batch: Tensor) -> list[_ModuleCall]:
+        """What every module of it was given and gave."""
+        with undisturbed(self._twin, evaluation=False), _recorded_modules(self._twin) as calls, self._mode():
+            forward(self._twin, batch.clone())
+        return calls
+
+    def _mode(self) -> Mode:
+        calls: Counter[int] = Counter()
+        training = self
+        self.normalises = False
+
+        class Held(Mode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+                call = stochastic_call(func, args, kwargs or {})
+                if isinstance(call, DropoutCall):
+                    return call.input
+                if isinstance(call, BatchNormCall):
+                    address = training._addresses.get(call.address, 0)
+                    key = address, calls[address]
+                    calls[address] += 1
+                    if call.training and key in training._kept:
+                        assert call.running_mean is not None and call.running_var is not None
+                        return call.normalized(call.running_mean, call.running_var)
+                    training.normalises |= call.training
+                return func(*args, **(kwargs or {}))
+
+        return Held()
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+_ModuleCall = tuple[str, str, list[Tensor], list[Tensor]]  # path, path of the caller, digests of inputs and outputs
+
+
+@contextmanager
+def _recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
+    """Every call of a module meanwhile, in the order in which they end."""
+    paths = {id(module): name for name, module in model.named_modules()}
+    calls: list[_ModuleCall] = []
+    inside: list[tuple[str, list[Tensor]]] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        inside.append((paths.get(id(module), inside[-1][0] if inside else ""), _digests(args)))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it so
+        path, given = inside.pop()
+        if id(module) in paths:
+            calls.append((path, inside[-1][0] if inside else "", given, _digests(output)))
+
+    hooks = (
+        module_hooks.register_module_forward_pre_hook(enter),
+        module_hooks.register_module_forward_hook(leave, always_call=True),
+    )
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _digests(values: Any) -> list[Tensor]:
+    """A sample of each tensor's values."""
+    tensors = [tensor.detach().reshape(-1) for tensor in tensors_in(values) if tensor.is_floating_point()]
+    return [flat[:: max(1, len(flat) // 1024)].double().cpu() for flat in tensors]
+
+
+def _first_difference(own: Sequence[_ModuleCall], other: Sequence[_ModuleCall]) -> str:
+    """The first module to give something else for the same inputs, or else the one whose own operations do."""
+    numbered: Counter[str] = Counter()
+    by_call = {}
+    for path, _, given, made in other:
+        by_call[path, numbered[path]] = given, made
+        numbered[path] += 1
+    numbered.clear()
+    for path, caller, given, made in own:
+        call = path, numbered[path]
+        numbered[path] += 1
+        if call in by_call and _differ(made, by_call[call][1]):
+            return caller if _differ(given, by_call[call][0]) else path
+    return ""
+
+
+def _differ(own: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return len(own) != len(other) or any(
+        deviation(a, b) > TOLERANCES[torch.float32] for a, b in zip(own, other, strict=True)
+    )
+
+
+def _alike(twin: nn.Module, path: str) -> dict[str, nn.Module]:
+    """The module at `path`, and all others of its class where that is none of torch's; empty where it cannot, or must
+    not, be put in evaluation mode."""
+    module = twin.get_submodule(path)
+    if isinstance(module, _BatchNorm) or not module.training:
+        return {}
+    if type(module).__module__.startswith("torch.") or not path:
+        return {path: module}
+    return {name: other for name, other in twin.named_modules() if type(other) is type(module) and other.training}
+
+
+def _tolerance(outputs: Tensor) -> float:
+    return TOLERANCES.get(outputs.dtype, _COARSE)

@@ -1,0 +1,328 @@
+"""Networks on which a sampler goes wrong without a word: each is sampled exactly, named, or refused with the cause."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import bnuq
+from bnuq.errors import SamplingError
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable, deviation
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import find_sites
+
+EXACT = {"rtol": 1e-9, "atol": 1e-10}
+
+
+class Net(nn.Module):
+    """A dense layer, one operation in question, and an output layer."""
+
+    def __init__(self, operation, **parts: nn.Module) -> None:
+        super().__init__()
+        self.fc, self.last, self._operation = nn.Linear(4, 6), nn.Linear(6, 3), operation
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self._operation(self, self.fc(x))))
+
+
+def made(operation, **parts) -> nn.Module:
+    return zoo.settled(lambda: Net(operation, **{name: part() for name, part in parts.items()}), (4,))
+
+
+def bn() -> nn.Module:
+    return nn.BatchNorm1d(6)
+
+
+def points(n: int, seed: int = 0) -> Tensor:
+    return zoo.points((4,), n, seed=seed)
+
+
+# Slices of the batch
+
+SLICED = {
+    "virtual batches": lambda m, h: torch.cat([m.bn(part) for part in h.chunk(-(-len(h) // 64))]),
+    "micro-batches": lambda m, h: torch.cat([m.bn(part) for part in h.split(64)]),
+}
+
+
+@pytest.mark.parametrize("kind", SLICED)
+def test_mini_batches_beyond_a_slice_are_refused_with_the_largest_size(kind):
+    net = made(SLICED[kind], bn=bn)
+    with pytest.raises(SamplingError, match=r"more often for 128 points than for 64: .* \(--batch-size 64\)"):
+        bnuq.draw(net, points(300), samples=3, batch_size=128)
+    with pytest.raises(SamplingError, match="at most 64 points"):
+        bnuq.population_statistics(net, [points(128), points(128, seed=1)])
+
+
+@pytest.mark.parametrize("kind", SLICED)
+@pytest.mark.parametrize("chunk_size", [None, 256, 48])
+def test_sliced_networks_are_sampled_exactly_whatever_the_chunk(kind, chunk_size):
+    net, x, batch = made(SLICED[kind], bn=bn), points(300), points(64, seed=1)
+    omega = bnuq.statistics_of(net, [batch, points(64, seed=2)])
+    expected = bnuq.predict(net, x, omega, chunk_size=16)
+    assert_close(bnuq.predict(net, x, omega, chunk_size=chunk_size), expected, **EXACT)
+    assert_close(bnuq.predict(net, batch, omega)[0], zoo.trained_forward(net, batch), **EXACT)
+    assert bool((expected[0] != expected[1]).all(dim=1).all())  # no point runs on running statistics
+
+
+@pytest.mark.parametrize("b", [40, 100, 128])
+def test_padded_rows_are_part_of_the_batch_as_in_training(b):
+    net = made(lambda m, h: m.bn(F.pad(h, (0, 0, 0, -len(h) % 8)))[: len(h)], bn=bn)
+    batch = points(b)
+    omega = bnuq.statistics_of(net, [batch])
+    assert omega.layers[0].count.tolist() == [-(-b // 8) * 8]
+    assert_close(bnuq.predict(net, batch, omega)[0], zoo.trained_forward(net, batch), **EXACT)
+
+
+def test_a_plan_is_given_up_where_many_points_are_treated_otherwise_than_a_few():
+    def halves(m: Net, h: Tensor) -> Tensor:
+        h = m.bn(h)
+        return torch.cat([part * (1 + number) for number, part in enumerate(h.split(96))])
+
+    net, x = made(halves, bn=bn), points(120)
+    sites = find_sites(net, x)
+    omega = bnuq.statistics_of(net, [points(64, seed=1)], layers=sites.live_batchnorms)
+    engine = Stochastic(net, sites, omega=omega)
+    engine.prepare(x[:64])
+    assert engine.why_plain == ""
+    found = engine.passes(x)
+    assert engine.why_plain
+    assert float((found[0, 96:] - engine.passes(x[96:])[0]).abs().max()) > 0.01
+
+
+# Paths that depend on the data
+
+
+def turns(m: Net, h: Tensor) -> Tensor:
+    for _ in range(1 + int(float(h.detach().abs().max()) > 8)):
+        h = m.bn(h)
+    return h
+
+
+def exits(m: Net, h: Tensor) -> Tensor:
+    return m.bn(h) if float(h.detach().abs().max()) < 8 else m.early(h)
+
+
+@pytest.mark.parametrize(("operation", "parts"), [(turns, {"bn": bn}), (exits, {"bn": bn, "early": bn})])
+def test_further_calls_are_refused_and_never_run_on_running_statistics(operation, parts):
+    net = made(operation, **parts)
+    calm, wild = points(64) * 0.1, points(64) * 0.1 + 30
+    sites = find_sites(net, calm)
+    with pytest.raises(SamplingError, match="is called more often than in the first forward"):
+        bnuq.statistics_of(net, [calm, wild], layers=sites.live_batchnorms)
+    omega = bnuq.statistics_of(net, [calm, 0.9 * calm], layers=sites.live_batchnorms)
+    with pytest.raises(SamplingError, match="is called more often than in the first forward"):
+        bnuq.predict(net, torch.cat([calm, wild]), omega, chunk_size=64)
+
+
+def test_calls_that_depend_on_the_mini_batch_are_not_mistaken_for_slices():
+    net = made(turns, bn=bn)
+    sites = find_sites(net, points(3) * 0.1)
+    with pytest.raises(SamplingError, match="depends on its input"):
+        bnuq.statistics_of(net, [torch.cat([points(20) * 0.1, points(20) * 30])], layers=sites.live_batchnorms)
+
+
+# Batch normalization that no BatchNorm call shows
+
+
+class ByHand(nn.Module):
+    """Batch normalization written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+        self.register_buffer("variance", torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = self.mean, self.variance
+        if self.training:
+            mean, variance = x.mean(0), x.var(0, correction=0)
+            with torch.no_grad():
+                self.mean.lerp_(mean, 0.1)
+                self.variance.lerp_(variance, 0.1)
+        return (x - mean) / (variance + 1e-5).sqrt()
+
+
+class InAFunction(ByHand):
+    """The same inside an autograd function."""
+
+    class Normalized(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:  # noqa: ARG004
+            return (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.Normalized.apply(x) if self.training else super().forward(x)
+
+
+class EvoNorm(ByHand):
+    """Divides by a variance of the batch alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) / ((x.var(0) if self.training else self.variance) + 1e-5).sqrt()
+
+
+class Renormalization(ByHand):
+    """Batch renormalization: training corrects the batch's statistics towards the running ones, within bounds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        mean, std = x.mean(0), (x.var(0, correction=0) + 1e-5).sqrt()
+        r = (std / self.variance.sqrt()).clamp(0.8, 1.2)
+        return (x - mean) / std * r + ((mean - self.mean) / self.variance.sqrt()).clamp(-0.3, 0.3)
+
+
+HIDDEN = {kind.__name__: kind for kind in (ByHand, InAFunction, EvoNorm, Renormalization)}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_batch_normalization_by_other_means_is_named_and_all_else_stays_exact(kind):
+    net = made(lambda m, h: m.bn(m.hidden(h)), hidden=HIDDEN[kind], bn=bn)
+    batch = points(32)
+    with pytest.warns(UserWarning, match=f"hidden stays as it is: {kind} computes something else in training mode"):
+        omega = bnuq.statistics_of(net, [batch])
+    twin = copy.deepcopy(net).train()
+    twin.hidden.eval()
+    with torch.no_grad():
+        assert_close(bnuq.predict(net, batch, omega)[0], twin(batch), **EXACT)
+
+
+def test_batch_normalization_in_the_forward_itself_is_named():
+    def by_hand(m: Net, h: Tensor) -> Tensor:
+        return m.bn(h) - (h.mean(0) if m.training else 0)
+
+    with pytest.warns(UserWarning, match="the network stays as it is: Net computes something else in training mode"):
+        bnuq.statistics_of(made(by_hand, bn=bn), [points(32)])
+
+
+def test_a_sampled_batchnorm_that_does_not_do_what_training_does_is_refused():
+    class Shrunk(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (0.9 if self.training else 1.0)
+
+    with pytest.raises(SamplingError, match=r"would not be exact: .* by .* % of the largest, first in bn\."):
+        bnuq.statistics_of(made(lambda m, h: m.bn(h), bn=lambda: Shrunk(6)), [points(32)])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Dropout(0.5),
+        lambda: nn.RReLU(),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
+        lambda: nn.AlphaDropout(0.2),
+    ],
+)
+def test_other_layers_of_training_are_no_reason_to_refuse(layer):
+    net = made(lambda m, h: m.bn(m.layer(h)), layer=layer, bn=bn)
+    sites = find_sites(net, points(32))
+    found = check_exact(net, sites, points(32), sites.live_batchnorms)
+    assert found.deviation is not None and found.deviation < 1e-12
+
+
+def test_auxiliary_outputs_of_training_are_held_back():
+    def auxiliary(m: Net, h: Tensor) -> Tensor:
+        return m.bn(h)
+
+    class WithHead(Net):
+        def forward(self, x: Tensor):
+            main = super().forward(x)
+            return (main, main) if self.training else main
+
+    net = zoo.settled(lambda: Net(auxiliary, bn=bn()), (4,))
+    net.__class__ = WithHead
+    sites = find_sites(net, points(32))
+    found = check_exact(net, sites, points(32), sites.live_batchnorms)
+    assert found.deviation is not None and found.deviation < 1e-12
+    assert [layer for layer, _ in found.held] == [""]
+
+
+@pytest.mark.parametrize("kind", zoo.KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_kind_of_batchnorm_is_exact(kind, dtype):
+    net, batch = zoo.made(kind, dtype), zoo.points(kind, 9, dtype=dtype)
+    sites = find_sites(net, batch)
+    found = check_exact(net, sites, batch, sites.live_batchnorms)
+    assert found.held == ()
+    assert found.deviation is not None and found.deviation < (1e-12 if dtype == torch.float64 else 1e-5)
+
+
+def test_the_layers_that_are_not_sampled_stay_as_in_evaluation_mode():
+    net, batch = zoo.made("nested"), zoo.points("nested", 9)
+    sites = find_sites(net, batch)
+    found = check_exact(net, sites, batch, sites.live_batchnorms[1:3])
+    assert found.deviation is not None and found.deviation < 1e-12
+
+
+def test_a_float32_network_that_rounds_too_much_is_judged_in_float64():
+    net = zoo.made("2d", torch.float32)
+    net[0].weight.data *= 1e-6  # the first BatchNorm magnifies what rounding left
+    net[0].bias.data += 100
+    net[1].eps = 1e-30
+    batch = zoo.points("2d", 16, dtype=torch.float32)
+    sites = find_sites(net, batch)
+    found = check_exact(net, sites, batch, sites.live_batchnorms)
+    assert found.deviation is not None and found.deviation < 1e-9
+
+
+# Points that depend on each other
+
+
+def test_points_that_depend_on_each_other_are_refused_with_the_size_of_it():
+    net = made(lambda m, h: m.bn(h - 0.3 * h.mean(0)), bn=bn)
+    with pytest.raises(SamplingError, match=r"depends on which points pass with it: .* differ .* by \d"):
+        bnuq.draw(net, points(60), samples=2, batch_size=20)
+    with pytest.raises(SamplingError, match="depends on which points pass with it"):
+        check_independent(net, lambda x: Evaluation(net).passes(x)[0], points(20))
+
+
+# Forwards that do not repeat themselves
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("noise", "cause"),
+    [
+        (lambda: random.random(), "Python's `random`"),
+        (lambda: np.random.rand(), "numpy's generator"),
+        (lambda: float(torch.rand(())), "it draws random numbers"),
+        (lambda: time.perf_counter_ns() % 997 / 997, "reads the time"),
+        (lambda: OWN.random(), "a random generator of its own"),
+    ],
+)
+def test_a_random_forward_is_refused_with_the_cause(noise, cause):
+    net = made(lambda m, h: m.bn(h) + noise(), bn=bn)
+    with pytest.raises(SamplingError, match=f"gives other outputs on svhn when it is called again .*{cause}"):
+        check_repeatable(net, points(8), where=" on svhn")
+
+
+def test_outputs_that_are_not_finite_are_traced_to_their_cause():
+    net = made(lambda m, h: m.bn(h), bn=bn)
+    net.bn.running_var.copy_(torch.full((6,), -0.5))
+    with pytest.raises(SamplingError, match=r"is finite: bn.running_var is negative \(-0.5\)"):
+        check_repeatable(net, points(8))
+    other = made(lambda m, h: torch.log(m.bn(h) * 0 - 1), bn=bn)
+    with pytest.raises(SamplingError, match="those of the network are not, though its inputs are"):
+        check_repeatable(other, points(8))
+
+
+def test_a_deviation_counts_values_that_are_not_finite():
+    one = torch.tensor([1.0, float("nan"), -2.0])
+    assert deviation(one, one) == 0
+    assert deviation(torch.tensor([1.0, float("nan"), -1.0]), one) == 0.5
+    assert deviation(torch.tensor([1.0, 0.0, -2.0]), one) == float("inf")
+    assert deviation(one[:2], one) == float("inf")

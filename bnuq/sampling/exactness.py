@@ -75,7 +75,7 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     inputs gives others, or where none is finite. `where` names the inputs."""
     with undisturbed(model):
         first = tensor_output(forward(model, inputs.clone()))
-        states = random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
+        states = random.getstate(), _numpys_state(), torch.get_rng_state()
         again = tensor_output(forward(model, inputs.clone()))
         if first.numel() and not bool(first.isfinite().any()):
             raise SamplingError(f"none of the network's outputs{where} is finite: {_why_not_finite(model, inputs)}.")
@@ -92,11 +92,16 @@ def _why_not_repeated(states: tuple[Any, Any, Any]) -> str:
     python, numpy, torchs = states
     if random.getstate() != python:
         return "it draws from Python's `random` in evaluation mode"
-    if any(not np.array_equal(a, b) for a, b in zip(np.random.get_state()[1:3], numpy, strict=True)):
+    if _numpys_state() != numpy:
         return "it draws from numpy's generator in evaluation mode"
     if not torch.equal(torch.get_rng_state(), torchs):
         return "it draws random numbers in evaluation mode"
     return "its forward keeps something between calls, reads the time, or has a random generator of its own"
+
+
+def _numpys_state() -> tuple[bytes, int]:
+    state: Any = np.random.get_state()
+    return state[1].tobytes(), state[2]
 
 
 def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:

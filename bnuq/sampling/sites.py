@@ -441,6 +441,12 @@ def _unreachable(
             found[name, f"{type(module).__name__}: its statistics are constants, nothing is left to sample"] = None
         elif isinstance(module, _BatchNorm) and name not in seen:
             found[name, "a BatchNorm that the evaluation-mode forward never calls"] = None
+    read = {traced.call.address for traced in calls if isinstance(traced.call, BatchNormCall)}
+    named = {layer for layer, _ in found}
+    for name, buffer in model.named_buffers():
+        layer, _, leaf = name.rpartition(".")
+        if leaf in ("running_mean", "running_var") and layer not in named | seen and buffer.data_ptr() not in read:
+            found[layer, "it uses its running statistics by operations of its own, not by a BatchNorm call"] = None
     visible = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:
         if isinstance(traced.call, str):

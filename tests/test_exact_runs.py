@@ -1,0 +1,97 @@
+"""Whole commands on networks that are easily sampled wrongly: right, named, or refused before anything is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small_run
+import torch
+
+from bnuq.errors import SamplingError
+from bnuq.inspect import inspect
+from bnuq.precise_bn import precise_bn
+from bnuq.run import Options, resolve
+from bnuq.sweep import sweep
+
+FORWARDS = {
+    "slices": "return torch.cat([super(Net, self).forward(part) for part in x.split(8)])",
+    "centred": "return super().forward(x - x.mean(0))",
+    "shifted": "h = super().forward(x); return h - h.mean(0) if self.training else h",
+    "random": "return super().forward(x) + random.random()",
+}
+
+
+def written(folder: Path, forward: str) -> None:
+    """The small run, its network with this forward."""
+    small_run.write(folder)
+    text = small_run.NET.replace("nn.Sequential(", "Net(").replace("-> nn.Module", "")
+    (folder / "net.py").write_text(
+        text.replace("from torch import nn", "import random\n\nimport torch\nfrom torch import nn")
+        + f"\n\nclass Net(nn.Sequential):\n    def forward(self, x):\n        {FORWARDS[forward]}\n"
+    )
+
+
+def of_mcbn(result) -> dict[str, float]:
+    return {name: figure.value for name, figure in result.methods["mcbn"].sets["test"].figures.items()}
+
+
+def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp_path):
+    small_run.write(tmp_path)
+    (note,) = [note for note in small_run.evaluated(tmp_path).notes if "MCBN was checked" in note]
+    assert "a mini-batch of 16 points" in note
+    assert float(note.rpartition("within ")[2].partition(" ")[0]) < 1e-5
+
+
+def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
+    written(tmp_path, "slices")
+    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    assert result.sampling["batch_size"] == 8
+    assert "mini-batches of 8: the network normalises slices of its batch of that size" in result.notes
+    assert any("normalises slices of more points, so 7 points pass together" in note for note in result.notes)
+    again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
+    assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
+
+
+def test_a_mini_batch_beyond_a_slice_is_refused_with_the_size_that_works(tmp_path):
+    written(tmp_path, "slices")
+    with pytest.raises(SamplingError, match=r"of 16 points|for 16 points than for 8: .*--batch-size 8"):
+        small_run.evaluated(tmp_path, batch_size=16)
+    run = resolve("run.toml", Options(batch_size=16), folder=tmp_path)
+    for estimator in ("population", "full"):
+        with pytest.raises(SamplingError, match=r"than for 8: .*--batch-size 8"):
+            precise_bn(run, estimator=estimator, batch_size=16)
+    with pytest.raises(SamplingError, match=r"than for 8: .*--batch-size 8"):
+        inspect(resolve("run.toml", Options(), folder=tmp_path))
+
+
+def test_a_sweep_leaves_out_default_sizes_beyond_a_slice(tmp_path):
+    written(tmp_path, "slices")
+    result = sweep([resolve("run.toml", Options(samples=4, out=Path("sweep.h5")), folder=tmp_path)])
+    assert {point.batch_size for point in result.points} == {8}
+
+
+def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
+    written(tmp_path, "centred")
+    with pytest.raises(SamplingError, match="gives for a point on test depends on which points pass with it"):
+        small_run.evaluated(tmp_path)
+
+
+def test_what_training_does_beside_batchnorm_is_named(tmp_path):
+    written(tmp_path, "shifted")
+    cautions = {caution.code: caution.text for caution in small_run.evaluated(tmp_path).cautions}
+    assert cautions["unreachable"].startswith("the network stays as it is: Net computes something else in training")
+
+
+def test_a_random_forward_is_refused_with_the_set_and_the_cause(tmp_path):
+    written(tmp_path, "random")
+    with pytest.raises(SamplingError, match=r"other outputs on test when .* Python's `random`"):
+        small_run.evaluated(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".h5", ".work")]
+
+
+def test_nothing_is_drawn_or_changed_by_the_checks(tmp_path):
+    small_run.write(tmp_path)
+    before = torch.get_rng_state()
+    small_run.evaluated(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)

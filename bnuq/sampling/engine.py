@@ -80,7 +80,7 @@ class Stochastic:
         self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
         self._planned: Planned | None = None
         self._exact: Planned | None = None  # the plan in the network's own arithmetic
-        self._verified = CHECKED  # rows in a tile up to which it was compared with the plain loop
+        self._verified = CHECKED  # rows of one forward, stacked draws included, up to which it is known to be right
         self.why_plain = ""
         """Why there is no plan, once that is known."""
         self.deviation: Deviation | None = None
@@ -103,17 +103,21 @@ class Stochastic:
         """
         if self._planned is None and not self.why_plain:
             self.prepare(inputs)
-        if self._planned is not None and min(len(inputs), self._planned.tile) > self._verified:
+        if self._planned is not None:
             self._verify(inputs[: self._planned.tile], start)
         if self._planned is None:
             return self._plain.passes(inputs, start, draws)
         return self._run(self._planned, inputs, start, draws)
 
     def _verify(self, inputs: Tensor, start: int) -> None:
-        """Give the plan up where a whole tile shows that it differs from the plain loop: a network may treat many
-        points otherwise than the few that the plan was made from."""
+        """Give the plan up where a whole tile, with as many draws as pass together, shows that it differs from the
+        plain loop: a network may treat many points otherwise than the few that the plan was made from."""
         assert self._exact is not None
         stacked = range(self._exact.work(len(inputs)).stacked)
+        if len(inputs) * len(stacked) <= self._verified:
+            return
+        if len(inputs) == 1:  # which a network may drop an axis of, as its plan does not
+            inputs = torch.cat([inputs] * 2)
         draws = sorted({0, stacked[-1]})
         try:
             with undisturbed(self._model), on_other_inputs():
@@ -121,7 +125,7 @@ class Stochastic:
                 found = self._exact.passes(inputs, start, stacked)[draws]
             if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
                 raise OtherPathError("it treats many points otherwise than a few")
-            self._verified = len(inputs)
+            self._verified = len(inputs) * len(stacked)
         except NotOnTapeError as error:
             self._planned = None
             self._refuse_plan(error)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
 from bnuq.sampling.interception import (
@@ -115,7 +116,7 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
     recordings = []
     for rows in (2, 3):
         recorder = _Recorder(sites, three[:rows].clone())
-        with recorder:
+        with recorder, _HandedToPython(recorder):
             output = forward(model, recorder.input.clone())  # it may write into its input, a later pass reads it again
         recordings.append((recorder, recorder.number_of_output(output)))
     (small, small_output), (large, large_output) = recordings
@@ -164,7 +165,7 @@ class _Recorder(Mode):
         self._dropouts = sites.dropouts
         self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
-        self._new(inputs)
+        self._of_input = {self._new(inputs)}  # the values that depend on the input
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -185,7 +186,12 @@ class _Recorder(Mode):
         if not written and not given:
             return result
         self.operations.append(Operation(func, arguments, self._results(result), site, frozenset(written)))
+        if any(number in self._of_input for number in refs_in(arguments)):
+            self._of_input.update(written, self.operations[-1].gives)
         return result
+
+    def depends_on_input(self, tensor: Tensor) -> bool:
+        return self.numbers.get(id(tensor)) in self._of_input
 
     def number_of_output(self, output: Any) -> int:
         if not isinstance(output, Tensor) or id(output) not in self.numbers:
@@ -217,6 +223,22 @@ class _Recorder(Mode):
         self.tensors.append(tensor)
         self.numbers[id(tensor)] = len(self.tensors) - 1
         return len(self.tensors) - 1
+
+
+class _HandedToPython(TorchFunctionMode):
+    """NotOnTapeError where the network reads what depends on its input by a way that no operation shows."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READERS and self._recorder.depends_on_input(args[0]):
+            raise NotOnTapeError(f"{func.__name__} hands its data to Python")
+        return func(*args, **(kwargs or {}))
+
+
+_READERS = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__}
 
 
 def refs_in(tree: Any) -> Iterator[int]:

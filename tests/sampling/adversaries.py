@@ -607,7 +607,7 @@ def entries_chosen(m, x):
     return m.last(y[rows])
 
 
-@of(dense, 4, why_plain="its recorded operations do not give what it gives")
+@of(dense, 4, why_plain="tolist hands its data to Python")
 def list_read(m, x):
     return m.last(m.bn(m.fc(x)) * abs(sum(m.fc(x)[0].tolist())))
 

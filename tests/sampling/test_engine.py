@@ -290,7 +290,7 @@ def path_of_two_points(m, x):
         (dropout_inside_attention, "scaled_dot_product_attention draws random numbers"),
         (buffers_written, "add_ writes into the network's own tensors"),
         (tensors_made_in_python, "it makes tensors in Python whose size depends on the number of points"),
-        (inputs_of_its_own_kind, "its operations cannot be run again (the network's forward fails on inputs"),
+        (inputs_of_its_own_kind, "tolist hands its data to Python"),
         (truth_of_data, "equal lets its path or its sizes depend on the data"),
         (path_of_many_points, OTHERWISE),
         (path_of_two_points, "it takes another path when the number of points changes"),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import copy
 import random
 import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 import zoo
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -326,3 +331,76 @@ def test_a_deviation_counts_values_that_are_not_finite():
     assert deviation(torch.tensor([1.0, float("nan"), -1.0]), one) == 0.5
     assert deviation(torch.tensor([1.0, 0.0, -2.0]), one) == float("inf")
     assert deviation(one[:2], one) == float("inf")
+
+
+# Networks made up
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operation of a made-up network: its parts, what it does, and whether it makes points depend on each other."""
+
+    layer: Callable[[], nn.Module]
+    forward: Callable[[nn.Module, Tensor], Tensor]
+    dependent: bool = False
+
+
+def sliced(rows: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    return lambda layer, h: torch.cat([layer(part) for part in h.split(rows)])
+
+
+PARTS = {
+    "bn": Part(bn, lambda layer, h: layer(h)),
+    "bn twice": Part(bn, lambda layer, h: layer(torch.tanh(layer(h)))),
+    "frozen": Part(bn, lambda layer, h: layer.eval()(h)),
+    "slices of 8": Part(bn, sliced(8)),
+    "slices of 16": Part(bn, sliced(16)),
+    "padded": Part(bn, lambda layer, h: layer(F.pad(h, (0, 0, 0, -len(h) % 4)))[: len(h)]),
+    "by hand": Part(ByHand, lambda layer, h: layer(h)),
+    "renormalization": Part(Renormalization, lambda layer, h: layer(h)),
+    "dropout": Part(lambda: nn.Dropout(0.4), lambda layer, h: layer(h)),
+    "noise": Part(lambda: nn.RReLU(), lambda layer, h: layer(h)),
+    "dense": Part(lambda: nn.Linear(6, 6), lambda layer, h: torch.tanh(layer(h))),
+    "skip": Part(bn, lambda layer, h: h + layer(h)),
+    "mean of the batch": Part(nn.Identity, lambda layer, h: h - 0.1 * h.mean(0), dependent=True),  # noqa: ARG005
+}
+
+
+class MadeUp(nn.Module):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names, self.fc, self.last = names, nn.Linear(4, 6), nn.Linear(6, 3)
+        self.parts = nn.ModuleList(PARTS[name].layer() for name in names)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        for name, layer in zip(self.names, self.parts, strict=True):
+            h = PARTS[name].forward(layer, h)
+        return self.last(torch.tanh(h))
+
+
+@settings(max_examples=40, deadline=None)
+@given(names=st.lists(st.sampled_from(list(PARTS)), min_size=1, max_size=5), b=st.integers(4, 24))
+def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b):
+    net, batch, x = zoo.settled(lambda: MadeUp(["bn", *names]), (4,)), points(b), points(40, seed=1)
+    largest = min([8] * ("slices of 8" in names) + [16] * ("slices of 16" in names) + [b])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            omega = bnuq.statistics_of(net, [batch, points(b, seed=2)])
+        except SamplingError as error:
+            expected = f"--batch-size {largest}" if b > largest else "depends on which points pass with it"
+            assert expected in str(error)
+            assert b > largest or any(PARTS[name].dependent for name in names)
+            return
+    assert b <= largest and not any(PARTS[name].dependent for name in names)
+    held = {str(warning.message).partition(" stays as it is")[0] for warning in caught}
+    assert {f"parts.{i + 1}" for i, name in enumerate(names) if name in ("by hand", "renormalization")} <= held
+    twin = copy.deepcopy(net).train()
+    for path, module in twin.named_modules():
+        if path in held or isinstance(module, nn.Dropout):
+            module.eval()
+    with torch.no_grad():
+        assert_close(bnuq.predict(net, batch, omega)[0], twin(batch), rtol=1e-8, atol=1e-9)
+    whole = bnuq.predict(net, x, omega)
+    assert_close(bnuq.predict(net, x, omega, chunk_size=4), whole, rtol=1e-8, atol=1e-9)

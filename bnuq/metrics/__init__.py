@@ -27,6 +27,7 @@ from bnuq.metrics.classification import (
     pll_classification,
     pll_from_log_likelihood,
     predicted,
+    predictive,
     predictive_entropy,
     variation_ratio,
 )
@@ -185,6 +186,7 @@ __all__ = [
     "pll_regression",
     "predicted",
     "predicted_batch_size",
+    "predictive",
     "predictive_entropy",
     "predictive_moments",
     "refined_tau",

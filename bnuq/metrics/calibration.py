@@ -8,7 +8,7 @@ from array_api_compat import array_namespace, device
 from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, like
-from bnuq.metrics.classification import correct
+from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.estimates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
 
@@ -84,15 +84,16 @@ def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
     return xp.sum(xp.abs(bins.correct - bins.confidence), axis=-1) / points
 
 
-def ece(p_mean: Float[Array, "point class"], y: Integer[Array, "point"], *, bins: int = 15) -> float:
+def ece(p: Float[Array, "*sample point class"], y: Integer[Array, "point"], *, bins: int = 15) -> float:
     """Expected calibration error of the most probable class, in [0, 1]; less is better.
 
-    Equal-width bins (low, high] of the mean prediction's largest probability.
+    Equal-width bins (low, high] of the largest probability of the mean prediction, that of samples (T, n, K) or (n, K).
 
     Source: Guo et al. 2017, eq. 3.
     """
-    confidence = array_namespace(p_mean).max(p_mean, axis=-1)
-    return float(ece_of_bins(calibration_bins(confidence, correct(p_mean, y), bins=bins)))
+    mean = predictive(p)
+    confidence = array_namespace(mean).max(mean, axis=-1)
+    return float(ece_of_bins(calibration_bins(confidence, correct(mean, y), bins=bins)))
 
 
 def ece_bootstrap(

@@ -1,6 +1,7 @@
 """Scores and uncertainties of classifiers, point by point, from T probability vectors a point.
 
-`p` holds probabilities of shape (T, n, K), `p_mean` their mean over the T samples, `y` the true classes 0 … K−1.
+`p` holds probabilities of shape (T, n, K), `y` the true classes 0 … K−1. Scores of the prediction take `p`, or its mean
+over the T samples (n, K): both give the score of the mean, never the mean of the samples' scores.
 """
 
 import numpy as np
@@ -108,14 +109,14 @@ def _all_but_largest(p: Float[Array, "*any class"]) -> Float[Array, "*any class"
     return xp.where(is_largest, xp.zeros_like(p), p)
 
 
-def least_confidence(p_mean: Float[Array, "*replicate point class"]) -> Float[Array, "*replicate point"]:
+def least_confidence(p: Float[Array, "*sample point class"]) -> Float[Array, "point"]:
     """1 − the largest probability of the mean prediction, in [0, 1 − 1/K]; neither way is better.
 
     Summed from the other classes, so that it tells points apart whose largest probability rounds to 1.
 
     Source: Hendrycks & Gimpel 2017, A Baseline for Detecting Misclassified and Out-of-Distribution Examples.
     """
-    return array_namespace(p_mean).sum(_all_but_largest(p_mean), axis=-1)
+    return array_namespace(p).sum(_all_but_largest(predictive(p)), axis=-1)
 
 
 def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
@@ -124,6 +125,14 @@ def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "p
     Source: Gal 2016, Uncertainty in Deep Learning, §3.3.1.
     """
     return entropy(_mean_over_samples(p))
+
+
+def predictive(p: Float[Array, "*sample point class"]) -> Float[Array, "point class"]:
+    """The mean prediction (n, K) of samples (T, n, K), or of what is one already.
+
+    Source: definition.
+    """
+    return _mean_over_samples(p) if p.ndim == 3 else p
 
 
 def _mean_over_samples(values: Float[Array, "sample *rest"]) -> Float[Array, "*rest"]:
@@ -206,39 +215,39 @@ def max_probability(p: Float[Array, "sample point class"]) -> Float[Array, "poin
     return array_namespace(p).max(_mean_over_samples(p), axis=-1)
 
 
-def predicted(p_mean: Float[Array, "*any class"]) -> Integer[Array, "*any"]:
-    """The most probable class, 0 … K−1; the lowest where several are tied.
+def predicted(p: Float[Array, "*any class"]) -> Integer[Array, "*any"]:
+    """The most probable class of each distribution, 0 … K−1; the lowest where several are tied.
+
+    Of samples (T, n, K) these are the votes (T, n); `predicted(p.mean(0))` is the prediction.
 
     Source: definition.
     """
-    return array_namespace(p_mean).argmax(p_mean, axis=-1)
+    return array_namespace(p).argmax(p, axis=-1)
 
 
-def correct(p_mean: Float[Array, "*replicate point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
-    """1 where the most probable class is the true one, else 0; more is better.
+def correct(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
+    """1 where the most probable class of the mean prediction is the true one, else 0; more is better.
 
     Source: definition.
     """
-    xp = array_namespace(p_mean)
-    return xp.astype(predicted(p_mean) == xp.asarray(y, dtype=xp.int64, device=device(p_mean)), p_mean.dtype)
+    xp = array_namespace(p)
+    return xp.astype(predicted(predictive(p)) == xp.asarray(y, dtype=xp.int64, device=device(p)), p.dtype)
 
 
-def brier(p_mean: Float[Array, "*replicate point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+def brier(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
     """Brier score Σ_c (p_c − 1[c = y])² of the mean prediction, in [0, 2]; less is better.
-
-    Takes the mean over samples, not the samples: the mean of their scores would be larger.
 
     Source: Brier 1950, Verification of Forecasts Expressed in Terms of Probability.
     """
-    xp, place = array_namespace(p_mean), device(p_mean)
-    apart = xp.asarray(p_mean, copy=True)
-    apart[..., xp.arange(p_mean.shape[-2], device=place), xp.asarray(y, dtype=xp.int64, device=place)] -= 1
+    xp, place = array_namespace(p), device(p)
+    apart = xp.asarray(predictive(p), copy=True)
+    apart[xp.arange(apart.shape[0], device=place), xp.asarray(y, dtype=xp.int64, device=place)] -= 1
     return xp.sum(apart * apart, axis=-1)
 
 
-def accuracy(p_mean: Float[Array, "point class"], y: Integer[Array, "point"]) -> float:
-    """Share of points whose most probable class is the true one, in [0, 1]; more is better.
+def accuracy(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> float:
+    """Share of points whose most probable class in the mean prediction is the true one, in [0, 1]; more is better.
 
     Source: definition.
     """
-    return float(array_namespace(p_mean).mean(correct(p_mean, y)))
+    return float(array_namespace(p).mean(correct(p, y)))

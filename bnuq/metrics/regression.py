@@ -301,22 +301,32 @@ def crps_terms(
     return over_outputs(near, y, "mean"), over_outputs(apart, y, "mean")
 
 
-def rmse(mean: Float[Array, "point *output"], y: Float[Array, "point *output"]) -> float:
+def rmse(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:
     """Root mean square error √(Σ‖y − mean‖²/n) in target units, ≥ 0; less is better.
 
-    Summed over outputs, averaged over points.
+    Summed over outputs, averaged over points. Samples (T, n, Q) are scored by their mean.
 
     Source: Teye, Azizpour & Smith 2018, §4 (their code for several outputs).
     """
-    error = as_float64(y) - as_float64(mean)
+    error = _error_of_mean(mean, y)
     return float(np.linalg.norm(error)) / math.sqrt(error.shape[0])
 
 
-def mae(mean: Float[Array, "point *output"], y: Float[Array, "point *output"]) -> float:
+def mae(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:
     """Mean absolute error in target units, ≥ 0; less is better.
 
-    Averaged over outputs and points.
+    Averaged over outputs and points. Samples (T, n, Q) are scored by their mean.
 
     Source: Willmott & Matsuura 2005, Advantages of the Mean Absolute Error.
     """
-    return float(np.mean(np.abs(as_float64(y) - as_float64(mean))))
+    return float(np.mean(np.abs(_error_of_mean(mean, y))))
+
+
+def _error_of_mean(mean: Float[Array, "..."], y: Float[Array, "..."]) -> Float[np.ndarray, "..."]:
+    """y − mean in float64, of the mean over samples; ValueError for shapes that would be broadcast."""
+    stated, truth = as_float64(mean), as_float64(y)
+    if stated.ndim == truth.ndim + 1 and stated.shape[1:] == truth.shape:
+        stated = predictive_moments(stated)[0]
+    if stated.shape != truth.shape:
+        raise ValueError(f"mean has shape {stated.shape} and y {truth.shape}; expected the same, or samples in front.")
+    return truth - stated

@@ -145,10 +145,19 @@ def test_brier_is_between_0_and_2_and_zero_for_a_sure_hit(labelled):
 
 @laws
 @given(labelled())
-def test_replicates_of_mean_predictions_are_scored_one_by_one(labelled):
+def test_samples_are_scored_by_their_mean_and_not_one_by_one(labelled):
     p, y = labelled
-    for figure in (metrics.brier, metrics.correct):
-        assert (figure(p, y) == np.stack([figure(one, y) for one in p])).all()
+    mean = metrics.predictive(p)
+    for figure in (metrics.brier, metrics.correct, metrics.accuracy, metrics.ece):
+        assert np.array_equal(figure(p, y), figure(mean, y))
+    assert np.array_equal(metrics.least_confidence(p), metrics.least_confidence(mean))
+
+
+def test_accuracy_of_samples_that_disagree_is_that_of_their_mean():
+    p = np.array([[[0.9, 0.1]], [[0.4, 0.6]], [[0.4, 0.6]]])  # the votes are wrong twice, the mean is right
+    assert metrics.accuracy(p, np.array([0])) == 1.0
+    assert metrics.brier(p, np.array([0])) == pytest.approx([2 * (1 - 1.7 / 3) ** 2])
+    assert metrics.ece(p, np.array([0])) == pytest.approx(1 - 1.7 / 3)
 
 
 @laws

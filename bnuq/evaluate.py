@@ -17,7 +17,6 @@ from bnuq.results.approximation import approximations
 from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.run import ANALYTIC, DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
-from bnuq.sampling.passes import Evaluation
 from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
 from bnuq.stages.exactness import check_network
@@ -58,6 +57,7 @@ def evaluate(
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
+    odd_outputs = output_cautions(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
     if look is not None:
         look(described)
@@ -107,7 +107,7 @@ def evaluate(
             sets=described,
             methods=found.methods,
             cautions=(
-                *(output_cautions(Evaluation(model).passes(example)) if todo.task == "classification" else ()),
+                *odd_outputs,
                 *material.cautions,
                 *todo.cautions,
                 *checked.cautions,

@@ -29,7 +29,7 @@ from bnuq.stages.exactness import check_mcbn
 from bnuq.stages.material import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.stages.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.stages.population import Parted, Population, parted, population_statistics
-from bnuq.stages.preparation import Prepared, how_asked, prepare, scored_sets
+from bnuq.stages.preparation import Prepared, how_asked, output_cautions, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance
 from bnuq.stages.scoring import replicate_weights
 
@@ -338,6 +338,10 @@ def _scoring(
     material, model = replace(ready.material, validation=None), ready.model
     bare = replace(run, methods=())
     todo = plan(bare, model, ready.example, test=material.test, train=material.train, trained_with=None)
+    try:
+        output_cautions(ready, todo)
+    except ModelError as error:
+        return None, (f"no figures before and after: {error}",)
     sets, scorer = scored_sets(run, todo, material)
     test, draws = sets["test"], replicate_weights(1)
     fitted = scorer.fitted(None, draws)

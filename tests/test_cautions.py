@@ -9,6 +9,10 @@ import pytest
 import small_run
 import torch
 
+from bnuq.errors import ModelError
+from bnuq.precise_bn import precise_bn
+from bnuq.run import Options, resolve
+
 SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
 UNTRACKED = small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, track_running_stats=False)")
 
@@ -17,11 +21,15 @@ def codes(folder: Path, **options: object) -> set[str]:
     return {caution.code for caution in small_run.evaluated(folder, **options).cautions}
 
 
-def test_a_network_that_ends_in_a_softmax_is_told_of(tmp_path):
+def test_a_network_that_ends_in_a_softmax_is_refused_and_its_population_statistics_are_not(tmp_path):
     small_run.write(tmp_path)
-    assert "softmax-outputs" not in codes(tmp_path)
     (tmp_path / "net.py").write_text(SOFTMAX)
-    assert "softmax-outputs" in codes(tmp_path)
+    with pytest.raises(ModelError, match="Remove the last softmax"):
+        codes(tmp_path)
+    assert not (tmp_path / "model.bnuq.h5").exists()
+    done = precise_bn(resolve("run.toml", Options(out=tmp_path / "new.pt"), folder=tmp_path))
+    assert done.test is None
+    assert [note for note in done.notes if note.startswith("no figures before and after: the network's outputs look")]
 
 
 def test_leaving_out_what_was_not_asked_for_is_no_cause_for_caution(tmp_path):

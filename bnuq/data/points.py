@@ -132,7 +132,12 @@ def check_labels(points: Points, classes: int) -> Points:
         if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):
             note = f"targets are one-hot rows of {classes}: taken as labels"
             return replace(points, targets=y.argmax(axis=1), notes=(*points.notes, note))
-        if y.shape[1] != 1 or not _integral(column):
+        if y.shape[1] != 1:
+            raise DataError(
+                f"{name} have {y.shape[1]} columns of {_shown(y)}; expected one whole number from 0 to {classes - 1} a "
+                f"point, or one-hot rows of {classes}: one label a point."
+            )
+        if not _integral(column):
             raise DataError(f"{name} are not whole numbers, but {_shown(y)}. Is this a regression set?")
         y = column.astype(np.int64)
     if y.min() < 0 or y.max() >= classes:

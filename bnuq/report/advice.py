@@ -32,7 +32,7 @@ ADVICE: dict[str, str] = {
     ),
     "few-samples": "",
     "mc-error-not-reached": "",
-    "softmax-outputs": "",
+    "probability-outputs": "",
     "unreachable": (
         "The other layers are sampled all the same. Where this one's randomness should count, see that the evaluation-"
         "mode forward calls it as a BatchNorm or dropout of torch, without a test of `self.training` around it."

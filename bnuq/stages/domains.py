@@ -30,6 +30,7 @@ from bnuq.sampling.statistics import statistics_of
 from bnuq.stages import classification, memory, regression, scoring
 from bnuq.stages.material import Pipeline, limited, read_named, target_scale
 from bnuq.stages.passing import fitting_chunk
+from bnuq.stages.task import check_outputs, task_of
 
 SAMPLES = 16  # T
 POPULATION = 4096  # points of a set, at most, that its population statistics are taken over
@@ -408,12 +409,10 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
             "classifications and regressions, whose outputs are (points, classes) or (points, outputs)."
         )
     outputs = output.shape[1]
-    targets = next((points.targets for points in (*sets, train) if points.targets is not None), None)
-    task = run.task
-    if task is None:
-        labels = targets is None or targets.dtype.kind in "iu" or (targets.ndim == 2 and targets.shape[1] != outputs)
-        task = "classification" if outputs > 1 and labels else "regression"
+    labelled = next((points for points in (*sets, train) if points.targets is not None), None)
+    task = task_of(run, outputs, labelled)
     if task == "classification":
+        check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
         return _Scorer(run, outputs, classification.Scorer(run, outputs))
     return _Scorer(run, outputs, regression.Scorer(run, target_scale(run, train, outputs)))
 

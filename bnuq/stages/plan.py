@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers
 from bnuq.stages.batches import check_mini_batches
+from bnuq.stages.task import TASK_KEY, task_of
 
 DEFAULT_BATCH_SIZE = 128
 
@@ -138,32 +138,21 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
 
 
 def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classification", "regression"], int]:
-    """What the network does, by the run file, or else by the shapes of its output and of the test set's targets."""
+    """What the network does, and how many outputs it has."""
     outputs, targets = output.shape[1], test.targets
     assert targets is not None
+    task = task_of(run, outputs, test)
     columns = targets.shape[1] if targets.ndim == 2 else 1
-    task = run.task
-    if task is None and outputs == 1 and set(np.unique(targets)) <= {0, 1}:
-        raise DataError(
-            f"the network has one output and the targets of {test.reference} are all 0 or 1: that may be a classifier "
-            "of two classes, which bnuq takes with an output for each, or a regression. For the latter write "
-            'task = "regression" under [model].'
-        )
-    if task is None:
-        one_hot = targets.ndim == 2 and bool(np.all((targets == 0) | (targets == 1)) and np.all(targets.sum(1) == 1))
-        whole = targets.dtype.kind in "iu" or (one_hot and columns > 1)
-        task = "regression" if outputs == 1 or (columns == outputs and not whole) else "classification"
     if task == "classification" and outputs < 2:
         raise DataError(
-            f"the network has {outputs} output; expected one a class, at least 2. For a regression write "
-            'task = "regression" under [model].'
+            f"the network has {outputs} output; expected one a class, at least 2. For a regression write {TASK_KEY}."
         )
     if task == "regression" and (targets.ndim > 2 or columns != outputs):
         raise DataError(
             f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
             f"expected ({len(test)}, {outputs})."
         )
-    return ("regression" if task == "regression" else "classification"), outputs
+    return task, outputs
 
 
 def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:

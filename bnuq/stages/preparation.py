@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from bnuq.code import BY_USER
@@ -22,6 +21,7 @@ from bnuq.stages.batches import check_classes
 from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Scorer
 from bnuq.stages.plan import Plan, device_named
+from bnuq.stages.task import check_outputs
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,12 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     return checked | material.ood, scorer
 
 
-def output_cautions(outputs: Tensor) -> Iterator[Caution]:
-    """What is odd about the outputs of a classifier."""
-    if bool((outputs >= 0).all()) and torch.allclose(outputs.sum(-1), torch.ones_like(outputs[..., 0]), atol=1e-4):
-        yield Caution(
-            "softmax-outputs",
-            "The network's outputs look like probabilities: each row is positive and sums to 1. bnuq takes outputs for "
-            "logits and applies the softmax itself, so every figure is one of a softmax of a softmax. Take the last "
-            "softmax out of the architecture.",
-        )
+def output_cautions(ready: Prepared, todo: Plan) -> tuple[Caution, ...]:
+    """What is odd about the outputs of a classifier; ModelError where they are probabilities."""
+    if todo.task != "classification":
+        return ()
+    test = ready.material.test
+    return check_outputs(ready.model, lambda rows: ready.pipeline.evaluated(test, rows), test)
 
 
 def check_request(run: Run) -> None:

@@ -127,6 +127,7 @@ class Network:
         )
         self._without_slices()
         self.sets, self._scorer = scored_sets(run, self.todo, ready.material)
+        self._odd_outputs = output_cautions(ready, self.todo)
         check_precision(run, ready.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
         self.train_size = run.train_size or len(self._train)
@@ -219,11 +220,7 @@ class Network:
                 for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
             ),
             cautions=(
-                *(
-                    output_cautions(Evaluation(ready.model).passes(ready.example))
-                    if todo.task == "classification"
-                    else ()
-                ),
+                *self._odd_outputs,
                 *ready.material.cautions,
                 *todo.cautions,
                 *checked.cautions,

@@ -148,4 +148,4 @@ def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
     assert found.targets is not None
     assert found.targets.tolist() == [0, 1, 2]
     assert "one-hot" in found.notes[-1]
-    assert "are not whole numbers" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)
+    assert "one-hot rows of 4" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)

@@ -29,13 +29,17 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does."""
+    """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does.
+
+    `target_by_position` says that the last column of a table was taken for the target, and no name says that it is.
+    """
 
     inputs: Inputs
     targets: NDArray[Any] | None = None
     group: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    target_by_position: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,7 @@ class Points:
 
     `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
     `group` tells which points are not independent of each other, by number; `group_names` are what the file has for
-    these numbers. `notes` say what was found out while reading.
+    these numbers. `notes` say what was found out while reading; `target_by_position` is that of `Contents`.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Points:
     classes: tuple[str, ...] | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     group_names: tuple[str, ...] = field(default=(), repr=False)
+    target_by_position: bool = field(default=False, repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -114,7 +119,9 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     _check_finite(inputs, "x", where)
     if targets is not None and targets.dtype.kind == "f":
         _check_finite(targets, "y", where)
-    return Points(name, reference, inputs, targets, group, contents.classes, (*contents.notes, *notes), group_names)
+    notes = (*contents.notes, *notes)
+    by_position = contents.target_by_position
+    return Points(name, reference, inputs, targets, group, contents.classes, notes, group_names, by_position)
 
 
 def check_labels(points: Points, classes: int) -> Points:
@@ -125,6 +132,12 @@ def check_labels(points: Points, classes: int) -> Points:
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
+    if points.target_by_position and _all_of(points.inputs[:, 0], classes) and not _all_of(y, classes):
+        raise DataError(
+            f"{points.reference}: the last column was taken for the label and holds {_shown(y)}; the first column "
+            f"holds each of {classes} classes. If the label is there, call it label in the header line or move it to "
+            "the last column; if it is the last column, call that label."
+        )
     if y.ndim > 2:
         raise DataError(f"{name} have shape {y.shape}; expected one whole number from 0 to {classes - 1} a point.")
     if y.dtype.kind == "f":
@@ -276,6 +289,12 @@ def _blocks(values: Inputs) -> Iterator[tuple[int, NDArray[Any]]]:
 
 def _integral(y: NDArray[Any]) -> bool:
     return bool(np.all(np.isfinite(y)) and np.all(np.abs(y) < 2**53) and np.all(y == np.floor(y)))
+
+
+def _all_of(values: NDArray[Any], classes: int) -> bool:
+    """Whether these are labels that leave no class out, from 0 or from 1."""
+    found = np.unique(values)
+    return found.size == classes > 1 and any(np.array_equal(found, start + np.arange(classes)) for start in (0, 1))
 
 
 def _shown(values: NDArray[Any]) -> str:

@@ -3,8 +3,10 @@
 import gzip
 import os
 import pickle
+import re
 import shutil
 import zipfile
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 from making_points import idx, png, save_mat, save_parquet
 from numpy.lib import format as npy_format
 
-from bnuq.data import load_points
+from bnuq.data import check_labels, load_points
 from bnuq.errors import DataError
 
 PICTURES = ("npz", "npy", "h5", "mat", "mat73", "zip", "folder")
@@ -216,6 +218,58 @@ def test_tables_may_have_no_header_other_separators_and_one_row(tmp_path):
         assert points.raw([0]).tolist() == [[1, 2]]
         assert points.targets is not None
         assert points.targets.tolist() == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("header", "target"),
+    [
+        ("label,a,b", 0), ("a,Class,b", 1), ("y,a,b", 0), ("y,x,b", 0), ("x,y,strength", 2), ("x,y,label", 2),
+        ("target,a,y", 2), ("a,b,c", 2), ('"label";"a";"b"', 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_column_that_has_a_targets_name_is_the_target(tmp_path, header, target, form):
+    path, row = tmp_path / f"t.{form}", [7, 8, 9]
+    if form == "csv":
+        path.write_text(f"{header}\n" + (";" if ";" in header else ",").join(map(str, row)) + "\n")
+    else:
+        names = re.split("[,;]", header.replace('"', ""))
+        save_parquet(path, {name: np.array([value]) for name, value in zip(names, row, strict=True)})
+    points = load_points(str(path))
+    assert points.targets is not None
+    assert points.targets.ravel().tolist() == [row[target]]
+    assert points.raw([0]).tolist() == [[value for at, value in enumerate(row) if at != target]]
+
+
+def test_two_columns_with_a_targets_name_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("label,target,a\n1,2,3\n")
+    assert "columns 'label', 'target' all have the name of a target" in refusal(tmp_path / "t.csv")
+
+
+def label_first(last: Any, header: str = "") -> str:
+    labels = np.arange(40) % 3
+    return header + "".join(f"{label},{0.1 * row:.1f},{last[row]}\n" for row, label in enumerate(labels))
+
+
+@pytest.mark.parametrize("header", ["", "digit,p0,p1\n"])
+@pytest.mark.parametrize("last", [[0] * 40, [0, 1] * 20, [0, 17] * 20, [0.5, 0.25] * 20])
+def test_a_label_first_table_is_not_scored_by_its_last_feature(tmp_path, last, header):
+    path = tmp_path / "t.csv"
+    path.write_text(label_first(last, header))
+    with pytest.raises(DataError, match=r"last column was taken for the label .* call it label in the header line"):
+        check_labels(load_points(str(path)), 3)
+    path.write_text(label_first(last, "label,p0,p1\n"))
+    labels = check_labels(load_points(str(path)), 3).targets
+    assert labels is not None
+    assert labels.tolist() == [row % 3 for row in range(40)]
+
+
+def test_a_first_feature_that_looks_like_labels_does_not_matter_where_the_last_column_holds_them(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(label_first([2, 1, 0, 1] * 10))
+    check_labels(load_points(str(path)), 3)
+    path.write_text(label_first([1] * 40, "a,b,label\n"))  # of one class, and said to be it
+    check_labels(load_points(str(path)), 3)
 
 
 def test_a_column_called_group_is_the_group(tmp_path):

@@ -1,4 +1,4 @@
-"""Tables: one row a point, one column a feature, the last column being the target; one column may name groups."""
+"""Tables: one row a point, one column a feature and one the target, by its name or the last; one may name groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, check_declared, readable
 from bnuq.errors import DataError
+
+_TARGETS = ("label", "labels", "target", "targets", "class", "y")  # y is a coordinate where an x comes before it
 
 
 def read_csv(path: Path, *, group: str = GROUP) -> Contents:
@@ -116,8 +118,30 @@ def _contents(path: Path, table: NDArray[Any], names: list[str], group: str, gro
         names = [name for name in names if name != group]
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
-    notes = (f"the target is the last column, {names[-1]!r}",)
-    return Contents(table[:, :-1], table[:, -1:], groups, notes=notes)
+    target, by_name = _target(path, names)
+    place = "last column" if target == len(names) - 1 else "column that is called so"
+    return Contents(
+        np.delete(table, target, axis=1),
+        table[:, [target]],
+        groups,
+        notes=(f"the target is the {place}, {names[target]!r}",),
+        target_by_position=not by_name,
+    )
+
+
+def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
+    """The column of the target: the last, unless another alone has a target's name; and whether the name says so."""
+    last = len(names) - 1
+    lower = [name.strip().lower() for name in names]
+    called = [at for at, name in enumerate(lower) if name in _TARGETS and not (name == "y" and "x" in lower[:at])]
+    if not called or last in called:
+        return last, last in called or lower[last] in _TARGETS
+    if len(called) > 1:
+        raise DataError(
+            f"{path}: columns {', '.join(repr(names[at]) for at in called)} all have the name of a target; expected "
+            "one. Move the target to the last column, or rename the others."
+        )
+    return called[0], True
 
 
 def _is_number(field: str) -> bool:

@@ -56,7 +56,7 @@ class BatchNormSite(Site):
     channels: int = 0
     positions: int = 1  # values of a channel that one point contributes: z, 1 behind a dense layer
     eps: float = 0.0
-    momentum: float = 0.0  # torch's; 0 where the layer keeps a cumulative average
+    momentum: float | None = 0.0  # torch's; None where the layer keeps a cumulative average
     tracked: bool = True  # evaluation mode uses running statistics
     never_trained: bool = False  # running statistics still at (0, 1)
     running_mean: Tensor | None = field(default=None, repr=False, compare=False)
@@ -204,6 +204,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
 
     batchnorms: list[BatchNormSite] = []
     dropouts: list[DropoutSite] = []
+    modules = dict(model.named_modules())
     names: Counter[tuple[str, str]] = Counter()
     calls_by_address = Counter(traced.call.address for traced in calls if isinstance(traced.call, BatchNormCall))
     for traced, other in zip(calls, again, strict=True):
@@ -216,6 +217,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         if isinstance(traced.call, BatchNormCall):
             earlier = sum(site.address == traced.call.address for site in batchnorms)
             site = _batchnorm_site(name, len(batchnorms), traced, other, earlier, calls_by_address)
+            if getattr(modules.get(traced.layer), "momentum", 0.0) is None:  # the call then has a momentum of 0
+                site = replace(site, momentum=None)
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
             batchnorms.append(replace(site, place=len(batchnorms) + len(dropouts)))

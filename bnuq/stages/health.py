@@ -128,7 +128,7 @@ def gap(
             continue
         layer = population.layers[number]
         left = share_left_by_averaging(
-            momentum=site.momentum,
+            momentum=site.momentum or 0.0,
             train_batch_size=train_batch_size or 128,
             points=points,
             population=reference,
@@ -150,10 +150,10 @@ def gap(
         )
     if not layers:
         return None
-    momenta = {site.momentum for site in sites if site.tracked}
+    momentum, *others = {site.momentum for site in sites if site.tracked} or {None}
     worth = None
-    if train_batch_size is not None and len(momenta) == 1 and min(momenta) > 0:
-        worth = worth_of_average(momenta.pop(), batch_size=train_batch_size)
+    if train_batch_size is not None and momentum and not others:
+        worth = worth_of_average(momentum, batch_size=train_batch_size)
     return Gap(
         points=points,
         batch_size=bank.batch_size,

@@ -443,7 +443,7 @@ def _device(model: nn.Module) -> torch.device:
 def _can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
     """As `reference_check` has it."""
     once = sum(other.address == site.address for other in sites) == 1
-    return site.running_mean is not None and site.momentum > 0 and not site.never_trained and once
+    return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
 
 
 def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
@@ -457,7 +457,8 @@ def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
         reasons = {
             "no running statistics are kept": all(site.running_mean is None for site in sites),
             "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
-            "they are plain averages, momentum None": all(site.momentum == 0 for site in sites),
+            "they are plain averages, momentum None": all(site.momentum is None for site in sites),
+            "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
         }
         why += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
     return SamplingError(f"the training pipeline cannot be told from this checkpoint: {why}.")

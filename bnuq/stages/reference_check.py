@@ -46,7 +46,7 @@ def reference_check(
         for site in sites
         if site.name in by_name
         and site.running_mean is not None
-        and site.momentum > 0
+        and site.momentum
         and not site.never_trained
         and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
     ]
@@ -59,7 +59,7 @@ def reference_check(
     gaps = [np.nan_to_num(measured[site.name], nan=0.0) for site, _ in checked]
     expected = [
         _expected(
-            site.momentum,
+            site.momentum or 0.0,
             batch_size=bank.batch_size,
             batches=bank.samples,
             train_batch_size=train_batch_size or BATCH_SIZE,

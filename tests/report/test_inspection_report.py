@@ -372,9 +372,11 @@ def test_mixed_batches_of_one_domain_hold_the_reference_too():
 
 def test_a_cumulative_average_is_called_so():
     bare = made_up_inspection.bare()
-    norms = tuple(replace(one, momentum=0.0) for one in bare.sites if one.kind == "batchnorm")
+    norms = tuple(replace(one, momentum=None) for one in bare.sites if one.kind == "batchnorm")
     assert "and the running averages are cumulative." in " ".join(drawn(replace(bare, sites=norms)).split())
     assert re.search(r" cumulative$", section(replace(bare, sites=(norms[0], *bare.sites[1:20])), SITES), re.MULTILINE)
+    still = tuple(replace(one, momentum=0.0) for one in norms)  # of which nothing is updated
+    assert "and momentum is 0." in " ".join(drawn(replace(bare, sites=still)).split())
 
 
 def test_why_there_is_no_slope_over_positions():

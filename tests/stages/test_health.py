@@ -212,3 +212,12 @@ def test_a_variance_below_0_is_told_like_one_that_is_not_finite():
     assert not_finite(net) == ()
     net[1].running_var[2] = -1
     assert not_finite(net) == ("1.running_var",)
+
+
+@pytest.mark.parametrize("momentum", [None, 0.0, 0.1])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_momentum_of_zero_is_told_from_a_cumulative_average(momentum):
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, momentum=momentum)).eval()
+    for form in (net, torch.jit.script(net)):
+        (row,) = site_rows(find_sites(form, torch.zeros(3, 4)))
+        assert row.momentum == momentum

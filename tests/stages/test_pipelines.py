@@ -262,6 +262,7 @@ def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
     ("bn", "why"),
     [
         (lambda: nn.BatchNorm2d(4, momentum=None), "momentum None"),
+        (lambda: nn.BatchNorm2d(4, momentum=0.0), "momentum is 0"),
         (lambda: nn.BatchNorm2d(4), "mean 0 and variance 1"),
         (lambda: nn.BatchNorm2d(4, track_running_stats=False), "no running statistics"),
         (nn.Identity, "no BatchNorm layer"),
@@ -270,7 +271,7 @@ def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
 def test_statistics_that_tell_nothing_are_an_error_that_says_so(bn, why):
     train = pictures(40)
     layer = bn()
-    if getattr(layer, "momentum", 1) is None:
+    if not getattr(layer, "momentum", 1):
         layer.running_mean.add_(1.0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Flatten(), nn.Linear(144, 2)).eval()
     with pytest.raises(SamplingError, match=why):

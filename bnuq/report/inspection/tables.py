@@ -114,9 +114,11 @@ def _span(values: Sequence[float | None]) -> str:
 
 
 def _momentum(sites: Sequence[SiteRow]) -> str:
-    """Torch's, or what a momentum of 0 stands for."""
-    told = _span([site.momentum for site in sites])
-    return "cumulative" if told == "0" and not any("frozen" in site.flags for site in sites) else told
+    """Torch's, or what None stands for."""
+    told = [site.momentum for site in sites if site.kind == "batchnorm"]
+    if told and None in told:
+        return "cumulative" if set(told) == {None} else f"{_span(told)}, cumulative"
+    return _span(told)
 
 
 def _average(sites: Sequence[SiteRow]) -> str:

@@ -221,8 +221,10 @@ def _why_unchecked(site: SiteRow | None) -> str:
         return "the statistics of the beginning"
     if site is not None and "called-again" in site.flags:
         return "running statistics of several calls together"
-    if site is not None and site.momentum == 0:
+    if site is not None and site.momentum is None:
         return "cumulative averages, of the whole training"
+    if site is not None and site.momentum == 0:
+        return "running statistics that a momentum of 0 never updates"
     return "too few mini-batches that differ to tell the noise by"
 
 

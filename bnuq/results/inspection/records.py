@@ -26,7 +26,7 @@ Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked"
 class SiteRow:
     """One call of a BatchNorm or a dropout in the evaluation-mode forward; `reason` says why it is not stochastic.
 
-    `positions` are the values of a channel that one point contributes (z); `momentum` is torch's, 0 for a cumulative
+    `positions` are the values of a channel that one point contributes (z); `momentum` is torch's, None for a cumulative
     average. `vanishing` counts channels whose running variance is below 10 ε. What the other kind has is None.
     """
 

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -265,11 +265,13 @@ def complaint(said: str, document: dict[str, Any]) -> str:
     for theirs, ours in _WORDS.items():
         expected = re.sub(rf"`?\b{theirs}\b`?", ours, expected)
     if said.startswith("Invalid enum value"):
-        expected = f"one of {_choices(key)}"
+        expected = _choices(key)
     for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
         expected = expected.replace(f" {theirs} ", f" {ours} ")
     if key == "sampling.samples":
         expected = 'a whole number of at least 1, or "auto"'
+    if key in ("data.normalize", "data.normalize_targets"):
+        expected = '"train" (mean and std of the reference) or numbers, as in { mean = [0.5], std = [0.25] }'
     if key == "sampling.covariance":
         expected = "channel, layer, layer:k (of k directions, at least 1) or network"
     return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
@@ -282,46 +284,40 @@ def _unknown_key(table: str, key: str) -> str:
     return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"
 
 
+_SECTIONS: dict[str, type[Section]] = {
+    "": RunFile,
+    "options": KeptOptions,
+    "model": ModelSection,
+    "data": DataSection,
+    "sampling": SamplingSection,
+    "scoring": ScoringSection,
+    "sweep": SweepSection,
+    "runs": RunsSection,
+    "check": CheckSection,
+    "data.normalize": Normalize,
+    "data.normalize_targets": Normalize,
+    "data.augment": Augment,
+    "data.validation": Split,
+}
+
+
 def _keys(table: str) -> list[str]:
     """The keys that a table of the run file may have."""
-    sections: dict[str, type[Section]] = {
-        "": RunFile,
-        "options": KeptOptions,
-        "model": ModelSection,
-        "data": DataSection,
-        "sampling": SamplingSection,
-        "scoring": ScoringSection,
-        "sweep": SweepSection,
-        "runs": RunsSection,
-        "check": CheckSection,
-        "data.normalize": Normalize,
-        "data.normalize_targets": Normalize,
-        "data.augment": Augment,
-        "data.validation": Split,
-    }
-    return [field.name for field in msgspec.structs.fields(sections[table])]
+    return [field.name for field in msgspec.structs.fields(_SECTIONS[table])]
 
 
 def _choices(key: str) -> str:
-    last = re.sub(r"\[.*", "", key.rpartition(".")[2])
-    choices = {
-        "task": Task,
-        "methods": Method,
-        "precision": Precision,
-        "split_of": Literal["train", "test"],
-        "mutual_information": Estimator,
-        "pll": Likelihood,
-        "crps": Crps,
-        "fit": Criterion,
-        "criterion": SizeCriterion,
-        "prior": PriorKind,
-        "counts": Counts,
-        "variance": Variance,
-        "batches": Batches,
-        "channel_order": ChannelOrder,
-    }
-    known: Any = choices.get(last, Literal["constant", "reflect"])
-    return ", ".join(known.__args__)
+    """The texts that a key may have, from the type of its field."""
+    table, _, name = re.sub(r"\[.*", "", key).rpartition(".")
+    types = [field.type for field in msgspec.structs.fields(_SECTIONS[table]) if field.name == name]
+    texts = []
+    while types:
+        one = types.pop()
+        if get_origin(one) is Literal:
+            texts += get_args(one)
+        else:
+            types += get_args(one)
+    return f"one of {', '.join(texts)}" if len(texts) > 1 else f'"{texts[0]}"'
 
 
 _WORDS = {

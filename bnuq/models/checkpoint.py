@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shlex
 import sys
 import warnings
 import zipfile
@@ -19,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
-from bnuq.files.content import Kind, kind_of, sha256_of_file, what_is_wrong_with
+from bnuq.files.content import Kind, is_file, kind_of, sha256_of_file, what_is_wrong_with
 from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
 
 Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
@@ -126,6 +127,12 @@ def _kind(path: Path) -> Kind:
     if wrong:
         raise ModelError(f"{path}: {wrong}")
     if kind == "folder":
+        if is_file(path / ".metadata"):
+            raise ModelError(
+                f"{path}: is a folder of shards of torch.distributed.checkpoint; {_EXPECTED}. Convert it (this "
+                "unpickles its .metadata): python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+                f"{shlex.quote(str(path))} model.pt"
+            )
         raise ModelError(f"{path}: is a folder; {_EXPECTED}. Name the file inside it.")
     if kind in ("zip", "safetensors", "pickle"):
         return kind

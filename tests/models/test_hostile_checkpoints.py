@@ -246,6 +246,8 @@ def test_arrays_folders_and_missing_files_are_told_by_what_they_are(tmp_path):
     assert_one_message(tmp_path / "a.npz", "it holds NumPy arrays")
     assert_one_message(tmp_path, "is a folder.*Name the file inside it")
     assert_one_message(tmp_path / "none.pt", "there is no such file")
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04")
+    assert_one_message(tmp_path, "is a folder of shards of torch.distributed.* dcp_to_torch")
 
 
 NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 leaves, in 402 bytes

@@ -6,7 +6,7 @@ import difflib
 import gzip
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bnuq.code import BY_USER, NamedBy, names_a_file, resolve_factory
@@ -41,13 +41,15 @@ def load_points(
     named_by: NamedBy = BY_USER,
     trust_code: bool = False,
     group: str | None = None,
+    beside: Collection[str] = (),
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
     Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
     `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
     file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
-    `group` names the array or the column of its groups, where a file has such a one (default: "group").
+    `group` names the array or the column of its groups, where a file has such a one (default: "group"). `beside` are
+    the references of the run's other sets, none of which is suggested for what is not found.
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
@@ -65,11 +67,11 @@ def load_points(
         own = called(known.name)
         contents, resolved, found = read_known(reference, split_default=split_default, data_root=data_root)
         return points_of(contents, name=own, reference=resolved, where=str(found))
-    if names_a_file(reference) or _looks_like_a_module(reference):
+    if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
         own = called(reference.rpartition(":")[2])
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
         return points_of(read_factory(reference, factory), name=own, reference=reference)
-    raise DataError(_not_found(reference, path))
+    raise DataError(_not_found(reference, path, beside))
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:
@@ -156,11 +158,38 @@ def _looks_like_a_module(reference: str) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", reference) is not None
 
 
-def _not_found(reference: str, path: Path) -> str:
+def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
     names = [known.name for known in known_sets()]
-    close = difflib.get_close_matches(reference.partition(":")[0], names, n=1)
-    hint = f" Did you mean {close[0]}?" if close else f" Names that are known: {', '.join(names)}."
+    asked = reference.partition(":")[0]
+    used = {known.name for other in beside if (known := known_set(other))}
+    close = [name for name in difflib.get_close_matches(asked, names, n=2) if name not in used and _typo(asked, name)]
+    hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
+    if _is_published(asked):
+        hint = f"Name its path ({_FORMATS}) or a factory that reads it (file.py:function)."
     return (
         f"{reference}: there is no such file or folder ({path.absolute()}), "
-        f"and no data set is known by that name.{hint}"
+        f"and no data set is known by that name. {hint}"
     )
+
+
+def _is_published(name: str) -> bool:
+    return re.sub(r"[^a-z0-9]", "", name.lower()) in _PUBLISHED
+
+
+def _names_a_published_split(reference: str) -> bool:
+    name, _, split = reference.partition(":")
+    return _is_published(name) and split in ("train", "test", "val", "validation")
+
+
+def _typo(asked: str, name: str) -> bool:
+    """cifar-10 may be cifar10, and cifar100 is another set."""
+    return re.findall(r"\d+", asked) in ([], re.findall(r"\d+", name))
+
+
+_PUBLISHED = frozenset((
+    "cifar100", "cifar10c", "cifar100c", "cinic10", "imagenet", "imagenet1k", "imagenet21k", "imagenetc", "imagenetr",
+    "imagenetv2", "imageneto", "tinyimagenet", "stl10", "lsun", "isun", "places", "places365", "textures", "dtd",
+    "inaturalist", "inaturalist18", "ssbhard", "ninco", "openimageo", "kmnist", "emnist", "qmnist", "notmnist",
+    "omniglot", "usps", "celeba", "ffhq", "caltech101", "caltech256", "oxfordpets", "flowers102", "food101",
+    "stanfordcars", "sun397", "eurosat", "gtsrb", "coco", "pascalvoc", "cityscapes",
+))  # fmt: skip

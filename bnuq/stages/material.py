@@ -88,6 +88,7 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points
         named_by=ref.named_by,
         trust_code=run.trust_code,
         group=run.group,
+        beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
     )
 
 

@@ -290,6 +290,14 @@ def test_parquet_without_pyarrow_says_what_to_install(every_format, monkeypatch)
     assert 'pip install "bnuq[parquet]"' in refusal(every_format["parquet"])
 
 
+@pytest.mark.parametrize("form", ["h5", "mat"])
+def test_data_sets_within_groups_are_named(tmp_path, form):
+    with h5py.File(tmp_path / f"s.{form}", "w") as file:
+        file["train/x"], file["train/y"] = np.zeros((3, 2)), np.arange(3)
+    message = refusal(tmp_path / f"s.{form}")
+    assert "its data sets lie within groups (train/x, train/y); expected x and y at the top" in message
+
+
 def test_pictures_of_several_sizes_are_refused_by_name(tmp_path):
     for name, size in [("a/1.png", 8), ("a/2.png", 8), ("b/3.png", 9)]:
         (tmp_path / name).parent.mkdir(exist_ok=True)

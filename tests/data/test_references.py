@@ -304,6 +304,12 @@ def test_splits_and_names_that_do_not_exist_are_told():
     assert "Did you mean fashion-mnist?" in refusal("fashion_mnist")
     assert "there is no such file or folder" in refusal("nowhere/x.npz")
     assert "Names that are known: cifar10, svhn" in refusal("nowhere/x.npz")
+    for name in ("cifar100", "CIFAR-100:test", "kmnist"):
+        message = refusal(name)
+        assert "Did you mean" not in message
+        assert "Name its path (a folder or .zip of class folders" in message
+    assert "Did you mean svhn?" in refusal("svnh", beside=["cifar10:train", "cifar10"])
+    assert "Did you mean" not in refusal("cifra10", beside=["cifar10:train"])  # the run's own set
     with pytest.raises(RequestError, match="there is no module 'cifar11'"):
         load_points("cifar11:test")
 

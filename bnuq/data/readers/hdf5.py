@@ -23,11 +23,28 @@ def read_hdf5(path: Path, *, group: str = GROUP) -> Contents:
             texts = _texts(file[name]) if name == group else None
             return read_dataset(file, name, path) if texts is None else texts
 
-        return named_contents(path, top_level_datasets(file), read, group=group)
+        return named_contents(path, top_level_datasets(file, path), read, group=group)
 
 
-def top_level_datasets(file: h5py.File) -> list[str]:
-    return [name for name, member in file.items() if isinstance(member, h5py.Dataset)]
+def top_level_datasets(file: h5py.File, path: Path) -> list[str]:
+    """Their names; DataError where all data sets lie within groups."""
+    names = [name for name, member in file.items() if isinstance(member, h5py.Dataset)]
+    if names:
+        return names
+    inside: list[str] = []
+
+    def look(name: str, member: object) -> bool | None:
+        if isinstance(member, h5py.Dataset):
+            inside.append(name)
+        return True if len(inside) == 20 else None
+
+    file.visititems(look)
+    if inside:
+        raise DataError(
+            f"{path}: its data sets lie within groups ({', '.join(inside)}); expected x and y at the top of the file. "
+            "Write the set to evaluate to a file of its own, or read it in a factory (file.py:function)."
+        )
+    return names
 
 
 def _texts(dataset: Any) -> NDArray[Any] | None:

@@ -25,7 +25,7 @@ def read_mat(path: Path, *, group: str = GROUP) -> Contents:
     if kind_of(path) == "hdf5":
         with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
             # HDF5 lists MATLAB's axes backwards.
-            names = top_level_datasets(file)
+            names = top_level_datasets(file, path)
             found = named_contents(path, names, lambda name: read_dataset(file, name, path).T, group=group)
     else:
         found = _read_version_5(path, group)

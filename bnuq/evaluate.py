@@ -172,7 +172,7 @@ def _cautions(
     material: Material,
 ) -> Iterator[Caution]:
     if material.train is not None and todo.sites.live_batchnorms:
-        yield from reference_cautions(check, {"normalize": run.normalize, "augment": run.augment})
+        yield from reference_cautions(check, run, material.train)
     if any(not site.tracked for site in todo.sites.live_batchnorms):
         yield Caution(
             "deterministic-from-reference",

@@ -321,7 +321,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     )
     cautions = (
         *checked.cautions,
-        *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
+        *reference_cautions(check, run, train),
         *(() if lag is None else gap_cautions(lag)),
         *noise_cautions(found, train_batch_size=known),
     )

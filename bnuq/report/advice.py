@@ -7,9 +7,9 @@ from typing import Protocol
 
 ADVICE: dict[str, str] = {
     "reference-mismatch": (
-        "Write `normalize` and `augment` of the training script into the run file, name the very training set as "
-        "`train`, and evaluate again: the warning goes where they fit. Until then take no figure of mcbn for one of "
-        "this network."
+        "Write `normalize` (and of pictures `augment`) of the training script under [data] of a run file, name the "
+        "very training set as `train`, and evaluate again: the warning goes where they fit. Until then take no figure "
+        "of mcbn for one of this network."
     ),
     "reference-unchecked": (
         "Compare `train`, `normalize` and `augment` with the training script yourself: nothing here could."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from bnuq.data import Points
 from bnuq.records import Caution
 from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
+from bnuq.run import Run
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
@@ -113,8 +115,8 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
     return float(np.sqrt(np.mean(z**2)))
 
 
-def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> list[Caution]:
-    """What to tell the user of a check: nothing where it passed."""
+def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caution]:
+    """What to tell the user of a check of `train`, the reference of `run`: nothing where it passed."""
     if check is None:
         return [
             Caution(
@@ -130,8 +132,12 @@ def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> li
     quantity, worst = max(
         ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda at: ratios[at[0]][at[1]]
     )
-    missing = " and ".join(f"`{name}`" for name, given in pipeline.items() if not given)
-    advice = f" The run file has no {missing}." if missing else ""
+    keys = {"normalize": run.normalize, "augment": run.augment}
+    if len(train.point_shape) != 3:
+        del keys["augment"]  # which is of pictures
+    missing = " and ".join(f"`{name}`" for name, given in keys.items() if not given)
+    where = f"{run.run_file.name} has" if run.run_file is not None else "There is no run file, and so"
+    advice = f" {where} no {missing}." if missing else ""
     return [
         Caution(
             "reference-mismatch",
@@ -139,7 +145,8 @@ def cautions(check: ReferenceCheck | None, pipeline: Mapping[str, object]) -> li
             f"differ from the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise "
             f"explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} "
             f"times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). The figures of MCBN then "
-            f"describe another network than the trained one. Check `train`, `normalize` and `augment`.{advice} "
+            f"describe another network than the trained one. Check {', '.join(f'`{key}`' for key in ('train', *keys))} "
+            f"under [data].{advice} "
             "(Running statistics that were not kept up to the end of training look the same.)",
         )
     ]

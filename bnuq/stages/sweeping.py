@@ -224,7 +224,7 @@ class Network:
                 *ready.material.cautions,
                 *todo.cautions,
                 *checked.cautions,
-                *reference_cautions(check, {"normalize": run.normalize, "augment": run.augment}),
+                *reference_cautions(check, run, self._train),
                 *self._cautions(found, banks),
             ),
             notes=(

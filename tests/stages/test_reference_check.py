@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,16 @@ import torch
 from torch import Tensor, nn
 
 import bnuq
+from bnuq.data import points_of
+from bnuq.data.points import Contents
+from bnuq.run import Augment, Run
 from bnuq.sampling.bank import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, find_sites
 from bnuq.stages.reference_check import BATCHES, cautions, reference_check
 
 M = 128
+RUN = Run(checkpoint=Path("model.pt"), out=Path("model.h5"))
+PICTURES = points_of(Contents(np.zeros((2, 3, 4, 4))), name="train", reference="train.npz")
 
 
 def data(n: int, seed: int) -> Tensor:
@@ -53,7 +59,7 @@ def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
         assert check.passed and check.layers == ("1", "4")
         ratios += [check.mean / check.expected, check.log_variance / check.expected]
     assert np.median(ratios) == pytest.approx(1, abs=0.2)
-    assert cautions(check, {}) == []
+    assert cautions(check, RUN, PICTURES) == []
 
 
 @pytest.mark.parametrize("batch_size", [32, 128, 512])
@@ -73,13 +79,19 @@ def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
     net, train = averaged()
     check = check_of(net, pipeline(train))
     assert not check.passed
-    (caution,) = cautions(check, {"normalize": None, "augment": None})
+    (caution,) = cautions(check, RUN, PICTURES)
     assert caution.code == "reference-mismatch"
     worst = max(check.mean.max(), check.log_variance.max()) / check.expected[0]
     assert f"{worst:.1f} times in the worst" in caution.text
-    assert "The run file has no `normalize` and `augment`." in caution.text
-    (with_both,) = cautions(check, {"normalize": object(), "augment": object()})
-    assert "The run file has no" not in with_both.text
+    assert "There is no run file, and so no `normalize` and `augment`." in caution.text
+    written = replace(RUN, run_file=Path("model.toml"), augment=Augment(flip=True))
+    (caution,) = cautions(check, written, PICTURES)
+    assert "model.toml has no `normalize`." in caution.text
+    (caution,) = cautions(check, replace(written, normalize="train"), PICTURES)
+    assert " has no `" not in caution.text
+    (caution,) = cautions(check, RUN, points_of(Contents(np.zeros((2, 8))), name="train", reference="t.csv"))
+    assert "and so no `normalize`." in caution.text  # a table is not augmented
+    assert "augment" not in caution.text
 
 
 def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, BatchNormSite]:
@@ -133,7 +145,7 @@ def test_what_cannot_be_checked_is_not_checked_and_said(why):
         bank, site = constructed(0.1, batch_size=64, samples=3)
         check = reference_check(bank, [site], population=1000)
     assert check is None
-    (caution,) = cautions(check, {})
+    (caution,) = cautions(check, RUN, PICTURES)
     assert caution.code == "reference-unchecked"
 
 
@@ -141,7 +153,7 @@ def test_a_reference_of_equal_points_is_not_checked_and_said():
     net, train = averaged()
     check = check_of(net, train[:1].expand(2000, -1) + 400)
     assert check is None
-    (caution,) = cautions(check, {})
+    (caution,) = cautions(check, RUN, PICTURES)
     assert caution.code == "reference-unchecked" and "do not vary" in caution.text
 
 

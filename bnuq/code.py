@@ -57,8 +57,12 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
     path = (base / expanded(place)).resolve()
     try:
         source = path.read_bytes()
-    except OSError as error:
-        why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        why = (
+            "there is no such file"
+            if isinstance(error, FileNotFoundError)
+            else getattr(error, "strerror", None) or str(error)
+        )
         raise RequestError(f"{spec}: cannot read {path}: {why}. Check the path.") from error
     _allow(spec, hashlib.sha256(source).hexdigest(), str(path), named_by=named_by, trust=trust)
     asking = _asking(path.parent, spec, named_by=named_by, trust=trust)
@@ -285,7 +289,7 @@ def _trusted() -> dict[tuple[str, str], str]:
     try:
         entries = json.loads(_list_of_trusted().read_bytes())["trusted"]
         return {(entry["named_by"], entry["code"]): entry["what"] for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 

@@ -172,6 +172,47 @@ def test_a_wrong_run_file_is_told_file_key_value_and_what_was_expected(tmp_path,
     assert str(caught.value) == f"{path}: {message}"
 
 
+IMPOSSIBLE = {
+    "[check]\nallow = " + "[" * 5000 + "]" * 5000: "line 2 (allow) nests too deep",
+    "[model.arch_args." + ".".join("a" * 2000) + "]\nb = 1": "model.arch_args.a.a.a",
+    "[sampling]\nsamples = " + "9" * 5000: "line 2 (samples) holds a number of thousands of digits",
+    "[sampling]\nsamples = 0x" + "f" * 5000: "sampling.samples is a number of about 6021 digits",
+    "[model]\narch_args = { rate = 0x" + "f" * 5000 + " }": "model.arch_args.rate is a number of about 6021 digits",
+    "[data]\ntrain_size = 1" + "0" * 400: "data.train_size is a number of about 401 digits",
+    "[data]\ntrain_size = 1" + "0" * 18: "data.train_size is 1000000000000000000; expected a whole number of at most",
+    "[check]\ntolerance = { pll = 1" + "0" * 400 + " }": "check.tolerance.pll is a number of about 401 digits",
+    '[data]\ntest = "te\\u0000st.npz"': r"data.test is 'te\x00st.npz', with a NUL character in it",
+    '[data]\nood = ["a", "\\u0000"]': r"data.ood[1] is '\x00', with a NUL character in it",
+    "[data]\naugment = { pad = 1000000000 }": "data.augment.pad is 1000000000; expected a whole number of at most",
+    "#" * 2**21: "has more than 1,048,576 bytes",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), IMPOSSIBLE.items(), ids=range(len(IMPOSSIBLE)))
+def test_what_cannot_be_meant_is_refused_by_its_key_in_a_short_message(tmp_path, text, message):
+    path = tmp_path / "bnuq.toml"
+    path.write_text(text)
+    with pytest.raises(RequestError) as caught:
+        read_run_file(path)
+    assert str(caught.value).startswith(f"{path}")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize("option", ["train", "test", "arch", "group"])
+@pytest.mark.parametrize("text", ["", " ", "a\0b"])
+def test_an_option_that_nothing_can_be_called_is_refused_by_name(tmp_path, option, text):
+    with pytest.raises(RequestError, match=rf"--{option} is {re.escape(repr(text))}; expected a name"):
+        run_of(tmp_path, **{option: text})
+    with pytest.raises(RequestError, match=rf"the model is {re.escape(repr(text))}; expected a checkpoint"):
+        run_of(tmp_path, model=text)
+
+
+def test_a_path_with_a_nul_is_refused_by_its_option(tmp_path):
+    with pytest.raises(RequestError, match="--out is"):
+        run_of(tmp_path, out=Path("a\0b"))
+
+
 def test_a_syntax_error_names_its_line(tmp_path):
     with pytest.raises(RequestError, match=r"run\.toml is not a TOML file: .*\(at line 3, column \d+\)"):
         run_of(tmp_path, '[data]\ntest = "a"\ntrain = \n')

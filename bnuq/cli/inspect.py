@@ -21,9 +21,9 @@ from bnuq.cli.options import (
     TrustCode,
     TrustPickle,
     listed,
+    whole_numbers,
 )
 from bnuq.cli.telling import tell
-from bnuq.errors import RequestError
 from bnuq.run import Named, Options, Run, resolve
 
 
@@ -113,7 +113,7 @@ def command(
         trust_code=trust_code,
     )
     run = placed(resolve(model, options, folder=Path.cwd()), out)
-    shape = shape_of(input_shape)
+    shape = whole_numbers("input-shape", input_shape, most=2**24, such_as="3,32,32")
     if figures is not None:
         from bnuq.report import drawing
 
@@ -150,13 +150,3 @@ def command(
 def placed(run: Run, out: Path | None) -> Run:
     """`run`, its result in a file that is named for an inspection where no other was named."""
     return run if out is not None else replace(run, out=run.out.with_name(f"{run.checkpoint.stem}.inspect.h5"))
-
-
-def shape_of(text: str | None) -> tuple[int, ...] | None:
-    """The shape in a list with commas; RequestError for others."""
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= 2**24 for word in words):
-        raise RequestError(f"--input-shape is {text}; expected whole numbers, such as 3,32,32.")
-    return tuple(int(word) for word in words)

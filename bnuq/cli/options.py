@@ -12,7 +12,7 @@ import typer
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
-from bnuq.run import Samples
+from bnuq.run import MOST, Samples, as_toml
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
 
@@ -155,7 +155,22 @@ def samples_of(text: str | None) -> Samples | None:
     try:
         return int(text)
     except ValueError:
-        raise RequestError(f'--samples is {text}; expected a whole number of at least 1, or "auto".') from None
+        raise RequestError(
+            f'--samples is {as_toml(text)[1:-1]}; expected a whole number of at least 1, or "auto".'
+        ) from None
+
+
+def whole_numbers(
+    option: str, text: str | None, *, least: int = 1, most: int = MOST, such_as: str
+) -> tuple[int, ...] | None:
+    """The whole numbers in a list with commas; RequestError for anything else."""
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 20 and least <= int(word) <= most for word in words):
+        of_at_least = f" of at least {least}" if least > 1 else ""
+        raise RequestError(
+            f"--{option} is {as_toml(text)[1:-1]}; expected whole numbers{of_at_least}, such as {such_as}."
+        )
+    return None if text is None else tuple(map(int, words))
 
 
 def chosen(option: str, text: str | None, known: Any) -> Any:

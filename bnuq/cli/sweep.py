@@ -34,11 +34,13 @@ from bnuq.cli.options import (
     listed,
     positive,
     samples_of,
+    whole_numbers,
 )
 from bnuq.cli.telling import tell
 from bnuq.errors import RequestError
 from bnuq.records import Estimator
 from bnuq.run import (
+    MOST,
     Counts,
     Criterion,
     Crps,
@@ -47,6 +49,7 @@ from bnuq.run import (
     Precision,
     PriorKind,
     SizeCriterion,
+    as_toml,
     resolve_sweep,
 )
 
@@ -190,7 +193,7 @@ def command(
         trust_code=trust_code,
     )
     said = {
-        "batch_sizes": _sizes(batch_sizes),
+        "batch_sizes": whole_numbers("batch-sizes", batch_sizes, such_as="32,128,512"),
         "draw_sets": _at_least("draw-sets", draw_sets, 2),
         "train_points": _at_least("train-points", train_points, 1),
         "criterion": chosen("criterion", criterion, SizeCriterion),
@@ -226,15 +229,6 @@ def command(
     tell(result, summary=summary, show=show, as_json=as_json, quiet=quiet, strict=strict)
 
 
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 19 and int(word) >= 1 for word in words):
-        raise RequestError(f"--batch-sizes is {text}; expected whole numbers, such as 32,128,512.")
-    return tuple(int(word) for word in words)
-
-
 def _pair(option: str, text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
@@ -248,6 +242,7 @@ def _pair(option: str, text: str | None) -> tuple[float, float] | None:
 
 
 def _at_least(option: str, value: Any, least: int) -> Any:
-    if value is None or least <= value < float("inf"):
+    if value is None or least <= value <= MOST:
         return value
-    raise RequestError(f"--{option} is {value}; expected a number of at least {least}.")
+    bound = f"most {MOST}" if value > MOST else f"least {least}"
+    raise RequestError(f"--{option} is {as_toml(value)}; expected a number of at {bound}.")

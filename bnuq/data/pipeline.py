@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def augmented(raw: NDArray[Any], augment: Augment, words: NDArray[np.uint64]) ->
 def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> None:
     if augment.pad < 0:
         raise RequestError(f"data.augment.pad is {augment.pad}; expected 0 or more pixels.")
+    if not math.isfinite(augment.pad_value):
+        raise RequestError(f"data.augment.pad_value is {augment.pad_value}; expected a finite number.")
     if augment.pad_mode == "reflect" and augment.pad >= min(height, width):
         raise RequestError(
             f'data.augment.pad is {augment.pad}; with pad_mode = "reflect" expected less than the size of the '

@@ -8,6 +8,7 @@ from bnuq.run.resolving import resolve, resolve_again, resolve_all, resolve_all_
 from bnuq.run.runfile import (
     ANALYTIC,
     DETERMINISTIC,
+    MOST,
     Augment,
     Batches,
     ChannelOrder,
@@ -28,6 +29,7 @@ from bnuq.run.runfile import (
     SweepSection,
     Task,
     Variance,
+    as_toml,
     read_run_file,
 )
 
@@ -35,6 +37,7 @@ __all__ = [
     "ANALYTIC",
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
+    "MOST",
     "Augment",
     "Batches",
     "ChannelOrder",
@@ -60,6 +63,7 @@ __all__ = [
     "SweepSection",
     "Task",
     "Variance",
+    "as_toml",
     "read_run_file",
     "resolve",
     "resolve_again",

@@ -289,6 +289,7 @@ def _merged(
             return Named(option, folder)
         return None if written is None else as_written(written)
 
+    _check_texts(options)
     checkpoint = Path(_clean(folder / checkpoint))
     methods = options.methods if options.methods is not None else spoken.sampling.methods
     layers = _single(options.layers) if options.layers is not None else spoken.sampling.layers
@@ -344,6 +345,8 @@ def _merged(
 
 def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None, bool]:
     """(run file, checkpoint, whether the run file was merely found)."""
+    if model is not None and (not model.strip() or "\0" in model):
+        raise RequestError(f"the model is {model[:80]!r}; expected a checkpoint (model.pt) or a run file (model.toml).")
     if model is None:
         path = folder / "bnuq.toml"
         if not is_file(path):
@@ -359,6 +362,15 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
         return path, None, False
     beside = path.with_suffix(".toml")
     return (beside if is_file(beside) else None), path, True
+
+
+def _check_texts(options: Options) -> None:
+    """RequestError for an option that is an empty text, or has a NUL in it: nothing can be called so."""
+    for key in ("arch", "train", "test", "ood", "validation", "group", "layers", "out", "data_root"):
+        value = getattr(options, key)
+        for text in value if isinstance(value, tuple) else (value,):
+            if (isinstance(text, str) and not text.strip()) or (isinstance(text, str | Path) and "\0" in str(text)):
+                raise RequestError(f"--{key.replace('_', '-')} is {str(text)[:80]!r}; expected a name.")
 
 
 def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:

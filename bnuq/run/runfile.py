@@ -32,7 +32,8 @@ Batches = Literal["random", "stratified", "group"]  # any points; every class in
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
-Positive = Annotated[int, Meta(ge=1)]
+MOST = 10**12  # of whatever is counted: points, draws, sizes
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Seed = Annotated[int, Meta(ge=0, le=2**62)]
 PositiveNumber = Annotated[float, Meta(gt=0)]
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
@@ -52,8 +53,8 @@ class Normalize(Section, frozen=True):
 class Augment(Section, frozen=True):
     """The training-input pipeline of image points: pad the raw 0–1 pixels, crop at random, flip at random."""
 
-    pad: Annotated[int, Meta(ge=0)] = 0
-    crop: Positive | None = None
+    pad: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    crop: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     flip: bool = False
     pad_value: float = 0.0
     pad_mode: Literal["constant", "reflect"] = "constant"
@@ -124,8 +125,8 @@ class SamplingSection(Sampler, frozen=True):
     samples: Positive | Literal["auto"] | None = None  # 64, or 20 of a sweep
     bank: Positive | None = None
     mc_error: MonteCarloError = 0.02
-    max_samples: Annotated[int, Meta(ge=16)] = 1024
-    batch_size: Annotated[int, Meta(ge=2)] | None = None
+    max_samples: Annotated[int, Meta(ge=16, le=MOST)] = 1024
+    batch_size: Annotated[int, Meta(ge=2, le=MOST)] | None = None
     layers: str | tuple[str, ...] = "all"
     seed: Seed = 0
     mutual_information: Estimator = "plug-in"
@@ -148,8 +149,8 @@ class SweepSection(Section, frozen=True):
     of the Gaussian prior of a channel's mean and of its standard deviation, `prior_precision` is Nτλ of a weight decay.
     """
 
-    batch_sizes: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)] | None = None
-    draw_sets: Annotated[int, Meta(ge=2)] = 5
+    batch_sizes: Annotated[tuple[Positive, ...], Meta(min_length=1)] | None = None
+    draw_sets: Annotated[int, Meta(ge=2, le=MOST)] = 5
     train_points: Positive = 1000
     criterion: SizeCriterion = "elbo"
     prior: PriorKind = "unit"
@@ -215,15 +216,59 @@ File = TypeVar("File", bound=RunFile)
 def read_run_file(path: Path) -> RunFile:
     """The run file, checked: RequestError with file, key, value and what was expected."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
+    if len(content) > _LARGEST:
+        raise RequestError(f"{path} has more than {_LARGEST:,} bytes; expected a run file.")
+    try:
+        document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is not a TOML file: {error}.") from error
+    except RecursionError:
+        raise RequestError(f"{path}: {_line_of(content, _TOO_DEEP)} nests too deep; expected a run file.") from None
+    except ValueError:  # of Python's int
+        raise RequestError(
+            f"{path}: {_line_of(content, _TOO_LONG)} holds a number of thousands of digits; expected a smaller one."
+        ) from None
     spoken = converted(document, path, RunFile)
     for key, value in _dates(spoken.model.arch_args, "model.arch_args"):
         raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
     return spoken
+
+
+_LARGEST = 2**20  # bytes of a run file
+_DEEPEST = 32  # tables and lists within each other
+_TOO_DEEP, _TOO_LONG = rb"[\[{]{50}", rb"\d[\d_]{4000}"
+
+
+def _line_of(content: bytes, pattern: bytes) -> str:
+    """The number of the first line where `pattern` matches, and the key there."""
+    for number, line in enumerate(content.splitlines(), start=1):
+        if (there := re.search(pattern, line)) is not None:
+            key = line[: there.start()].partition(b"=")[0].decode(errors="replace").strip()
+            return f"line {number} ({as_toml(key)[1:-1]})" if key else f"line {number}"
+    return "it"
+
+
+def _impossible(document: dict[str, Any]) -> str | None:
+    """The key of the first value that nothing can be done with, and why; None where there is none."""
+    waiting: list[tuple[str, Any, int]] = [("", document, 0)]
+    while waiting:
+        key, value, depth = waiting.pop()
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return f"{key} is {as_toml(value)}; expected a smaller number."
+        if isinstance(value, str) and "\0" in value:
+            return f"{key} is {value[:80]!r}, with a NUL character in it; expected none."
+        if isinstance(value, dict | list):
+            if depth > _DEEPEST:
+                return f"{key[:80]}… nests deeper than {_DEEPEST} tables and lists; expected fewer."
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for name, inner in items:
+                place = f"[{name}]" if isinstance(value, list) else f".{name}"
+                waiting.append((f"{key}{place}".lstrip("."), inner, depth + 1))
+    return None
 
 
 def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -237,6 +282,8 @@ def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
     """The document as a record of this kind; RequestError with file, key, value and what was expected."""
+    if wrong := _impossible(document):
+        raise RequestError(f"{path}: {wrong}")
     try:
         return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
@@ -334,5 +381,7 @@ def as_toml(value: Any) -> str:
     """A value as a run file would have it, cut where it is long."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of about {int(0.30103 * value.bit_length()) + 1} digits"
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

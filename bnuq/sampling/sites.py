@@ -161,7 +161,7 @@ def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -
         raise RequestError('layers is empty; expected "all", "first:k", "last:k" or glob patterns over layer names.')
     if len(patterns) == 1 and patterns[0].partition(":")[0] in ("first", "last"):
         end, _, count = patterns[0].partition(":")
-        if not count.isdigit() or not 1 <= int(count) <= len(sites):
+        if not count.isdecimal() or len(count) > 9 or not 1 <= int(count) <= len(sites):
             raise RequestError(
                 f'layers is "{patterns[0]}"; expected {end}:k with k from 1 to {len(sites)}, '
                 f"the number of stochastic BatchNorm layers."

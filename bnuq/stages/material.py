@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,8 +15,9 @@ from torch import Tensor
 from bnuq.data import Points, augmented, load_points, normalized, parse_reference
 from bnuq.errors import DataError, RequestError
 from bnuq.records import Caution
-from bnuq.run import Named, Normalize, Run, Split
+from bnuq.run import Augment, Named, Normalize, Run, Split
 from bnuq.sampling import keyed
+from bnuq.stages import memory
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,7 @@ class Pipeline:
         """
         raw = points.raw(indices)
         if self.run.augment is not None:
+            _check_room(raw, self.run.augment)
             words = keyed.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose, point=point)
             raw = augmented(raw, self.run.augment, words)
         return self._tensor(raw)
@@ -277,6 +280,19 @@ class Pipeline:
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # what was read may be read-only
         return torch.from_numpy(inputs).to(self.device, self.dtype)
+
+
+def _check_room(raw: np.ndarray, augment: Augment) -> None:
+    """RequestError where a mini-batch with its padding would not fit in memory."""
+    if raw.ndim != 4 or augment.pad <= max(raw.shape[2:]):
+        return
+    padded = raw.nbytes * math.prod(side + 2 * augment.pad for side in raw.shape[2:]) // math.prod(raw.shape[2:])
+    free = memory.available(torch.device("cpu"))
+    if free is not None and 2 * padded > free:
+        raise RequestError(
+            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} pictures would take "
+            f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
+        )
 
 
 def _reversed_channels(raw: np.ndarray) -> np.ndarray:

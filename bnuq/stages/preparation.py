@@ -15,7 +15,7 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.records import Caution
 from bnuq.results import file as result_file
-from bnuq.run import Run
+from bnuq.run import MOST, Run, as_toml
 from bnuq.stages import classification, regression
 from bnuq.stages.batches import check_classes
 from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
@@ -105,9 +105,12 @@ def check_request(run: Run) -> None:
         "chunk_size": 1,
         "seed": 0,
     }.items():
-        value = getattr(run, name)
-        if isinstance(value, int) and not least <= value <= 2**62:
-            raise RequestError(f"--{name.replace('_', '-')} is {value}; expected a whole number of at least {least}.")
+        value, most = getattr(run, name), 2**62 if name == "seed" else MOST
+        if isinstance(value, int) and not least <= value <= most:
+            bound = f"least {least}" if value < least else f"most {most}"
+            raise RequestError(
+                f"--{name.replace('_', '-')} is {as_toml(value)}; expected a whole number of at {bound}."
+            )
     _check_bank(run)
     _check_by_query(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):

@@ -15,6 +15,8 @@ import pytest
 import small_run
 import torch
 
+from bnuq.stages import memory
+
 TINY = ("--limit", "20", "-T", "2")
 Break = Callable[[Path], None]
 
@@ -181,12 +183,29 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         (),
         "data.normalize.mean has 2 numbers, and the points have 1 channels",
     ),
+    "padding of infinity": (
+        lambda f: (f / "run.toml").write_text(small_run.RUN + "[data.augment]\npad = 1\npad_value = inf\n"),
+        (),
+        "data.augment.pad_value is inf; expected a finite number",
+    ),
+    "too many samples": (nothing, ("-T", "1" + "0" * 30), "--samples is 1000000000000000000000000000000; expected a"),
+    "samples of many digits": (nothing, ("-T", "9" * 5000), "--samples is 999999"),
+    "too large a seed": (nothing, ("--seed", "1" + "0" * 30), "expected a whole number of at most 4611686018427387904"),
+    "layers of many digits": (nothing, ("--layers", "first:" + "9" * 5000), "expected first:k with k from 1 to 1"),
     "wrong augmentation": (
         lambda f: (f / "run.toml").write_text(small_run.RUN + "[data.augment]\ncrop = 9\n"),
         (),
         "data.augment.crop is 9",
     ),
 }
+
+
+def test_padding_that_memory_does_not_hold_is_refused_by_its_key(cli, small, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda _: 2**30)
+    (small / "run.toml").write_text(small_run.RUN + "[data.augment]\npad = 9999\n")
+    done = cli("evaluate", "run.toml", "-T", "2")
+    assert done.code == 2
+    assert "data.augment.pad is 9999: a mini-batch of 48 pictures would take 150 GB with its padding" in done.message
 
 
 @pytest.mark.parametrize("case", BAD)

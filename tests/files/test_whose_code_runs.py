@@ -58,7 +58,19 @@ def test_trust_is_remembered_until_either_file_changes(folder, found):
     resolve_factory("net.py:make", base=folder, named_by=found)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"trusted": [1]}', '{"trusted": 3}', "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"trusted": [1]}',
+        '{"trusted": 3}',
+        "\x00",
+        "[" * 100_000,
+        "9" * 5000,
+    ],
+)
 def test_a_damaged_list_of_trusted_code_trusts_nothing(folder, found, tmp_path, content):
     (tmp_path / "config" / "bnuq").mkdir(parents=True)
     (tmp_path / "config" / "bnuq" / "trusted.json").write_text(content)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bnuq.cli.options import whole_numbers
 from bnuq.errors import RequestError
 
 
 def sizes_of(text: str | None) -> tuple[int, ...] | None:
     """The mini-batch sizes in a list with commas, each once, in order; None for none given. RequestError for others."""
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) >= 2 for word in words):
-        raise RequestError(f"--batch-sizes is {text}; expected whole numbers of at least 2, such as 32,128.")
-    return tuple(sorted({int(word) for word in words}))
+    sizes = whole_numbers("batch-sizes", text, least=2, such_as="32,128")
+    return None if sizes is None else tuple(sorted(set(sizes)))
 
 
 def check_places(out: Path, figures: Path | None) -> None:

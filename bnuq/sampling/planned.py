@@ -57,6 +57,8 @@ class Planned(Program):
         self.samples = samples
         self._statistics = statistics
         self._dropout = dropout
+        # Not in bfloat16: rounding the folded weights of each draw would add noise that counts as uncertainty.
+        self._folded = plan.folded if dtype is None else {}
         self._affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
@@ -92,7 +94,7 @@ class Planned(Program):
         return Work(
             once=arithmetic[Level.CHUNK],
             each=arithmetic[Level.SAMPLE],
-            folded=len(self.plan.folded),
+            folded=len(self._folded),
             stacked=draws,
             tile=rows,
             bytes=(live + kept) * (self._dtype or _output_dtype(self.plan)).itemsize,
@@ -180,11 +182,11 @@ class Planned(Program):
 
     def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
         """Weights and biases of the layers that took up a BatchNorm, draw by draw; those of small layers in one go."""
-        entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self.plan.folded.values())
+        entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
         step = max(1, FOLDED // max(1, entries))
         for first in range(0, len(draws), step):
             some = list(draws[first : first + step])
-            made = {i: self._folded_layer(i, layer, some) for i, layer in self.plan.folded.items()}
+            made = {i: self._folded_layer(i, layer, some) for i, layer in self._folded.items()}
             for k in range(len(some)):
                 yield {i: (weights[k], biases[k]) for i, (weights, biases) in made.items()}
 
@@ -197,8 +199,7 @@ class Planned(Program):
         sizes = [len(draws)] + [1] * weight.ndim
         sizes[1 + (output_channels(layer) or 0)] = -1
         weights = [weight * scale.view(sizes)[0]] if len(draws) == 1 else (weight * scale.view(sizes)).unbind()
-        biases = self._converted(shift if bias is None else shift + scale * bias).unbind()
-        return [self._converted(one) for one in weights], biases
+        return weights, (shift if bias is None else shift + scale * bias).unbind()
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
         if self._is_sampled(operation):
@@ -206,7 +207,7 @@ class Planned(Program):
             if layer is None:
                 return self._affine_step(position, operation, draws)
             arguments = filled(layer.arguments, rows)
-            if draws == 1:
+            if draws == 1 and position in self._folded:
                 function = self._product(layer.function, layer, rows)
                 return self._folded_step(position, operation, arguments, function)
             return self._layer_and_affine(position, operation, arguments, layer, draws)
@@ -240,13 +241,13 @@ class Planned(Program):
     def _affine_step(self, position: int, operation: Operation, draws: int) -> Step:
         source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
         assert isinstance(site, BatchNormSite)
-        scale, shift = (self._converted(one) for one in self._affine[position])
+        scale, shift = self._affine[position]
         if draws == 1 and len(self.plan.tape.values[source].shape) == 2:
             scales, shifts = scale.unbind(), shift.unbind()
 
             def compute_table(values: list[Any], now: Now) -> None:
                 t = now.draws[0]
-                values[result] = torch.addcmul(shifts[t], values[source], scales[t])
+                values[result] = _affine(values[source], scales[t], shifts[t])
 
             return compute_table
         if draws == 1:
@@ -266,7 +267,7 @@ class Planned(Program):
             # a range is taken as a slice, which copies nothing
             chosen = slice(now.draws.start, now.draws.stop) if isinstance(now.draws, range) else list(now.draws)
             x = values[source].unflatten(0, (draws, -1))
-            values[result] = torch.addcmul(shift[chosen].view(spread), x, scale[chosen].view(spread)).flatten(0, 1)
+            values[result] = _affine(x, scale[chosen].view(spread), shift[chosen].view(spread)).flatten(0, 1)
 
         return compute_stacked
 
@@ -283,6 +284,13 @@ class Planned(Program):
             values[result] = dropped(call, site, dropout, now.draws, now.start)
 
         return compute
+
+
+def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`x` · `scale` + `shift` in the dtype of scale and shift, rounded once to that of `x`."""
+    if x.dtype == scale.dtype:
+        return torch.addcmul(shift, x, scale)
+    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))
 
 
 def _output_dtype(plan: Plan) -> torch.dtype:

@@ -164,6 +164,11 @@ _LAYERS = {  # operations that take (input, weight, bias, …): where they say w
 }  # fmt: skip
 
 
+def is_layer(operation: Operation) -> bool:
+    """Whether it takes (input, weight, bias, …)."""
+    return operation.function.overloadpacket in _LAYERS
+
+
 def output_channels(layer: Operation) -> int | None:
     """The axis of the layer's weight along which its output channels lie; None where they do not lie along one."""
     transposed, groups = _LAYERS[layer.function.overloadpacket]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bnuq.sampling.interception import aten
-from bnuq.sampling.planning import Level, Plan
+from bnuq.sampling.planning import Level, Plan, is_layer
 from bnuq.sampling.tape import Operation, Ref, filled
 
 TILE = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in one tile of rows
@@ -103,6 +103,8 @@ class Program:
         run = self._product(function, operation, rows)
         if function is aten.relu_.default and self._dtype is torch.bfloat16 and self._device.type == "cpu":
             run = _relu_of_bfloat16_
+        if self._dtype is not None and _is_output_layer(self.plan, operation):
+            run = _in_dtype_of_weight(function)
         return plain_step(function, arguments, operation.result, run)
 
     def _product(self, function: Any, layer: Operation, rows: int) -> Any:
@@ -222,14 +224,27 @@ def _assign(result: Any, made: Any, values: list[Any]) -> None:
 
 
 def _kept_exact(plan: Plan) -> set[int]:
-    """Parameters that only BatchNorms and folded layers read: they stay in the network's own type."""
+    """Parameters that only BatchNorms, the layers before them and the output layer read: they keep the network's own
+    dtype."""
     exact, other = set(), set()
     for position, operation in enumerate(plan.operations):
-        numbers = plan.reads(position)
         of_batchnorm = operation.function.overloadpacket is aten.batch_norm
-        exact |= set(numbers) if of_batchnorm else set()
-        other |= set() if of_batchnorm else set(numbers)
+        (exact if of_batchnorm or _is_output_layer(plan, operation) else other).update(plan.reads(position))
     return exact - other
+
+
+def _is_output_layer(plan: Plan, operation: Operation) -> bool:
+    return is_layer(operation) and operation.gives == (plan.tape.output,)
+
+
+def _in_dtype_of_weight(layer: Any) -> Any:
+    """The output layer in the network's own dtype: rounded logits differ by noise of their own from draw to draw, and
+    that would count as uncertainty."""
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any) -> Tensor:
+        return layer(x.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype), *rest)
+
+    return run
 
 
 def _picture_weights(plan: Plan) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -406,10 +407,14 @@ def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, free: int 
 
 def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
     """How far an arithmetic other than float32 was from it."""
+    values, shift = "probabilities" if deviation.measure == "mutual information" else "outputs", ""
+    if math.isfinite(deviation.uncertainty):
+        error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
+        shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
     return (
-        f"{method} was computed in {precision}: on its first {deviation.points} points probabilities lie "
-        f"{deviation.mean:.2g} from those of float32 on average, {deviation.largest:.2g} at most; statistics of "
-        "mini-batches, deterministic figures and scores are not touched"
+        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} draws {shift}"
+        f"{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; statistics of "
+        "mini-batches, deterministic figures and scores are in their usual arithmetic"
     )
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import bnuq
+from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.sampling import keyed, measured, planned, program, statistics
 from bnuq.sampling.bank import BatchStatistics
@@ -420,9 +421,49 @@ def test_bfloat16_deviates_little_and_says_by_how_much(kind, stacked, monkeypatc
     found = engine.passes(x)
     assert found.dtype == torch.float32 and not torch.equal(found, exact)
     apart = (found.softmax(2) - exact.softmax(2))[:, :64].abs()
-    assert engine.deviation is not None and engine.deviation.points == 64
+    assert engine.deviation is not None and (engine.deviation.points, engine.deviation.draws) == (64, 3)
     assert 0 < engine.deviation.mean < 0.02 and engine.deviation.mean < engine.deviation.largest < 0.3
     assert_close(engine.deviation.largest, float(apart.max()), rtol=1e-3, atol=1e-4)
+
+
+def mean_information(outputs: Tensor) -> float:
+    return float(metrics.mutual_information(outputs.double().softmax(2)).mean())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_bfloat16_inflates_no_mutual_information_where_draws_differ_little(stacked, monkeypatch):
+    stack(monkeypatch, stacked=stacked)
+    net, x = zoo.settled(deep, (8,), torch.float32), zoo.points((8,), 256, dtype=torch.float32)
+    omega = bnuq.statistics_of(net, [zoo.points((8,), 4096, seed=t, dtype=torch.float32) for t in range(16)])
+    engine = Stochastic(net, sites_of(net, x), omega=omega, precision="bfloat16")
+    expected = mean_information(bnuq.predict(net, x, omega))
+    assert expected < 5e-4
+    assert mean_information(engine.passes(x)) == pytest.approx(expected, rel=0.03)  # folded weights: 5 %, scales: 8 %
+    assert engine.work(256).folded == 0
+
+
+def deep() -> nn.Module:
+    hidden = [layer for _ in range(3) for layer in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU())]
+    return nn.Sequential(nn.Linear(8, 32), *hidden[1:], nn.Linear(32, 5))
+
+
+def test_the_deviation_of_the_mutual_information_is_measured_on_the_compared_points():
+    net, x = zoo.settled(deep, (8,), torch.float32), zoo.points((8,), 200, dtype=torch.float32)
+    omega = drawn(net, x, samples=40)
+    engine = Stochastic(net, sites_of(net, x), omega=omega, precision="bfloat16")
+    found, exact = (mean_information(one[8:, :64]) for one in (engine.passes(x), bnuq.predict(net, x, omega)))
+    assert engine.deviation is not None and engine.deviation.draws == 32
+    assert engine.deviation.measure == "mutual information"
+    assert_close(1 + engine.deviation.uncertainty, found / exact, rtol=1e-3, atol=0)
+    assert 0 < engine.deviation.uncertainty_error < 0.05
+
+
+def test_of_a_single_output_the_deviation_of_the_variance_is_measured():
+    net, x = zoo.settled(lambda: nn.Sequential(deep(), nn.Linear(5, 1)), (8,), torch.float32), zoo.points((8,), 64)
+    engine = Stochastic(net, sites_of(net, x.float()), omega=drawn(net, x.float(), samples=8), precision="bfloat16")
+    engine.passes(x.float())
+    assert engine.deviation is not None and engine.deviation.measure == "variance"
+    assert 0 < abs(engine.deviation.uncertainty) < 0.05 and 0 < engine.deviation.uncertainty_error < 0.05
 
 
 def test_bfloat16_needs_a_plan():

@@ -1,0 +1,320 @@
+"""A fake accelerator, the device "pretend:0": bnuq's CUDA code runs on it on a machine without a GPU.
+
+Its tensors are plain `torch.Tensor`s of torch's PrivateUse1 backend over host memory. The dispatcher treats them as it
+treats CUDA tensors: composite operations are decomposed above the backend, dispatch modes see the same calls, and
+`.numpy()` is refused. Every operation that reaches the backend goes through one boxed fallback, which
+
+- refuses CPU operands of one dimension or more (index tensors excepted), as CUDA does;
+- counts kernels, and every time the host waits for the device, with the innermost line of bnuq that caused it;
+- raises `torch.OutOfMemoryError` beyond `memory.capacity`;
+- computes the result on the CPU.
+
+`standing_in_for_cuda()` makes bnuq take its CUDA branches for this device: in its functions the constant "cuda" becomes
+"pretend", `torch.cuda.f` becomes `torch.pretend.f`, and tables with a "cuda" entry get another.
+
+Not modelled: time, streams and races (every operation is synchronous), the rounding and the choice of algorithms of
+cuDNN and cuBLAS, memory that libraries take, generators, and whether CUDA has a kernel for an operation and a dtype.
+Written for torch 2.13.0, whose `_setup_privateuseone_for_python_backend` is experimental.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import pkgutil
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache, partial
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+NAME = "pretend"
+AVAILABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+aten = torch.ops.aten
+
+
+@dataclass
+class Log:
+    """What happened on the device since the last `clear`."""
+
+    kernels: Counter[str] = field(default_factory=Counter)  # by operation
+    waits: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by (kind, operation, place)
+
+    def clear(self) -> None:
+        self.kernels.clear()
+        self.waits.clear()
+
+    def wait(self, kind: str, operation: str) -> None:
+        self.waits[kind, operation, _place()] += 1
+
+    def report(self) -> str:
+        waits = (f"  {n:6d} {kind:12} {op:24} {place}" for (kind, op, place), n in self.waits.most_common(25))
+        return "\n".join((f"{self.kernels.total()} kernels, {self.waits.total()} waits of the host", *waits))
+
+
+def _place() -> str:
+    """The innermost line of bnuq on the stack; prefixed with "thread" outside the main thread."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] != "bnuq":
+        frame = frame.f_back
+    if frame is None:
+        return "elsewhere"
+    name = frame.f_code.co_filename.rpartition("/bnuq/")[2]
+    thread = "" if threading.current_thread() is threading.main_thread() else "thread "
+    return f"{thread}{name}:{frame.f_lineno} {frame.f_code.co_qualname}"
+
+
+@dataclass
+class Memory:
+    """Bytes that tensors of the device hold, the most that they held, and the most that they may hold."""
+
+    capacity: int = 8 * 2**30
+    held: int = 0
+    peak: int = 0
+
+    def take(self, size: int) -> None:
+        if 0 < size > self.capacity - self.held:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes ({NAME}).")
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def reset_peak(self) -> None:
+        self.peak = self.held
+
+
+log, memory = Log(), Memory()
+
+
+class _Module:
+    """`torch.pretend`: the part of `torch.cuda` that bnuq uses."""
+
+    is_available = is_initialized = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    current_device = staticmethod(lambda: 0)
+    _is_in_bad_fork = staticmethod(lambda: False)
+    manual_seed_all = set_rng_state = staticmethod(lambda *_, **__: None)
+    get_rng_state = staticmethod(lambda device=None: torch.zeros(16, dtype=torch.uint8))  # noqa: ARG005
+    synchronize = staticmethod(lambda device=None: log.wait("synchronize", "synchronize"))  # noqa: ARG005
+    mem_get_info = staticmethod(lambda device=None: (memory.capacity - memory.held, memory.capacity))  # noqa: ARG005
+    memory_allocated = memory_reserved = staticmethod(lambda device=None: memory.held)  # noqa: ARG005
+    max_memory_allocated = staticmethod(lambda device=None: memory.peak)  # noqa: ARG005
+    reset_peak_memory_stats = staticmethod(lambda device=None: memory.reset_peak())  # noqa: ARG005
+    get_device_name = staticmethod(lambda device=None: "Fake accelerator")  # noqa: ARG005
+
+
+_SET = aten.set_.source_Storage_storage_offset
+_CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # whose kernel of set_ only changes sizes and storage
+_device_storages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by host storage
+
+
+def is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == NAME
+
+
+def _device_storage(host: torch.UntypedStorage) -> torch.UntypedStorage:
+    known = _device_storages.get(host._cdata)
+    if known is not None and (known.data_ptr(), known.nbytes()) == (host.data_ptr(), host.nbytes()):
+        return known  # otherwise an operation has resized its output
+    memory.take(host.nbytes())
+    made: Any = torch._C._construct_storage_from_data_pointer(host.data_ptr(), torch.device(NAME, 0), host.nbytes())
+    made.host = host  # torch keeps the Python object, with this attribute, as long as the storage lives
+    weakref.finalize(made, memory.take, -host.nbytes()).atexit = False
+    _device_storages[host._cdata] = made
+    return made
+
+
+def _laid_out(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    storage = _device_storage(like.untyped_storage())
+    _SET.redispatch(_CPU_KEYS, tensor, storage, like.storage_offset(), like.shape, like.stride())
+    return tensor
+
+
+def _to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of the device: nothing is copied or counted."""
+    return _laid_out(torch._C._acc.create_empty_tensor((0,), tensor.dtype), tensor)
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of the CPU: nothing is copied or counted."""
+    storage: Any = tensor.untyped_storage()
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(storage.host, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+_TAKE_CPU_INDICES = {"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put"}
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _mapped(lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None, tree)
+    return found
+
+
+def _mapped(function: Any, tree: Any) -> Any:
+    """torch's tree_map for arguments of operations, at a third of its time."""
+    if isinstance(tree, tuple | list):
+        return type(tree)([_mapped(function, child) for child in tree])
+    if isinstance(tree, dict):
+        return {key: _mapped(function, child) for key, child in tree.items()}
+    return function(tree)
+
+
+def _with_scalars_as_tensors(argument: Any, value: Any) -> Any:
+    is_scalar = str(argument.type) == "Tensor" and type(value) in _DTYPES
+    return torch.tensor(value, dtype=_DTYPES[type(value)]) if is_scalar else value
+
+
+def _is_view(op: Any) -> bool:
+    return any(out.alias_info is not None and not out.alias_info.is_write for out in op._schema.returns)
+
+
+def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    args = tuple(map(_with_scalars_as_tensors, op._schema.arguments, args))
+    given = _tensors((args, kwargs))
+    of_cpu = [tuple(tensor.shape) for tensor in given if not is_on_device(tensor) and tensor.dim() > 0]
+    if of_cpu and op._schema.name not in _TAKE_CPU_INDICES:
+        devices = f"{NAME}:0 and cpu! ({op._schema.name}, {of_cpu}, at {_place()})"
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {devices}")
+
+    def to_host(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        return _to_host(value) if is_on_device(value) else value
+
+    def to_device(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in argument_of:
+            return _to_device(value) if isinstance(value, torch.Tensor) else value
+        argument = argument_of[id(value)]  # returned itself, with a new layout after t_() or a resized output
+        same = (argument.shape, argument.stride()) == (value.shape, value.stride())
+        return argument if same or not is_on_device(argument) else _laid_out(argument, value)
+
+    _count(op)
+    arguments, named = _mapped(to_host, (args, kwargs))
+    on_host = _tensors((arguments, named))
+    argument_of = dict(zip(map(id, on_host), given, strict=True))
+    result = op(*arguments, **named)
+    # a view is an inference tensor where its base is
+    with torch.inference_mode(False) if _is_view(op) and not given[0].is_inference() else nullcontext():
+        return _mapped(to_device, result)
+
+
+def _count(op: Any) -> None:
+    name, returns = op._schema.name.removeprefix("aten::"), op._schema.returns
+    if _is_view(op) or op in (aten.empty.memory_format, aten.empty_strided.default):
+        return
+    log.kernels[name] += 1
+    if returns and not any("Tensor" in str(out.type) for out in returns):
+        log.wait("scalar", name)
+    elif torch.Tag.dynamic_output_shape in op.tags and name != "index":  # index calls nonzero, which is counted
+        log.wait("sizes", name)
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Between host and device the host waits, unless the copy is non-blocking and the host memory pinned."""
+    if is_on_device(source) and is_on_device(target):
+        log.kernels["copy_"] += 1
+    elif not (non_blocking and (target if is_on_device(source) else source).is_pinned()):
+        log.wait("to device" if is_on_device(target) else "to host", "copy_")
+    to, of = (_to_host(tensor) if is_on_device(tensor) else tensor for tensor in (target, source))
+    to.copy_(of)
+    return target
+
+
+def _lstm_cell(gates: Any, hidden_gates: Any, cell: Any, *biases: Any) -> tuple[torch.Tensor, ...]:
+    gates = gates + hidden_gates + sum(bias for bias in biases if bias is not None)
+    i, f, g, o = gates.chunk(4, 1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell, gates
+
+
+def _gru_cell(gates: Any, hidden_gates: Any, hidden: Any, *biases: Any) -> tuple[torch.Tensor, ...]:
+    gates, hidden_gates = (
+        of if bias is None else of + bias for of, bias in zip((gates, hidden_gates), biases, strict=True)
+    )
+    r, z, n = zip(gates.chunk(3, 1), hidden_gates.chunk(3, 1), strict=True)
+    new = (n[0] + (r[0] + r[1]).sigmoid() * n[1]).tanh()
+    return (hidden - new) * (z[0] + z[1]).sigmoid() + new, gates
+
+
+KERNELS = {  # that a backend must register itself; the two norms would be decomposed otherwise, unlike on CUDA
+    "_copy_from": _copy_from,
+    "convolution_overrideable": partial(_fallback, aten.convolution.default),
+    "native_group_norm": partial(_fallback, aten.native_group_norm.default),
+    "native_layer_norm": partial(_fallback, aten.native_layer_norm.default),
+    "_thnn_fused_lstm_cell": _lstm_cell,
+    "_thnn_fused_gru_cell": _gru_cell,
+}
+
+
+def _deep_copied(original: Any, tensor: torch.Tensor, memo: dict) -> torch.Tensor:
+    if not is_on_device(tensor):
+        return original(tensor, memo)  # which copies the storage; this backend cannot make one
+    copied = tensor.detach().clone()
+    as_parameter = partial(torch.nn.Parameter, requires_grad=tensor.requires_grad)
+    return memo.setdefault(id(tensor), as_parameter(copied) if isinstance(tensor, torch.nn.Parameter) else copied)
+
+
+@cache
+def _register() -> tuple[torch.library.Library, ...]:
+    """Register the device with torch, once per process; it cannot be undone. The result keeps the kernels alive."""
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    every, own = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    every.fallback(_fallback, "PrivateUse1")
+    for name, kernel in KERNELS.items():
+        own.impl(name, kernel, "PrivateUse1")
+    original = torch.Tensor.__deepcopy__
+    torch.Tensor.__deepcopy__ = lambda tensor, memo: _deep_copied(original, tensor, memo)
+    return every, own
+
+
+def _renamed(value: Any) -> Any:
+    """A constant of a function, or its code, with this device in place of CUDA."""
+    if isinstance(value, str):
+        return value.replace("cuda", NAME) if value == "cuda" or "cuda(" in value else value  # "cuda(:\d+)?"
+    if isinstance(value, tuple | frozenset):
+        return type(value)(map(_renamed, value))
+    if not isinstance(value, CodeType):
+        return value
+    names = value.co_names
+    if "torch" in names and "backends" not in names:  # torch.backends.cuda stays
+        names = tuple(NAME if name == "cuda" else name for name in names)
+    return value.replace(co_consts=tuple(map(_renamed, value.co_consts)), co_names=names)
+
+
+@contextmanager
+def standing_in_for_cuda() -> Iterator[Log]:
+    """bnuq with this device as its CUDA device: `--device pretend`, and "auto" chooses it."""
+    _register()
+    root = importlib.import_module("bnuq")
+    for found in pkgutil.walk_packages(root.__path__, "bnuq."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+    modules = [module for name, module in sys.modules.items() if f"{name}.".startswith("bnuq.")]
+    functions = [entry for entry in gc.get_objects() if type(entry) is FunctionType]
+    codes = [(entry, entry.__code__) for entry in functions if f"{entry.__module__}.".startswith("bnuq.")]
+    tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
+    tables = [table for table in tables if "cuda" in table]
+    capacity = memory.capacity
+    log.clear()
+    memory.reset_peak()
+    try:
+        for function, code in codes:
+            function.__code__ = _renamed(code)
+        for table in tables:
+            table[NAME] = table["cuda"]
+        yield log
+    finally:
+        for function, code in codes:
+            function.__code__ = code
+        for table in tables:
+            table.pop(NAME, None)
+        memory.capacity = capacity

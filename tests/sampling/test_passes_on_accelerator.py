@@ -1,0 +1,95 @@
+"""Passes on an accelerator: those of the CPU, with no host wait inside a group of stacked draws."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import adversaries
+import fake_accelerator
+import pytest
+import zoo
+from adversaries import ADVERSARIES
+from fake_accelerator import NAME, Log, memory
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import bnuq
+from bnuq.errors import SamplingError
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.sites import find_sites
+
+MAKE_CPU_TENSORS = {  # in their own forward
+    "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
+    "memory_of_numpy",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def accelerator() -> Iterator[Log]:
+    if not fake_accelerator.AVAILABLE:
+        pytest.skip("this torch cannot register a device written in Python")
+    with fake_accelerator.standing_in_for_cuda() as log:
+        yield log
+
+
+@pytest.fixture
+def log(accelerator: Log) -> Log:
+    accelerator.clear()
+    return accelerator
+
+
+def network(name: str) -> tuple[nn.Module, Tensor]:
+    made = zoo if name in zoo.KINDS else adversaries
+    return made.made(name), made.points(name, 21)
+
+
+def passes(net: nn.Module, x: Tensor) -> tuple[Tensor, str]:
+    """MCBN's outputs, and why there is no plan."""
+    omega = bnuq.draw(net, x, samples=3, batch_size=10)
+    engine = Stochastic(net, find_sites(net, x[:3], compare_with_training=False), omega=omega)
+    return engine.passes(x).cpu(), engine.why_plain
+
+
+@pytest.mark.parametrize("name", [*zoo.KINDS, *(name for name in ADVERSARIES if name not in MAKE_CPU_TENSORS)])
+def test_passes_on_the_device_are_those_of_the_cpu_and_planned_where_they_are(name):
+    net, x = network(name)
+    expected, why_plain = passes(net, x)
+    found, why = passes(copy.deepcopy(net).to(NAME), x.to(NAME))
+    assert_close(found, expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
+    assert why == why_plain
+
+
+@pytest.mark.parametrize("name", sorted(MAKE_CPU_TENSORS))
+def test_a_network_that_makes_cpu_tensors_is_refused_with_the_line_that_does(name):
+    net, x = network(name)
+    with pytest.raises(SamplingError, match=r"(adversaries|fake_accelerator)\.py, line \d+: .*(same device|numpy)"):
+        passes(net.to(NAME), x.to(NAME))
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Dropout(0.3), nn.Flatten(), nn.Linear(16, 3),
+    )  # fmt: skip
+
+
+def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log):
+    net = zoo.settled(small_cnn, (2, 6, 6)).to(NAME)
+    x = zoo.points((2, 6, 6), 20).to(NAME)
+    engine = Stochastic(net, find_sites(net, x), omega=bnuq.draw(net, x, samples=8, batch_size=10))
+    engine.passes(x)
+    work = engine.work(len(x))
+    assert work is not None and work.stacked == 8
+    log.clear()
+    engine.passes(x)
+    assert log.kernels["convolution"] == 2  # the first runs once, the second once for all draws
+    assert not log.waits, log.report()
+
+
+def test_memory_that_runs_out_halves_the_chunk():
+    net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 64)
+    dropout = bnuq.Dropout(8, seed=1)
+    expected = bnuq.predict(net, x, dropout=dropout).cpu()
+    memory.capacity = memory.held + (memory.peak - memory.held) // 4
+    assert_close(bnuq.predict(net, x, dropout=dropout).cpu(), expected)

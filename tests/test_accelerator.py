@@ -1,0 +1,112 @@
+"""Whole commands on an accelerator: the figures of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import fake_accelerator
+import numpy as np
+import pytest
+import small_regression
+import small_run
+import torch
+from fake_accelerator import NAME, Log
+
+from bnuq.evaluate import evaluate
+from bnuq.inspect import Settings, inspect
+from bnuq.precise_bn import precise_bn
+from bnuq.run import Options, resolve, resolve_sweep
+from bnuq.sweep import sweep
+
+DEVICES = "cpu", "auto"  # the second is the accelerator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def accelerator() -> Iterator[Log]:
+    if not fake_accelerator.AVAILABLE:
+        pytest.skip("this torch cannot register a device written in Python")
+    with fake_accelerator.standing_in_for_cuda() as log:
+        yield log
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classifier")
+    small_run.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("regressor")
+    small_regression.write(folder)
+    return folder
+
+
+def figures(folder: Path, device: str, **options) -> dict[tuple[str, str], float]:
+    result = evaluate(resolve("run.toml", Options(device=device, methods=("mcbn",), **options), folder=folder))
+    sets = result.methods["mcbn"].sets
+    assert str(result.sampling["device"]).startswith({"auto": NAME}.get(device, device))
+    return {(of_set, name): one.value for of_set in sets for name, one in sets[of_set].figures.items()}
+
+
+@pytest.mark.parametrize("bank", [None, 12])
+def test_an_evaluation_gives_the_figures_of_the_cpu(classifier, accelerator, bank):
+    accelerator.clear()
+    expected = figures(classifier, "cpu", bank=bank)
+    assert not accelerator.kernels
+    assert figures(classifier, "auto", bank=bank) == pytest.approx(expected, rel=1e-5)
+    assert accelerator.kernels["convolution"]
+
+
+def test_an_evaluation_of_a_regression_gives_the_figures_of_the_cpu(regressor):
+    expected, found = (figures(regressor, device) for device in DEVICES)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tf32", "float64"])
+def test_every_precision_runs(classifier, precision):
+    expected = figures(classifier, "cpu", precision="float64")
+    found = figures(classifier, "auto", precision=precision)
+    assert found == pytest.approx(expected, rel=0.2 if precision == "bfloat16" else 1e-4, abs=0.05)
+
+
+def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp_path):
+    options = Options(device="auto", out=tmp_path / "r.h5", methods=("mcdo", "mcbn+mcdo"), save_samples=True)
+    assert set(evaluate(resolve("run.toml", options, folder=classifier)).methods) >= {"mcdo", "mcbn+mcdo"}
+    options = Options(device="auto", out=tmp_path / "q.h5", methods=("mcbn",), limit=6, sampler={"per_query": True})
+    result = evaluate(resolve("run.toml", options, folder=classifier))
+    assert len(result.methods["mcbn"].sets["test"].predicted) == 6
+
+
+def test_a_sweep_gives_the_figures_of_the_cpu(classifier, tmp_path):
+    found = []
+    for device in DEVICES:
+        options = Options(device=device, samples=8, out=tmp_path / f"{device}.h5")
+        runs, settings = resolve_sweep(
+            ("run.toml",), options, {"batch_sizes": (8, 16), "draw_sets": 2}, folder=classifier
+        )
+        points = sweep(runs, settings).points
+        found.append({(p.batch_size, m): p.figures[m]["test"].figure.value for p in points for m in p.figures})
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_an_inspection_finds_what_it_finds_on_the_cpu(classifier, tmp_path):
+    found = []
+    for device in DEVICES:
+        run = resolve("run.toml", Options(device=device), folder=classifier)
+        found.append(inspect(replace(run, out=tmp_path / f"{device}.h5"), Settings(draws=12)))
+    for of_cpu, of_device in zip(found[0].gap.layers, found[1].gap.layers, strict=True):
+        np.testing.assert_allclose(of_device.shift, of_cpu.shift, rtol=1e-4, atol=1e-6)
+    for of_cpu, of_device in zip(found[0].noise.layers, found[1].noise.layers, strict=True):
+        np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-4, atol=1e-6)
+
+
+def test_precise_bn_writes_the_statistics_of_the_cpu(classifier, tmp_path):
+    for device in DEVICES:
+        precise_bn(resolve("run.toml", Options(device=device, out=tmp_path / f"{device}.pt"), folder=classifier))
+    of_cpu, of_device = (torch.load(tmp_path / f"{device}.pt", weights_only=True) for device in DEVICES)
+    for name, tensor in of_cpu.items():
+        torch.testing.assert_close(of_device[name], tensor, rtol=1e-5, atol=1e-6)

@@ -41,15 +41,44 @@ class ResultError(BnuqError):
 
 
 _OUT_OF_MEMORY = (
-    "DefaultCPUAllocator",
-    "MPS backend out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC",
+    "out of memory",  # CUDA, HIP, XPU and MPS; also as AcceleratorError("CUDA error: out of memory")
+    "cudaerrormemoryallocation",
+    "defaultcpuallocator",
+    "_status_alloc",  # cuBLAS, cuDNN, cuSOLVER, cuSPARSE
+    "allocation_failed",  # CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED and _DEVICE_
+    "unable to find an engine to execute",  # cuDNN, mostly because its workspace does not fit
 )
+_DEVICE = ("cuda error", "cuda driver error", "cudnn error", "cudnn_status", "cublas_status", "hip error")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is how Python, or torch on any device, says that memory is exhausted."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and _says(error, _OUT_OF_MEMORY)
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Whether the accelerator or its libraries failed, for another cause than memory."""
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error):
+        return False
+    return type(error).__name__ == "AcceleratorError" or _says(error, _DEVICE)
+
+
+def device_failure_in_words(error: BaseException) -> str:
+    return (
+        f"the accelerator fails ({first_line(error)}). GPUs report errors late, so the cause may be an earlier "
+        "operation, such as an index out of range in the network. With --device cpu the same command says whether it "
+        "is the network."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without a full stop; its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(". ") if lines else type(error).__name__
+
+
+def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
+    text = str(error).lower()
+    return any(sign in text for sign in signs)

@@ -20,7 +20,7 @@ import bnuq
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
 from bnuq.cli.ci import uninterpreted
 from bnuq.cli.telling import give_up_stdout
-from bnuq.errors import BnuqError, is_out_of_memory
+from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.report.plain import printable
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
@@ -128,6 +128,8 @@ def _code_of(error: BaseException) -> int:
         return REFUSED
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
+    if is_device_failure(error):
+        return _say(device_failure_in_words(error), REFUSED)
     return _say(
         f"a fault in bnuq: {type(error).__name__}: {error}\n"
         "Please report it, with the output of the same command and --debug.",

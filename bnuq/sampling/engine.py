@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import metrics
-from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.run import Precision
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
@@ -222,7 +222,7 @@ class Stochastic:
                 other = exact.in_arithmetic(torch.bfloat16) if self._precision == "bfloat16" else exact
             found = self._run(other, inputs, draws=draws)
         except RuntimeError as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or is_device_failure(error):
                 raise
             raise SamplingError(
                 f"the network cannot be computed in {self._precision} ({str(error).splitlines()[0]}); use float32."
@@ -283,7 +283,9 @@ def chunks(
             if not scarce and (size == 1 or not isinstance(error, OtherCallsError)):
                 raise
             if size == 1:
-                raise SamplingError("memory is exhausted with a single point passing; use a larger machine.") from error
+                raise SamplingError(
+                    f"memory is exhausted with a single point passing ({first_line(error)}); use a larger machine."
+                ) from error
             size = max(1, min(size, count - start) // 2)
             if scarce and isinstance(engine, Shrinking):
                 engine.shrink()

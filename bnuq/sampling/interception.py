@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
+from bnuq.errors import BnuqError, SamplingError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.randomness import generators_restored
 
 aten = torch.ops.aten
@@ -213,6 +213,8 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        if is_device_failure(error):
+            raise SamplingError(device_failure_in_words(error)) from error
         said = " ".join(str(error).split())[:300].rstrip(".")
         raise SamplingError(
             f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with {type(error).__name__}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
+from bnuq.errors import BnuqError, SamplingError, is_device_failure, is_out_of_memory
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -362,7 +362,7 @@ def on_other_inputs() -> Iterator[None]:
     except (NotOnTapeError, OtherCallsError):
         raise
     except (SamplingError, RuntimeError, IndexError, TypeError, ValueError) as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_device_failure(error):
             raise
         raise NotOnTapeError(f"its operations cannot be run again ({str(error).splitlines()[0]})") from error
 

@@ -345,6 +345,17 @@ def test_running_out_of_memory_says_what_to_do(cli, monkeypatch, error):
 
 
 @pytest.mark.usefixtures("small")
+def test_a_device_that_fails_is_no_fault_of_bnuq(cli, monkeypatch):
+    def faulty(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
+
+    monkeypatch.setattr("bnuq.stages.preparation.load_material", faulty)
+    done = cli("evaluate", "run.toml")
+    assert done.code == 2
+    assert done.message.startswith("the accelerator fails (CUDA error: an illegal memory access was encountered). ")
+
+
+@pytest.mark.usefixtures("small")
 def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -511,7 +511,9 @@ def test_where_memory_runs_out_the_chunk_is_halved_and_nothing_else_changes(erro
 
 
 def test_where_memory_does_not_hold_a_single_point_one_message_says_so():
-    with pytest.raises(SamplingError, match="memory is exhausted with a single point passing; use a larger machine"):
+    with pytest.raises(
+        SamplingError, match=r"memory is exhausted with a single point passing \(memory\); use a larger machine"
+    ):
         list(chunks(Narrow(0), 5, lambda rows: torch.ones(5, 4)[rows], size=4))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ def _kept_entries(
     were drawn on the CPU.
     """
     if device.type == "cuda":
-        return _kept_by_squares(torch.from_numpy(_squares_keys(seed, draws, site)).to(device), p, first, count)
+        return _kept_by_squares(_squares_keys_on(device, seed, tuple(draws), site), p, first, count)
     return torch.from_numpy(_kept_by_philox(seed, draws, site, p, first, count)).to(device)
 
 
@@ -130,7 +131,14 @@ def _squares_keys(seed: int, draws: Sequence[int], site: int) -> Int64[np.ndarra
     return np.array(keys, dtype=np.uint64).view(np.int64)
 
 
-_AT_ONCE = 2**24  # entries; a few temporaries of 8 bytes each
+@lru_cache(maxsize=256)
+def _squares_keys_on(device: torch.device, seed: int, draws: tuple[int, ...], site: int) -> Int64[Tensor, " draw"]:
+    """Kept from chunk to chunk, as the host waits for the device where they are copied there."""
+    return torch.from_numpy(_squares_keys(seed, draws, site)).to(device)
+
+
+_AT_ONCE = 2**22  # entries
+_BYTES_AT_ONCE = 32  # of an entry, while it is drawn: four temporaries
 
 
 def _kept_by_squares(keys: Int64[Tensor, " draw"], p: float, first: int, count: int) -> UInt8[Tensor, "draw entry"]:
@@ -138,18 +146,31 @@ def _kept_by_squares(keys: Int64[Tensor, " draw"], p: float, first: int, count: 
 
     Source: Widynski 2020, "Squares: A Fast Counter-Based RNG", arXiv 2004.06278, squares32.
     """
-    counter = torch.arange(first, first + count, device=keys.device)
-    kept = []
-    for key in keys[:, None].split(max(1, _AT_ONCE // count)):
-        y = key * counter
-        z = y + key
-        x = _halves_swapped(torch.addcmul(y, y, y))
-        x = _halves_swapped(torch.addcmul(z, x, x))
-        x = _halves_swapped(torch.addcmul(y, x, x))
-        signed = torch.addcmul(z, x, x) >> 32  # uniform from −2³¹, since a shift to the right keeps the sign
-        kept.append((signed >= round(p * 2**32) - 2**31).view(torch.uint8))
-    return torch.cat(kept)
+    kept = torch.empty((len(keys), count), dtype=torch.bool, device=keys.device)
+    together = max(1, _AT_ONCE // max(1, count))  # draws
+    for start in range(first, first + count, _AT_ONCE):
+        counter = torch.arange(start, min(start + _AT_ONCE, first + count), device=keys.device)
+        columns = kept[:, start - first : start - first + len(counter)]
+        for key, block in zip(keys[:, None].split(together), columns.split(together), strict=True):
+            y = key * counter
+            z = y + key
+            x = torch.addcmul(y, y, y)
+            other = torch.empty_like(x)
+            for summand in (z, y, z):
+                _swap_halves(x, other)
+                torch.addcmul(summand, x, x, out=x)
+            x >>= 32  # uniform from −2³¹, since a shift to the right keeps the sign
+            torch.ge(x, round(p * 2**32) - 2**31, out=block)
+    return kept.view(torch.uint8)
 
 
-def _halves_swapped(x: Tensor) -> Tensor:
-    return (x >> 32).bitwise_and_(0xFFFFFFFF).bitwise_or_(x << 32)
+def _swap_halves(x: Tensor, other: Tensor) -> None:
+    torch.bitwise_right_shift(x, 32, out=other).bitwise_and_(0xFFFFFFFF)
+    x <<= 32
+    x |= other
+
+
+def bytes_of_mask(entries: int, itemsize: int, device: torch.device) -> int:
+    """About how many bytes a mask of so many entries holds at once, while it is drawn and while it is applied."""
+    drawing = _BYTES_AT_ONCE * min(entries, _AT_ONCE) if device.type == "cuda" else 2 * entries
+    return entries + max(drawing, itemsize * entries)

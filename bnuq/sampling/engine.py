@@ -101,6 +101,11 @@ class Stochastic:
         none yet."""
         return None if self._planned is None else self._planned.work(points)
 
+    def fit(self, free: int | None) -> None:
+        """Bound stacks of draws and tiles by the bytes that are free, where that is known."""
+        if self._planned is not None and free is not None:
+            self._planned.fit(free)
+
     def shrink(self) -> None:
         """Take about half the memory from now on."""
         if self._planned is not None:
@@ -122,8 +127,8 @@ class Stochastic:
     def _verify(self, inputs: Tensor, start: int) -> None:
         """Give the plan up where a whole tile, with as many draws as pass together, shows that it differs from the
         plain loop: a network may treat many points otherwise than the few that the plan was made from."""
-        assert self._exact is not None
-        stacked = range(self._exact.work(len(inputs)).stacked)
+        assert self._planned is not None and self._exact is not None
+        stacked = range(self._planned.work(len(inputs)).stacked)
         if len(inputs) * len(stacked) <= self._verified:
             return
         if len(inputs) == 1:  # which a network may drop an axis of, as its plan does not
@@ -132,7 +137,8 @@ class Stochastic:
         try:
             with undisturbed(self._model), on_other_inputs():
                 expected = torch.stack([self._plain.one(inputs, start, draw) for draw in draws])
-                found = self._exact.passes(inputs, start, stacked)[draws]
+                together = {"tile": len(inputs), "together": len(stacked)}
+                found = self._exact.some_passes(inputs, start, stacked, **together)[draws]
             if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
                 raise OtherPathError("it treats many points otherwise than a few")
             self._verified = len(inputs) * len(stacked)
@@ -140,8 +146,8 @@ class Stochastic:
             self._planned = None
             self._refuse_plan(error)
 
-    def prepare(self, inputs: Tensor) -> None:
-        """Make the plan, if there is one, from a few points; `passes` does so by itself."""
+    def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
+        """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""
         try:
             with undisturbed(self._model):
                 exact = self._checked(inputs)
@@ -150,6 +156,8 @@ class Stochastic:
                 check_repeatable(self._model, inputs[:CHECKED])
             self._refuse_plan(error)
             return
+        if free is not None:
+            exact.fit(free)
         coarse = self._precision in ("tf32", "bfloat16")
         self._planned = self._in_other_arithmetic(exact, inputs[:_COMPARED]) if coarse else exact
         self._exact = exact

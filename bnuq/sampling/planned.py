@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bnuq.sampling.dropout import Dropout, dropped
+from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.passes import Statistics
 from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
@@ -64,12 +65,12 @@ class Planned(Program):
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
         self._stacked = STACKED.get(device.type, STACKED["cpu"]) if plan.stackable else 0
-        kept = sum(plan.tape.values[n].entries_per_row for n in plan.boundary)
-        self._block = max(self.tile, BLOCK // max(1, kept))
+        self._kept = sum(plan.tape.values[n].entries_per_row for n in plan.boundary)
+        self._block = max(self.tile, BLOCK // max(1, self._kept))
 
     def in_arithmetic(self, dtype: torch.dtype) -> Planned:
         """The same passes, computed in another type."""
-        return Planned(
+        made = Planned(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
@@ -77,28 +78,53 @@ class Planned(Program):
             dtype=dtype,
             device=self._device,
         )
+        made.tile, made._stacked, made._block = self.tile, self._stacked, self._block
+        return made
 
     def shrink(self) -> None:
         """Take half the memory from now on, as far as tiles and stacks decide it."""
         self.tile, self._stacked = max(1, self.tile // 2), self._stacked // 2
         self._block = max(1, self._block // 2)
 
+    def fit(self, free: int) -> None:
+        """From now on stack so few draws, and take so small tiles, that they hold a quarter of the `free` bytes."""
+        room, itemsize = free // 4, self._itemsize
+        a_pass = (peak_entries(self.plan, Level.SAMPLE) + self._kept) * itemsize + self._mask_bytes(1)
+        a_row = max(a_pass, peak_entries(self.plan, Level.CHUNK) * itemsize)
+        self.tile = max(1, min(self.tile, room // max(1, a_row)))
+        self._stacked = min(self._stacked, room // max(1, a_pass) * self._widest)
+        self._block = max(self.tile, min(self._block, room // max(1, a_pass)))
+
     def work(self, points: int) -> Work:
         """What is computed how often, and in what memory, where so many points pass together."""
         arithmetic = multiply_adds(self.plan)
         rows = max(1, min(self.tile, points))
         draws = max(1, min(self.samples, self._stacked // (rows * self._widest)))
-        live = peak_entries(self.plan, Level.SAMPLE) * rows * draws
-        kept = sum(self.plan.tape.values[n].entries_per_row for n in self.plan.boundary)
-        kept *= min(self._block, points) * (draws if draws > 1 else 1)
+        live = max(peak_entries(self.plan, Level.SAMPLE) * draws, peak_entries(self.plan, Level.CHUNK)) * rows
+        kept = self._kept * min(self._block, points) * draws
         return Work(
             once=arithmetic[Level.CHUNK],
             each=arithmetic[Level.SAMPLE],
             folded=len(self._folded),
             stacked=draws,
             tile=rows,
-            bytes=(live + kept) * (self._dtype or _output_dtype(self.plan)).itemsize,
+            bytes=(live + kept) * self._itemsize + self._mask_bytes(rows * draws),
         )
+
+    @property
+    def _itemsize(self) -> int:
+        return (self._dtype or _output_dtype(self.plan)).itemsize
+
+    def _mask_bytes(self, rows: int) -> int:
+        """What the largest mask of so many rows takes."""
+        entries = 0
+        for i in self.plan.at(Level.SAMPLE):
+            operation = self.plan.operations[i]
+            if self._dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
+                value = self.plan.tape.values[operation.arguments[0].number]
+                of_features = operation.site.variety.startswith("feature")
+                entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if of_features else 1))
+        return bytes_of_mask(entries * rows, self._itemsize, self._device)
 
     def trial(self, inputs: Tensor, draws: Sequence[int], *, tile: int, together: int) -> Tensor:
         """Some passes with every replacement of an operation at work, however small the work is."""

@@ -353,7 +353,8 @@ def peak_entries(made: Plan, level: Level) -> int:
     for i in made.at(level):
         given = {values[n].group: values[n].entries_per_row for n in made.operations[i].gives}
         alive += 0 if i in made.in_place else sum(given.values())
-        peak = max(peak, alive)
+        swallowed = made.folded[i].gives if i in made.folded else ()  # made after all where draws are stacked
+        peak = max(peak, alive + sum(values[n].entries_per_row for n in swallowed))
         freed = {values[n].group: values[n].entries_per_row for n, end in last.items() if end == i}
         alive -= 0 if i in made.in_place else sum(freed.values())
     return peak

@@ -481,7 +481,7 @@ class _Crossing:
         size = self.run.chunk_size or default_chunk(points.point_shape)
         if self.run.chunk_size is None:
             if isinstance(engine, Stochastic):
-                engine.prepare(load(slice(0, 64)))
+                engine.prepare(load(slice(0, 64)), free=memory.available(self.pipeline.device))
             size = fitting_chunk([engine], self.scorer.outputs, size, memory.available(self.pipeline.device))
         blocks = []
         for block in chunks(engine, len(points), load, size=size):

@@ -356,19 +356,18 @@ class _Passing:
     def _chunk_size(self, engines: Mapping[str, Engine]) -> tuple[int, int]:
         """The points that pass together, as many as were asked for or memory allows; and the bytes that takes."""
         test, asked = self._sets["test"], self._run.chunk_size
+        free = memory.available(self._pipeline.device)
         for engine in engines.values():
             if core := _stochastic(engine):
-                core.prepare(self._pipeline.evaluated(test, slice(0, 64)))
+                core.prepare(self._pipeline.evaluated(test, slice(0, 64)), free=free)
         whole = default_chunk(test.point_shape)
         size = asked or min(whole, self._largest or whole)
         free = memory.available(self._pipeline.device)
-        need = self._bytes(engines, size)
-        if asked is not None or free is None:
-            return size, need
-        size = fitting_chunk(list(engines.values()), self._todo.outputs, size, free)
+        fitting = fitting_chunk(list(engines.values()), self._todo.outputs, size, free)
+        size = asked or fitting
         need = self._bytes(engines, size)
         samples = max(engine.samples for engine in engines.values())
-        if samples > 1 and size < min(whole, self._largest or whole):
+        if samples > 1 and asked is None and free is not None and size < min(whole, self._largest or whole):
             self._largest = size
             self._note(
                 f"{size} points pass together, as {memory.in_words(free)} of memory are free and these take about "
@@ -395,7 +394,12 @@ class _Passing:
 
 
 def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, free: int | None) -> int:
-    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing."""
+    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing.
+
+    Stacks of draws and tiles are bounded first: fewer points would only make room for more draws.
+    """
+    for core in filter(None, map(_stochastic, engines)):
+        core.fit(free)
 
     def need(points: int) -> int:
         return max(bytes_taken(engine, points, outputs) for engine in engines)

@@ -320,7 +320,7 @@ class _Passing:
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             engine = Stochastic(self._model, self._todo.sites, omega=omega, precision=self._run.precision)
-            engine.prepare(self._pipeline.evaluated(points, slice(0, 64)))
+            engine.prepare(self._pipeline.evaluated(points, slice(0, 64)), free=memory.available(self._pipeline.device))
             self._engines[sizes] = engine
             if engine.deviation is not None:
                 self._note(precision_in_words("mcbn", self._run.precision, engine.deviation))

@@ -278,8 +278,9 @@ def test_an_entry_does_not_depend_on_what_is_drawn_with_it(kept, monkeypatch):
     whole = kept(1, [0, 1, 2, 3], 2, 0.3, 0, 500)
     for first, count in ((0, 1), (3, 64), (63, 2), (16, 484), (499, 1)):
         assert torch.equal(kept(1, [3, 1], 2, 0.3, first, count), whole[[3, 1], first : first + count])
-    monkeypatch.setattr("bnuq.sampling.dropout._AT_ONCE", 1000)  # draws at once
-    assert torch.equal(kept(1, [0, 1, 2, 3], 2, 0.3, 0, 500), whole)
+    for at_once in (1000, 500, 64, 1):  # several draws, one, parts of one
+        monkeypatch.setattr("bnuq.sampling.dropout._AT_ONCE", at_once)
+        assert torch.equal(kept(1, [0, 1, 2, 3], 2, 0.3, 7, 493), whole[:, 7:])
 
 
 @GENERATORS

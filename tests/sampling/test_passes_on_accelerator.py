@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import adversaries
 import fake_accelerator
 import pytest
+import torch
 import zoo
 from adversaries import ADVERSARIES
 from fake_accelerator import NAME, Log, memory
@@ -74,10 +75,11 @@ def small_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log):
+@pytest.mark.parametrize("dropout", [None, bnuq.Dropout(8)])
+def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log, dropout):
     net = zoo.settled(small_cnn, (2, 6, 6)).to(NAME)
     x = zoo.points((2, 6, 6), 20).to(NAME)
-    engine = Stochastic(net, find_sites(net, x), omega=bnuq.draw(net, x, samples=8, batch_size=10))
+    engine = Stochastic(net, find_sites(net, x), omega=bnuq.draw(net, x, samples=8, batch_size=10), dropout=dropout)
     engine.passes(x)
     work = engine.work(len(x))
     assert work is not None and work.stacked == 8
@@ -87,9 +89,38 @@ def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log):
     assert not log.waits, log.report()
 
 
-def test_memory_that_runs_out_halves_the_chunk():
+def test_memory_that_runs_out_halves_the_chunk(monkeypatch):
     net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 64)
     dropout = bnuq.Dropout(8, seed=1)
     expected = bnuq.predict(net, x, dropout=dropout).cpu()
-    memory.capacity = memory.held + (memory.peak - memory.held) // 4
+    monkeypatch.setattr(memory, "capacity", memory.held + (memory.peak - memory.held) // 4)
     assert_close(bnuq.predict(net, x, dropout=dropout).cpu(), expected)
+
+
+@pytest.mark.parametrize("method", ["mcbn", "mcdo"])
+@pytest.mark.parametrize("free", [2**21, 2**23])
+def test_passes_take_about_what_they_are_estimated_to_and_stacks_fit_into_what_is_free(method, free):
+    net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
+    stochastic = {
+        "mcbn": lambda: {"omega": bnuq.draw(net, x, samples=16, batch_size=8)},
+        "mcdo": lambda: {"dropout": bnuq.Dropout(16)},
+    }[method]()
+    engine = Stochastic(net, find_sites(net, x[:3]), **stochastic)
+    engine.prepare(x)
+    engine.fit(free)
+    work = engine.work(len(x))
+    assert work is not None and work.stacked < 16
+    engine.passes(x)
+    memory.reset_peak()
+    before = memory.held
+    outputs = engine.passes(x)
+    taken = memory.peak - before - outputs.nbytes
+    assert 0.7 * work.bytes < taken < 1.2 * work.bytes
+    assert taken < free
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip

@@ -14,7 +14,6 @@ import importlib
 import importlib.util
 import json
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
@@ -23,10 +22,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from bnuq.errors import BnuqError, RequestError, ResultError, UntrustedCodeError
+from bnuq.errors import RequestError, ResultError, UntrustedCodeError
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import config_folder, expanded
 from bnuq.files.writing import write_bytes
+from bnuq.user_code import user_code
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,9 @@ def names_a_file(spec: str) -> bool:
     return spec.rpartition(":")[0].lower().endswith(".py")
 
 
-@contextlib.contextmanager
-def told_as_one_message(spec: str, path: Path | None = None) -> Iterator[None]:
-    """Turn what the user's code raises into a RequestError: which exception, and where in `path`."""
-    try:
-        yield
-    except BnuqError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:300]
-        raise RequestError(
-            f"{spec}: {type(error).__name__} at {_place_of(error, path)}{': ' if said else ''}{said}"
-            f"{'' if said.endswith('.') else '.'} Mend the code, or name another function."
-        ) from error
+def running(spec: str, doing: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """The wall around what `spec` names, while bnuq is `doing` this with it."""
+    return user_code(f"{spec}: {doing} failed with", advice="Mend the code, or name another function.", file=path)
 
 
 def _from_source(
@@ -101,7 +91,7 @@ def _from_source(
     before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look their module up while the class is made
     try:
-        with told_as_one_message(spec, path), importable():
+        with running(spec, "loading it", path), importable():
             exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
         factory = _function_of(module, function, f"{path}")
     except BaseException:
@@ -130,7 +120,7 @@ def _from_module(
         _allow(spec, digest, str(origin or name), named_by=named_by, trust=trust)
         known = set(sys.modules)
         try:
-            with told_as_one_message(spec, origin):
+            with running(spec, "importing it", origin):
                 module = importlib.import_module(name)
         except BaseException:
             top = name.partition(".")[0]
@@ -174,7 +164,7 @@ def _guarded(
 ) -> Callable[..., Any]:
     @functools.wraps(factory, updated=())
     def guarded(*args: object, **kwargs: object) -> Any:
-        with told_as_one_message(spec, path), importable():
+        with running(spec, "calling it", path), importable():
             return factory(*args, **kwargs)
 
     return guarded
@@ -257,15 +247,6 @@ def _on_path(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
-
-
-def _place_of(error: BaseException, path: Path | None) -> str:
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if path is not None and frame.filename == str(path)]
-    frame = (own or list(frames))[-1]
-    return f"{frame.filename}, line {frame.lineno}"
 
 
 def _allow(spec: str, digest: str | None, where: str, *, named_by: NamedBy, trust: bool) -> None:

@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"errors", "records", "progress"},
-    {"metrics", "files", "randomness"},
+    {"errors", "records", "stopping"},
+    {"metrics", "files", "randomness", "progress", "user_code"},
     {"code"},
     {"run"},
     {"sampling", "models", "data", "results"},
@@ -28,7 +28,8 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "records", "progress", "metrics", "files", "code", "run", "results", "gate", "report", "cli"}
+WITHOUT_TORCH = {"errors", "records", "stopping", "user_code", "progress", "metrics", "files", "code", "run"}
+WITHOUT_TORCH |= {"results", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:

@@ -7,21 +7,21 @@ import errno
 import functools
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 import bnuq
+from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
 from bnuq.cli.ci import uninterpreted
 from bnuq.cli.telling import give_up_stdout
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.report.plain import printable
+from bnuq.user_code import message_of, place_of
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
@@ -84,16 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
     130/143 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with contextlib.suppress(ValueError):  # not in the main thread: then nobody's signals are ours
-        signal.signal(signal.SIGTERM, _terminated)
     _prepare_streams()
-    try:
-        code = _run([word for word in given if word != "--debug"])
-    except BaseException as error:
-        if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
-            with contextlib.suppress(OSError):
-                traceback.print_exc()
-        code = _code_of(error)
+    with stopping.on_signals():
+        try:
+            code = _run([word for word in given if word != "--debug"])
+            stopping.check()
+        except BaseException as error:
+            if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
+                with contextlib.suppress(OSError):
+                    traceback.print_exc()
+            code = _code_of(error)
     sys.exit(code if isinstance(code, int) else DONE)
 
 
@@ -108,13 +108,11 @@ def _run(arguments: list[str]) -> Any:
 
 def _code_of(error: BaseException) -> int:
     """The exit code of `error`, once its message is told."""
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAULT
     if isinstance(error, BnuqError):
         return _say(str(error), REFUSED)
     if isinstance(error, KeyboardInterrupt):
         return _say(f"interrupted; {_what_is_kept(error)}", INTERRUPTED)
-    if isinstance(error, _Terminated):
+    if isinstance(error, stopping.Terminated):
         return _say(f"terminated; {_what_is_kept(error)}", TERMINATED)
     if isinstance(error, BrokenPipeError):
         give_up_stdout()
@@ -130,9 +128,13 @@ def _code_of(error: BaseException) -> int:
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
         return _say(device_failure_in_words(error), REFUSED)
+    said = f"{type(error).__name__}: {message_of(error)}"
+    place = place_of(error, users_only=True)
+    if isinstance(error, SystemExit) or place:
+        where = place or place_of(error) or "a place that is not known"
+        return _say(f"code that is not bnuq's own ended the run with {said}, at {where}. Mend it.", REFUSED)
     return _say(
-        f"a fault in bnuq: {type(error).__name__}: {error}\n"
-        "Please report it, with the output of the same command and --debug.",
+        f"a fault in bnuq: {said}\nPlease report it, with the output of the same command and --debug.",
         FAULT,
     )
 
@@ -160,11 +162,3 @@ def _prepare_streams() -> None:
 class _PastTyper(BaseException):
     def __init__(self, error: BaseException) -> None:
         self.error = error
-
-
-class _Terminated(BaseException):
-    """SIGTERM, as an exception, so that what was begun is cleaned up."""
-
-
-def _terminated(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    raise _Terminated

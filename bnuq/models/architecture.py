@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnuq.code import BY_USER, NamedBy, resolve_factory, told_as_one_message
+from bnuq.code import BY_USER, NamedBy, resolve_factory, running
 from bnuq.errors import ModelError, RequestError
 from bnuq.randomness import generators_restored
 
@@ -54,7 +54,7 @@ def build(
             _check_arguments(arch, factory, arguments)
             built = factory(**arguments)
             if isinstance(built, type) and issubclass(built, nn.Module):
-                with told_as_one_message(arch):
+                with running(arch, "calling it"):
                     built = built()
     if not isinstance(built, nn.Module):
         raise ModelError(f"{arch}: gave a {type(built).__name__}; expected a torch.nn.Module, or a class of them.")

@@ -21,6 +21,7 @@ from bnuq.code import BY_USER, NamedBy
 from bnuq.errors import ModelError, RequestError
 from bnuq.models.architecture import build
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
+from bnuq.user_code import user_code
 
 _RUNNING = ("running_mean", "running_var")
 _COUNTER = "num_batches_tracked"
@@ -153,14 +154,9 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
     becomes = {own[name].dtype for name in state if name in own and own[name].is_floating_point()}
     if floats - becomes and becomes:
         notes.append(f"{_dtypes(floats - becomes)} weights were converted to {_dtypes(becomes)}")
-    try:
-        result = module.load_state_dict(state, strict=False)
-    except Exception as error:  # the hooks of the user's own layers may raise anything
-        said = " ".join(str(error).split())[:300].rstrip(".")
-        raise ModelError(
-            f"{checkpoint.path}: its weights do not go into {arch}: {said}. "
-            f"Check that it is the network that was trained."
-        ) from error
+    doing = f"{checkpoint.path}: its weights do not go into {arch}:"
+    with user_code(doing, advice="Check that it is the network that was trained.", error=ModelError):
+        result = module.load_state_dict(state, strict=False)  # layers may have hooks of their own
     missing = [name for name in result.missing_keys if name in wanted and not name.endswith(_COUNTER)]
     unexpected = [name for name in result.unexpected_keys if not name.endswith("_extra_state")]
     if missing or unexpected:

@@ -7,14 +7,12 @@ That composite operations arrive whole is not documented, so `_self_test` checks
 
 from __future__ import annotations
 
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bnuq.errors import BnuqError, SamplingError, device_failure_in_words, is_device_failure, is_out_of_memory
+from bnuq.errors import BnuqError, SamplingError
 from bnuq.randomness import generators_restored
+from bnuq.user_code import user_code
 
 aten = torch.ops.aten
 
@@ -206,30 +205,12 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
 
     SamplingError where its forward fails, with what was raised and where.
     """
-    try:
+    doing = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
+    with user_code(doing, advice="Check that the architecture and the data belong together.", error=SamplingError):
         output = model(inputs)
-    except BnuqError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        if is_device_failure(error):
-            raise SamplingError(device_failure_in_words(error)) from error
-        said = " ".join(str(error).split())[:300].rstrip(".")
-        raise SamplingError(
-            f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with {type(error).__name__}"
-            f"{_place_of(error)}{': ' if said else ''}{said}. Check that the architecture and the data belong together."
-        ) from error
     if isinstance(output, Tensor) and output.ndim == 1 and len(output) == len(inputs):
         return output[:, None]
     return output
-
-
-def _place_of(error: Exception) -> str:
-    """The innermost line of the network's own code, where any of its own is on the way."""
-    others = str(Path(torch.__file__).parent), str(Path(__file__).parent), "<"
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" at {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:

@@ -161,7 +161,10 @@ def test_a_file_that_fails_is_one_message_and_leaves_nothing(folder):
     (folder / "helper_beside.py").write_text("")
     (folder / "net.py").write_text("import helper_beside\nvalue = 1\nraise ValueError('no such depth')\n")
     modules, path = set(sys.modules), list(sys.path)
-    with pytest.raises(RequestError, match=r"net\.py:make: ValueError at .*net\.py, line 3: no such depth\. Mend"):
+    with pytest.raises(
+        RequestError,
+        match=r"net\.py:make: loading it failed with ValueError at .*net\.py, line 3: no such depth\. Mend",
+    ):
         resolve_factory("net.py:make", base=folder)
     assert set(sys.modules) == modules
     assert sys.path == path

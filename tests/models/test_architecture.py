@@ -65,7 +65,7 @@ def test_a_factory_that_gives_no_network_is_told_by_what_it_gave(folder):
 
 
 def test_a_factory_that_raises_is_one_message(folder):
-    with pytest.raises(RequestError, match=r"net\.py:fails: RuntimeError at .*net\.py, line 20"):
+    with pytest.raises(RequestError, match=r"net\.py:fails: calling it failed with RuntimeError at .*net\.py, line 20"):
         build("net.py:fails", base=folder)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.code import told_as_one_message
+from bnuq.code import running
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
 
@@ -17,7 +17,7 @@ def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
     """All points that the factory's Dataset holds, or its batches joined, or the arrays that it gives; tensors become
     arrays."""
     made = factory()
-    with told_as_one_message(spec):
+    with running(spec, "reading its points"):
         if (arrays := _whole_arrays(made)) is not None:
             return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None, notes=(f"read from {spec}",))
         single = _gives_single_points(made)

@@ -1,0 +1,51 @@
+"""A signal that ends the run, raised where it arrives and remembered, in case somebody swallows what was raised."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_received: int | None = None
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception, so that what was begun is cleaned up."""
+
+
+def received() -> int | None:
+    """The number of the signal that asked this run to stop; None where there was none."""
+    return _received
+
+
+def check() -> None:
+    """Raise again what a signal raised earlier: a bare `except`, a `__del__` or a callback from C may have lost it."""
+    if _received is not None:
+        raise KeyboardInterrupt if _received == signal.SIGINT else Terminated
+
+
+@contextlib.contextmanager
+def on_signals() -> Iterator[None]:
+    """Inside, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated. What is ignored stays so (nohup)."""
+    global _received
+    _received = None
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with contextlib.suppress(ValueError):  # not in the main thread: the signals belong to somebody else
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        _received = None
+        with contextlib.suppress(ValueError):
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+    global _received
+    _received = signum
+    check()

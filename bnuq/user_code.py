@@ -1,0 +1,85 @@
+"""The one wall around code that is not bnuq's own: whatever it raises becomes one BnuqError that says where.
+
+Networks, factories, data sets and their transforms may raise anything: SystemExit, GeneratorExit, exceptions that
+cannot be printed. None of it may end the process with an exit code that means something else.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from bnuq import stopping
+from bnuq.errors import BnuqError, RequestError, device_failure_in_words, is_device_failure, is_out_of_memory
+
+T = TypeVar("T")
+
+_OWN = f"{Path(__file__).parent}{os.sep}"
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (sysconfig.get_path("stdlib"), *site.getsitepackages(), site.getusersitepackages())
+)
+
+
+@contextmanager
+def user_code(
+    doing: str, *, advice: str, error: type[BnuqError] = RequestError, file: Path | None = None
+) -> Iterator[None]:
+    """Turn what the block raises into an `error`: "`doing` ValueError at FILE, line N: what it says. `advice`".
+
+    Errors of bnuq, an exhausted memory and a signal that ends the run pass through. `file` counts as the user's own
+    code wherever it lies.
+    """
+    try:
+        yield
+    except (BnuqError, KeyboardInterrupt, stopping.Terminated):
+        raise
+    except BaseException as raised:
+        if _asked(is_out_of_memory, raised, or_else=False):
+            raise
+        if _asked(is_device_failure, raised, or_else=False):
+            raise error(device_failure_in_words(raised)) from raised
+        said = message_of(raised)
+        place = place_of(raised, file)
+        raise error(
+            f"{doing} {type(raised).__name__}{place and f' at {place}'}{said and f': {said}'}"
+            f"{'' if said.endswith('.') else '.'} {advice}"
+        ) from raised
+    finally:
+        stopping.check()
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says, on one line; empty where it says nothing, or cannot say it."""
+    return " ".join(_asked(str, error, or_else="").split())[:300]
+
+
+def place_of(error: BaseException, file: Path | None = None, *, users_only: bool = False) -> str:
+    """FILE, line N: the innermost line of the user's own code, else of a library other than torch; empty where there is
+    none. With `users_only`, lines of libraries do not count."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    never = (_OWN, "<", *([f"{Path(torch).parent}{os.sep}"] if torch else []))
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    outside = [(name, line) for name, line in frames if name == str(file) or not name.startswith(never)]
+    users = [(name, line) for name, line in outside if name == str(file) or not name.startswith(_LIBRARIES)]
+    found = users if users_only else users or outside
+    return f"{found[-1][0]}, line {found[-1][1]}" if found else ""
+
+
+def _asked(question: Callable[[BaseException], T], error: BaseException, *, or_else: T) -> T:
+    """What `question` says of an exception; `or_else` where the exception's own `__str__` fails."""
+    try:
+        return question(error)
+    except (KeyboardInterrupt, stopping.Terminated):
+        raise
+    except BaseException:
+        return or_else

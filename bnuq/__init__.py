@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # not that of typing, so that the command line answers signals some milliseconds earlier
 if TYPE_CHECKING:
+    from typing import Any
+
     from bnuq import metrics
     from bnuq.errors import BnuqError
     from bnuq.evaluate import evaluate

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
+from bnuq import stopping
+
 Advance = Callable[[int], object]
 
 
@@ -17,5 +19,5 @@ class Progress(Protocol):
 
 
 def silent(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
-    """The progress that nobody sees."""
-    return nullcontext(lambda _: None)
+    """The progress that nobody sees; a step of it is where a signal is noticed that was lost."""
+    return nullcontext(lambda _: stopping.check())

@@ -15,11 +15,6 @@ class Terminated(BaseException):
     """SIGTERM, as an exception, so that what was begun is cleaned up."""
 
 
-def received() -> int | None:
-    """The number of the signal that asked this run to stop; None where there was none."""
-    return _received
-
-
 def check() -> None:
     """Raise again what a signal raised earlier: a bare `except`, a `__del__` or a callback from C may have lost it."""
     if _received is not None:
@@ -28,7 +23,8 @@ def check() -> None:
 
 @contextlib.contextmanager
 def on_signals() -> Iterator[None]:
-    """Inside, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated. What is ignored stays so (nohup)."""
+    """Inside, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated; so does the end of the block after a
+    signal, whatever became of what it raised. A signal that is ignored stays so (nohup)."""
     global _received
     _received = None
     before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -38,6 +34,17 @@ def on_signals() -> Iterator[None]:
                 signal.signal(number, _stop)
     try:
         yield
+        check()
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:
+        try:
+            check()
+        except (KeyboardInterrupt, Terminated) as stop:
+            for note in getattr(error, "__notes__", ()):
+                stop.add_note(note)
+            raise
+        raise
     finally:
         _received = None
         with contextlib.suppress(ValueError):

@@ -13,7 +13,7 @@ import typer
 from bnuq.cli.ci import tell_ci, uninterpreted
 from bnuq.cli.gate import end
 from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
-from bnuq.cli.telling import by_strict, tell
+from bnuq.cli.telling import by_strict, stdout, tell
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
@@ -105,8 +105,8 @@ def command(
             verdict = replace(verdict, accepted=against, kept=accept(current, against))
         if refused:
             if not (as_json or quiet or printed):
-                with uninterpreted(sys.stdout):
-                    _print(verdict, sys.stdout)
+                with uninterpreted(stdout()):
+                    _print(verdict, stdout())
             raise by_strict(verdict.cautions, "; the baseline was left as it was" if update else "")
     except BnuqError as error:
         _write(reports, str(error))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.telling import say
+
 
 def command(
     data_root: Annotated[Path | None, typer.Option(help="Look here first, before $BNUQ_DATA.")] = None,
@@ -18,20 +20,20 @@ def command(
     from bnuq.files.folders import expanded
 
     roots = data_roots(data_root)
-    typer.echo("NAME:SPLIT names a set wherever a reference is expected, as in --test cifar10:test.")
+    say("NAME:SPLIT names a set wherever a reference is expected, as in --test cifar10:test.")
     for known in known_sets():
-        typer.echo(f"\n{known.name}  ({known.task})")
+        say(f"\n{known.name}  ({known.task})")
         for split in known.splits:
             there = next((path for _, path in places(known, split, roots) if exists(path)), None)
-            typer.echo(f"  {split:6} {there if there is not None else 'not found'}")
+            say(f"  {split:6} {there if there is not None else 'not found'}")
         layouts = dict.fromkeys(path for split in known.splits for _, path in places(known, split, (Path(),)))
         if any(not any(exists(path) for _, path in places(known, split, roots)) for split in known.splits):
-            typer.echo(f"  wanted {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
-        typer.echo(f"  source {known.source}")
-    typer.echo("\nLooked for below these folders, in this order:")
+            say(f"  wanted {', '.join(map(str, list(layouts)[:4]))}{', …' if len(layouts) > 4 else ''}")
+        say(f"  source {known.source}")
+    say("\nLooked for below these folders, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
     chosen = os.environ.get("BNUQ_DATA")
     named.append(f"{expanded(chosen)}  ($BNUQ_DATA)" if chosen else "$BNUQ_DATA is not set")
     named.append(f"{roots[-1]}  (cache)")
     for place in named:
-        typer.echo(f"  {place}")
+        say(f"  {place}")

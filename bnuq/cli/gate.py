@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from bnuq.cli.ci import tell_ci, uninterpreted
-from bnuq.cli.telling import give_up_stdout, tell
+from bnuq.cli.telling import give_up_stdout, stdout, tell
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
@@ -30,13 +30,13 @@ def end(verdict: Verdict, say: Callable[[], None], *, as_json: bool, quiet: bool
     That code does not depend on whether somebody reads to the end: a closed pipe makes no pass of a regression.
     """
     try:
-        with uninterpreted(None if as_json or quiet else sys.stdout):
+        with uninterpreted(None if as_json or quiet else stdout()):
             say()
-        sys.stdout.flush()
+        stdout().flush()
     except BrokenPipeError:
         give_up_stdout()
     finally:
-        marks = None if quiet else sys.stderr if as_json else sys.stdout
+        marks = None if quiet else sys.stderr if as_json else stdout()
         with contextlib.suppress(BrokenPipeError):
             tell_ci(verdict, marks=marks)
     if verdict.failed:

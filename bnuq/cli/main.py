@@ -18,7 +18,7 @@ import bnuq
 from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
 from bnuq.cli.ci import uninterpreted
-from bnuq.cli.telling import give_up_stdout
+from bnuq.cli.telling import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.report.plain import printable
 from bnuq.user_code import message_of, place_of
@@ -39,7 +39,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
-        typer.echo(bnuq.__version__)
+        say(bnuq.__version__)
         raise typer.Exit
 
 
@@ -49,7 +49,8 @@ def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with prints_to_stderr():
+                command(*args, **kwargs)
         except (KeyboardInterrupt, EOFError, OSError) as error:
             raise _PastTyper(error) from error
 
@@ -80,30 +81,27 @@ for _name, _command in reproduce.COMMANDS.items():
 app.add_typer(_published, name="reproduce")
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False) -> NoReturn:
     """Run the command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
-    130/143 interrupted."""
+    130/143 interrupted. With `whole_process`, file descriptor 1 becomes bnuq's alone."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
-    with stopping.on_signals():
-        try:
+    try:
+        with stopping.on_signals(), stdout_of_bnuq_alone(whole_process=whole_process):
             code = _run([word for word in given if word != "--debug"])
-            stopping.check()
-        except BaseException as error:
-            if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
-                with contextlib.suppress(OSError):
-                    traceback.print_exc()
-            code = _code_of(error)
+    except BaseException as error:
+        if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+        code = _code_of(error)
     sys.exit(code if isinstance(code, int) else DONE)
 
 
 def _run(arguments: list[str]) -> Any:
     try:
-        code = app(arguments, prog_name="bnuq", standalone_mode=False)
-        sys.stdout.flush()
+        return app(arguments, prog_name="bnuq", standalone_mode=False)
     except _PastTyper as wrapped:
         raise wrapped.error from wrapped.error.__cause__
-    return code
 
 
 def _code_of(error: BaseException) -> int:
@@ -127,7 +125,7 @@ def _code_of(error: BaseException) -> int:
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
-        return _say(device_failure_in_words(error), REFUSED)
+        return say(device_failure_in_words(error), REFUSED)
     said = f"{type(error).__name__}: {message_of(error)}"
     place = place_of(error, users_only=True)
     if isinstance(error, SystemExit) or place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from bnuq.cli.telling import say
 
 METHODS = {
     "deterministic": "The network as it is, in evaluation mode. Always runs beside the others.",
@@ -21,4 +21,4 @@ METHODS = {
 def command() -> None:
     """List the methods, and what each needs."""
     for name, text in METHODS.items():
-        typer.echo(f"{name:15} {text}")
+        say(f"{name:15} {text}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from bnuq.cli.telling import say
 from bnuq.records import Metric
 
 _WORDS = {"higher": "more is better", "lower": "less is better", "none": "neither way is better"}
@@ -14,8 +13,8 @@ def command() -> None:
     from bnuq.metrics import METRICS
 
     for metric in METRICS.values():
-        typer.echo(f"{metric.name:20} {metric.title}")
-        typer.echo(f"{'':20} {metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
+        say(f"{metric.name:20} {metric.title}")
+        say(f"{'':20} {metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
 
 
 def _tolerance(metric: Metric) -> str:

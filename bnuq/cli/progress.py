@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from bnuq import stopping
+from bnuq.progress import silent
+
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
@@ -21,9 +24,15 @@ class _Rate(ProgressColumn):
 def bars(title: str, total: int) -> Iterator[Callable[[int], object]]:
     """A bar that is gone when the work is done; a Progress of `bnuq.evaluate`."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        with silent(title, total) as advance:
+            yield advance
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total)
-        yield lambda steps: progress.advance(task, steps)
+
+        def advance_bar(steps: int) -> None:
+            stopping.check()
+            progress.advance(task, steps)
+
+        yield advance_bar

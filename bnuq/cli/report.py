@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.options import replaceable
+from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
@@ -76,21 +76,21 @@ def command(
 
         write_bytes(document, _markdown(shown, found).encode("utf-8", "backslashreplace"))
     if as_json:
-        typer.echo(json.dumps(shown.summary(found), allow_nan=False, indent=2))
+        say(json.dumps(shown.summary(found), allow_nan=False, indent=2))
         return
     if markdown == "-":
-        typer.echo(_markdown(shown, found), nl=False)
+        say(_markdown(shown, found), nl=False)
         return
-    shown.show(found, sys.stdout)
+    shown.show(found, stdout())
     if drawn:
         from bnuq.report.terminal import print_figures
 
-        print_figures(drawn, sys.stdout)
+        print_figures(drawn, stdout())
     written = [(path, what) for path, what in ((page, "Page"), (document, "Markdown")) if path is not None]
     if written:
         from bnuq.report.parts import PathLine, columns_of, draw
 
-        draw((PathLine(path, what) for path, what in written), sys.stdout, columns_of(sys.stdout))
+        draw((PathLine(path, what) for path, what in written), stdout(), columns_of(stdout()))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import typer
@@ -32,9 +32,9 @@ def tell(
     if as_json:
         if not refused:
             text = json.dumps(summary(result), allow_nan=False, indent=2)
-            typer.echo(text.replace("##[", "\\u0023#["))  # the same JSON, and no command to a CI's runner
+            say(text.replace("##[", "\\u0023#["))  # the same JSON, and no command to a CI's runner
     elif not quiet:
-        show(result, sys.stdout)
+        show(result, stdout())
     if refused:
         path = getattr(result, "path", None)
         raise by_strict(warnings, "" if path is None else f"; {path} was written and tells them")
@@ -46,9 +46,61 @@ def by_strict(cautions: Sequence[Caution], rest: str = "") -> RequestError:
     return RequestError(f"--strict: there were warnings ({codes}){rest}.")
 
 
+_stdout: TextIO | None = None
+
+
+def stdout() -> TextIO:
+    """Where a command writes its report: standard output, which nobody else writes to while a command runs."""
+    return _stdout or sys.stdout
+
+
+def say(text: str, *, nl: bool = True) -> None:
+    """Write `text`, and a line's end with `nl`, to standard output."""
+    typer.echo(text, file=stdout(), nl=nl)
+
+
+@contextlib.contextmanager
+def stdout_of_bnuq_alone(*, whole_process: bool) -> Iterator[None]:
+    """Inside, `stdout` is a stream that code which bnuq runs cannot reach: neither by `sys.stdout` (see
+    `prints_to_stderr`) nor, with `whole_process`, by file descriptor 1.
+
+    That one stays with standard error afterwards: what C code has printed may be flushed as late as the process ends.
+    """
+    global _stdout
+    before, own = _stdout, _own_copy() if whole_process else sys.stdout
+    _stdout = own
+    try:
+        with contextlib.redirect_stdout(own):
+            yield
+            own.flush()
+    finally:
+        _stdout = before
+        if own is not sys.stdout:
+            with contextlib.suppress(OSError):  # nobody reads it
+                own.close()
+
+
+def _own_copy() -> TextIO:
+    """A stream to where standard output goes; file descriptor 1 goes to standard error from now on."""
+    try:
+        kept = os.dup(sys.stdout.fileno())
+        if sys.stdout.fileno() == 1:
+            os.dup2(sys.stderr.fileno(), 1)
+    except (OSError, ValueError):  # no files of the system
+        return sys.stdout
+    return os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="replace")
+
+
+@contextlib.contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Inside, what is printed without naming a stream goes to standard error."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
 def give_up_stdout() -> None:
     """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stdout().fileno())
         os.close(nowhere)

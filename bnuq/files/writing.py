@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from bnuq import stopping
 from bnuq.errors import ResultError
 from bnuq.files.content import exists, is_file
 
@@ -38,6 +39,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        stopping.check()  # an interrupted result is not kept
         beside.replace(target)
     except BaseException as error:
         with contextlib.suppress(OSError):

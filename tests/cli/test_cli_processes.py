@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -234,3 +235,127 @@ def test_a_read_only_folder_is_one_message(small, cli):
         small.chmod(0o700)
     assert done.code == 2
     assert "permission denied" in done.message.lower()
+
+
+# ── what user code prints, and how it ends a process ─────────────────────────────────────────────────────────────────
+
+PRINTING = """
+import ctypes, os, sys
+print("at import")
+ctypes.CDLL(None).puts(b"from C")  # buffered where standard output is no terminal: written when the process ends
+sys.__stdout__.write("by the saved stream\\n")
+
+class Loud(nn.Sequential):
+    def forward(self, x):
+        print("in forward")
+        os.system("echo from a child")
+        os.write(1, b"by number\\n")
+        return super().forward(x)
+
+_net = net
+def net():
+    return Loud(*_net())
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate run.toml -T 2 --limit 20 --baseline base.h5",
+        "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
+        "inspect run.toml --draws 8",
+        "precise-bn run.toml --out new.pt",
+    ],
+)
+def test_what_user_code_prints_goes_to_standard_error_and_leaves_json_whole(small, command):
+    if "base.h5" in command:
+        small_run.evaluated(small, samples=2, limit=20).path.rename(small / "base.h5")
+    (small / "net.py").write_text((small / "net.py").read_text() + PRINTING)
+    done = shell(f"bnuq {command} --json", small)
+    assert done.returncode in (0, 1), done.stderr
+    assert json.loads(done.stdout)
+    for word in ("at import", "from C", "by the saved stream", "in forward", "from a child", "by number"):
+        assert word in done.stderr
+
+
+def test_an_abort_in_user_code_says_at_which_line(small):
+    (small / "net.py").write_text("import os\ndef net():\n    os.abort()\n")
+    done = shell("bnuq evaluate run.toml", small)
+    assert done.returncode not in (0, 1)
+    assert f'"{small / "net.py"}", line 3 in net' in done.stderr
+
+
+def test_user_code_that_ends_the_process_is_exit_code_2(small):
+    (small / "net.py").write_text("import sys\ndef net():\n    sys.exit(0)\n")
+    done = shell("bnuq evaluate run.toml --json", small)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{small / 'net.py'}, line 3" in done.stderr
+
+
+# ── signals while modules are imported, and signals that somebody swallows ───────────────────────────────────────────
+
+AT_IMPORT = """
+import os, runpy, sys
+from importlib.abc import MetaPathFinder
+
+class Signals(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Signals())
+runpy.run_module("bnuq", {}, "__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "code", "word"),
+    [
+        ("bnuq.cli.main", 2, 130, "interrupted"),
+        ("typer", 15, 143, "terminated"),
+        ("msgspec", 2, 130, "interrupted"),
+        ("torch.nn", 2, 130, "interrupted"),
+        ("h5py", 15, 143, "terminated"),
+    ],
+)
+def test_a_signal_while_modules_are_imported_is_one_line_and_its_code(small, module, number, code, word):
+    script = AT_IMPORT.replace("sys.argv[1]", repr(module)).replace("sys.argv[2]", str(number))
+    script = script.replace("runpy.run", "sys.argv = ['bnuq', 'evaluate', 'run.toml', '-T', '2']\nrunpy.run")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment(), cwd=small, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert re.fullmatch(rf"bnuq: {word}[^\n]*\.\n", done.stderr)
+    assert not (small / "model.bnuq.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("swallow", "number", "code", "word"),
+    [("pass", 2, 130, "interrupted"), ("raise ValueError", 15, 143, "terminated")],
+)
+def test_a_signal_that_user_code_swallows_ends_the_run_all_the_same(small, swallow, number, code, word):
+    body = f"        try: os.kill(os.getpid(), {number})\n        except BaseException: {swallow}\n"
+    loud = PRINTING[PRINTING.index("class") :].split("        print")[0].replace("Loud", "Deaf") + body
+    loud += "        return super().forward(x)\n\n_net = net\ndef net():\n    return Deaf(*_net())\n"
+    (small / "net.py").write_text("import os\n" + (small / "net.py").read_text() + loud)
+    done = shell("bnuq evaluate run.toml -T 2", small)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"bnuq: {word}; an unfinished result is not kept.\n"
+    assert not (small / "model.bnuq.h5").exists()
+
+
+def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_written(small):
+    dies = "import os\nclass Dies:\n    def __del__(self): os.kill(os.getpid(), 15)\n\n"
+    (small / "net.py").write_text(dies + (small / "net.py").read_text().replace("    return", "    Dies()\n    return"))
+    done = shell("bnuq evaluate run.toml -T 2", small)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr.endswith("bnuq: terminated; an unfinished result is not kept.\n")
+    assert not (small / "model.bnuq.h5").exists()
+
+
+def test_a_signal_that_is_ignored_stays_so(small):
+    kill = "def net():\n    import os; os.kill(os.getpid(), 15); os.kill(os.getpid(), 2)\n    return _net()\n"
+    (small / "net.py").write_text(f"{(small / 'net.py').read_text()}\n_net = net\n{kill}")
+    done = shell("trap '' INT TERM; bnuq evaluate run.toml -T 2 --quiet", small)
+    assert (done.returncode, done.stderr) == (0, "")

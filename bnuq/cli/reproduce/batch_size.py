@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bnuq.cli.reproduce.asking import check_places, sizes_of
+from bnuq.cli.telling import say, stdout
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 
@@ -107,6 +107,6 @@ def command(
         save_figure(found, figures, kind="svg")
         save_figure(found, figures, kind="png")
     if as_json:
-        typer.echo(json.dumps(summary(found), allow_nan=False, indent=2))
+        say(json.dumps(summary(found), allow_nan=False, indent=2))
     elif not quiet:
-        print_batch_sizes(found, sys.stdout)
+        print_batch_sizes(found, stdout())

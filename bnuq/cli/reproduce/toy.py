@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 
 
@@ -56,6 +56,6 @@ def command(
         save_figure(made, figures, kind="svg")
         save_figure(made, figures, kind="png")
     if as_json:
-        typer.echo(json.dumps(toy_file.summary(made), allow_nan=False, indent=2))
+        say(json.dumps(toy_file.summary(made), allow_nan=False, indent=2))
     elif not quiet:
-        print_toy(made, sys.stdout)
+        print_toy(made, stdout())

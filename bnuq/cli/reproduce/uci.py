@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bnuq.cli.reproduce.asking import sizes_of
+from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
@@ -115,9 +115,9 @@ def command(
     if markdown is not None:
         write_bytes(markdown, as_markdown(result).encode())
     if as_json:
-        typer.echo(json.dumps(summary(result), allow_nan=False, indent=2))
+        say(json.dumps(summary(result), allow_nan=False, indent=2))
     elif not quiet:
-        print_reproduction(result, sys.stdout)
+        print_reproduction(result, stdout())
 
 
 def _may_be_replaced(markdown: Path) -> bool:

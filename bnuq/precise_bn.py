@@ -15,6 +15,7 @@ from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
+from bnuq.files.writing import check_writable
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records import Direction, Figure
@@ -192,6 +193,7 @@ def _check_out(run: Run) -> None:
         raise RequestError(
             f"--out {out}: what is written is a file of the kind that was read; name it {out.with_suffix(suffix).name}."
         )
+    check_writable(out)
 
 
 def _material(run: Run) -> Material:

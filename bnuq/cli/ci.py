@@ -35,6 +35,7 @@ def tell_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary and not _on_github():
         return
+    from bnuq.files.writing import append_text
     from bnuq.report.check import annotations, check_markdown, refused_annotation, refused_markdown
 
     if _on_github() and marks is not None:
@@ -43,8 +44,7 @@ def tell_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
     if summary:
         text = refused_markdown(told) if isinstance(told, str) else check_markdown(told)
         try:
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+            append_text(Path(summary), text + "\n")
         except OSError as error:
             typer.echo(f"bnuq: the step summary {summary} could not be written: {error.strerror}.", err=True)
 

@@ -125,7 +125,7 @@ def _code_of(error: BaseException) -> int:
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
-        return say(device_failure_in_words(error), REFUSED)
+        return _say(device_failure_in_words(error), REFUSED)
     said = f"{type(error).__name__}: {message_of(error)}"
     place = place_of(error, users_only=True)
     if isinstance(error, SystemExit) or place:

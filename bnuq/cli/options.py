@@ -12,6 +12,7 @@ import typer
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
+from bnuq.files.writing import check_writable
 from bnuq.run import MOST, Samples, as_toml
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
@@ -120,7 +121,9 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps
 Arithmetic = Annotated[
     str | None, typer.Option(help="Arithmetic: float32, tf32, bfloat16 or float64.", show_default="float32")
 ]
-ChunkSize = Annotated[int | None, typer.Option(help="Points that pass together; memory only.")]
+ChunkSize = Annotated[
+    int | None, typer.Option(help="Points that pass together: bounds memory, and changes figures by rounding (1e-7).")
+]
 Limit = Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
@@ -189,12 +192,13 @@ def positive(option: str, value: float | None) -> float | None:
 
 def replaceable(asked: Path, option: str, what: str, opening: bytes) -> Path:
     """Where a file goes; RequestError where one is there that bnuq did not write: that does not begin with the regular
-    expression `opening`, and is not empty."""
+    expression `opening`, and is not empty; ResultError where it cannot be written."""
     path = expanded(asked)
     if exists(path) and not _begins_with(path, opening):
         raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
     if not path.resolve().parent.is_dir():
         raise RequestError(f"{option} {asked}: its folder does not exist. Make the folder first.")
+    check_writable(path)
     return path
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
+import re
 import secrets
+import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -29,25 +33,98 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     replaced. Raises ResultError for a full disk, a folder that is missing or read-only, and the like; whatever else the
     block raises passes through.
     """
-    target = path.resolve()
-    if exists(target) and not is_file(target):
-        raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
-    stem = os.fsdecode(os.fsencode(target.name)[:200])  # a name may have 255 bytes
-    beside = target.with_name(f".{stem}.{secrets.token_hex(4)}.tmp")
-    try:
+    target = _target(path)
+    beside = _beside(target)
+    with _refusals(path, beside):
         with _new_file(beside) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         stopping.check()  # an interrupted result is not kept
         beside.replace(target)
+    _sync_folder(target.parent)
+
+
+def check_writable(path: Path) -> None:
+    """Raise ResultError where `replaced` could not put a file at `path`, by making one beside it. What killed processes
+    have left there of the same file is removed."""
+    target = _target(path)
+    _remove_abandoned(target)
+    beside = _beside(target)
+    with _refusals(path, beside):
+        _new_file(beside).close()
+        beside.unlink()
+
+
+def append_text(path: Path, text: str) -> None:
+    """Write `text` to the end of `path`, a regular file or none yet. OSError for others, at once: a pipe without a
+    reader would never answer."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+    with os.fdopen(handle, "ab") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is a device, a pipe or a socket; expected a file")
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _target(path: Path) -> Path:
+    """The file that is replaced, behind symbolic links. ResultError where that is none: a folder, a pipe, a device."""
+    target = path.resolve()
+    if (exists(target) and not is_file(target)) or _STREAMS.match(str(path.absolute())):
+        raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
+    return target
+
+
+_STREAMS = re.compile("/dev/(std(in|out|err)$|fd/)|/proc/")  # what they stand for may be a file, opened by somebody
+
+
+def _beside(target: Path) -> Path:
+    """A new name beside `target` that says which process of which machine writes there."""
+    return target.with_name(f"{_start_of_name(target)}{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _start_of_name(target: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(target.name)[:200])}."  # a name may have 255 bytes
+
+
+_MACHINE = f"{zlib.crc32(os.fsencode(platform.node())):08x}"  # a folder may be shared by several
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the files beside `target` whose process, of this machine, is gone."""
+    start = f"{_start_of_name(target)}{_MACHINE}-"
+    with contextlib.suppress(OSError):  # a folder that cannot be listed
+        for path in target.parent.iterdir():
+            number = _OF_PROCESS.fullmatch(path.name.removeprefix(start)) if path.name.startswith(start) else None
+            if number and not _is_alive(int(number[1])):
+                path.unlink(missing_ok=True)
+
+
+_OF_PROCESS = re.compile(r"(\d{1,9})-[0-9a-f]{8}\.tmp")
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # there, os.kill would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _refusals(path: Path, beside: Path) -> Iterator[None]:
+    """What the system refuses while `beside` is written, as one ResultError about `path`; `beside` is then removed."""
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(beside)):
             raise ResultError(f"{path}: could not be written: {_reason(error)}") from error
         raise
-    _sync_folder(target.parent)
 
 
 def _new_file(path: Path) -> BinaryIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import textwrap
 import warnings
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bnuq.errors import RequestError
-from bnuq.files.writing import write_bytes
+from bnuq.files.writing import check_writable, write_bytes
 from bnuq.report.plain import printable
 
 if TYPE_CHECKING:
@@ -93,10 +94,14 @@ def check() -> None:
 
 def why_not() -> str | None:
     """Why nothing can be drawn; None where matplotlib is installed."""
+    chosen = os.environ.pop("MPLBACKEND", None)  # as Jupyter sets it: matplotlib refuses what it cannot import
     try:
         import matplotlib  # noqa: F401 - whether it is there
     except ImportError:
         return 'figures are drawn by matplotlib, which is not installed. Install it: pip install "bnuq[figures]"'
+    finally:
+        if chosen is not None:
+            os.environ["MPLBACKEND"] = chosen
     return None
 
 
@@ -224,9 +229,11 @@ def file_name(*parts: str, kind: Format) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder`, with those above it, unless it is there. RequestError where that cannot be done."""
+    """Make `folder`, with those above it, unless it is there. RequestError where that cannot be done, ResultError where
+    nothing can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         raise RequestError(f"{folder}: figures cannot be put there: {why}. Name a folder.") from error
+    check_writable(folder / "figure.svg")

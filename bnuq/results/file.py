@@ -41,7 +41,7 @@ import numpy as np
 from bnuq.errors import ResultError
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of
-from bnuq.files.writing import replaced
+from bnuq.files.writing import check_writable, replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Estimator, Figure
 from bnuq.results.reading import numbers, open_result
@@ -76,14 +76,13 @@ def write(result: Result, path: Path) -> None:
 def check_replaceable(path: Path) -> None:
     """Raise ResultError where a result cannot be put at `path`, or would replace a file that is not one."""
     kind = kind_of(path)
-    if kind == "missing":
-        return
     if kind in ("folder", "special"):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
     if kind == "unreadable":
         raise ResultError(f"{path}: cannot be opened; its name is too long, or it may not be read. Name another file.")
-    if kind != "hdf5" or not _is_result(path):
+    if kind != "missing" and (kind != "hdf5" or not _is_result(path)):
         raise ResultError(f"{path} is not a result of bnuq; name another file to write.")
+    check_writable(path)
 
 
 def _is_result(path: Path) -> bool:

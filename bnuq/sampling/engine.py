@@ -38,7 +38,7 @@ _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points
 
 
 def default_chunk(point_shape: Sequence[int]) -> int:
-    """How many points pass together unless the caller says otherwise: memory only, no figure depends on it."""
+    """How many points pass together unless the caller says otherwise: memory only, figures change by rounding."""
     size = math.prod(point_shape)
     return max(16, min(256, 2**23 // size), min(4096, 2**20 // size))
 

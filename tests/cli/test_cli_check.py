@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import h5py
@@ -192,10 +193,7 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
 def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
     there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str, name: str
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("a slip")
-
-    monkeypatch.setattr(place, broken)
+    monkeypatch.setattr(place, Mock(side_effect=ZeroDivisionError("a slip")))
     found = cli("check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else []))
     assert found.code == 3
     assert "a fault in bnuq: ZeroDivisionError: a slip" in found.message

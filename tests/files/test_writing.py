@@ -1,6 +1,7 @@
 """A written file is the new one, whole, or the old one, untouched."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from bnuq.errors import ResultError
 from bnuq.files.folders import expanded
-from bnuq.files.writing import replaced, write_bytes
+from bnuq.files.writing import append_text, check_writable, replaced, write_bytes
 
 
 def test_a_file_is_written_and_replaced_without_leftovers(tmp_path):
@@ -110,3 +111,59 @@ _ROOT = Path(__file__).parents[2]
 def test_an_unknown_home_is_a_path_that_is_not_there():
     assert expanded("~nobody-of-that-name/x") == Path("~nobody-of-that-name/x")
     assert expanded("~/x") == Path.home() / "x"
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    path = tmp_path / "r.h5"
+    program = (
+        "import os, sys; from pathlib import Path; from bnuq.files.writing import replaced\n"
+        "with replaced(Path(sys.argv[1])) as file:\n    file.write(bytes(1000)); os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-B", "-c", program, path], cwd=_ROOT, check=False)
+    (left,) = tmp_path.iterdir()
+    others = [tmp_path / f".{name}" for name in ("r.h5.x.tmp", "q.h5.00000000-1-00000000.tmp")]
+    others.append(left.with_name(re.sub("h5[.]........-", "h5.00000000-", left.name)))  # of another machine
+    for other in others:
+        other.touch()
+    with replaced(path):
+        alive = set(tmp_path.iterdir()) - {left, *others}
+        check_writable(path)
+        assert set(tmp_path.iterdir()) == alive | set(others)
+    assert set(tmp_path.iterdir()) == {path, *others}
+
+
+def test_whether_a_file_can_be_written_is_known_before_and_leaves_nothing(tmp_path, monkeypatch):
+    check_writable(tmp_path / "r.h5")
+    assert list(tmp_path.iterdir()) == []
+    os.mkfifo(tmp_path / "pipe")
+    for bad in (
+        tmp_path,
+        tmp_path / "pipe",
+        Path("/dev/null"),
+        Path("/dev/stdout"),
+        Path("/dev/fd/1"),
+        tmp_path / "no/r",
+    ):
+        with pytest.raises(ResultError, match=r"is not a file|its folder does not exist"):
+            check_writable(bad)
+
+    def denied(path, *_):
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(ResultError, match="the file system is read-only"):
+        check_writable(tmp_path / "r.h5")
+
+
+def test_only_a_regular_file_is_appended_to(tmp_path):
+    append_text(tmp_path / "log", "a\n")
+    append_text(tmp_path / "log", "b\n")
+    assert (tmp_path / "log").read_text() == "a\nb\n"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(OSError, match="expected a file"):
+            append_text(path, "a")
+    os.close(reader)
+    with pytest.raises(OSError, match="No such device"):  # nobody reads it: the system says so, at once
+        append_text(tmp_path / "pipe", "a")

@@ -44,6 +44,7 @@ def command(
             figures.mkdir(exist_ok=True)
         except OSError as error:
             raise RequestError(f"--figures {figures}: cannot be made a folder: {error.strerror}.") from error
+        drawing.make_folder(figures)
 
     from bnuq.cli.progress import bars
     from bnuq.progress import silent

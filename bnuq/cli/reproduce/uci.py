@@ -14,6 +14,7 @@ from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
+from bnuq.files.writing import check_writable, write_bytes
 
 
 def command(
@@ -84,6 +85,8 @@ def command(
         raise RequestError(f"--out {out}: its folder does not exist. Make the folder first.")
     if markdown is not None and (markdown.resolve() == out.resolve() or not _may_be_replaced(markdown)):
         raise RequestError(f"--markdown {markdown} is another file than a report of this command; name another.")
+    if markdown is not None:
+        check_writable(markdown)
     replaces = is_file(out)
 
     from bnuq.cli.progress import bars
@@ -107,7 +110,6 @@ def command(
     )
     result = reproduce(request, progress=silent if quiet else bars)
 
-    from bnuq.files.writing import write_bytes
     from bnuq.report.reproduction import markdown as as_markdown
     from bnuq.report.reproduction import print_reproduction
     from bnuq.results.reproduction import summary

@@ -1,0 +1,97 @@
+"""Where a command may write is known before it computes; and no place makes it hang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_run
+
+needs_sys = pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="no file system here that refuses every file")
+REFUSING = "/sys/kernel"  # even to the superuser
+
+
+@needs_sys
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "run.toml", "--out", f"{REFUSING}/r.h5"),
+        ("sweep-batch-size", "run.toml", "--out", f"{REFUSING}/r.h5"),
+        ("sweep-batch-size", "run.toml", "--figures", REFUSING),
+        ("inspect", "run.toml", "--out", f"{REFUSING}/r.h5"),
+        ("inspect", "run.toml", "--figures", REFUSING),
+        ("precise-bn", "run.toml", "--out", f"{REFUSING}/new.pt"),
+    ],
+    ids=" ".join,
+)
+def test_a_place_that_refuses_is_told_before_any_code_runs(small, cli, arguments):
+    (small / "net.py").write_text("import pathlib\ndef net(): pathlib.Path('ran').touch()\n")
+    done = cli(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "could not be written: permission denied" in done.message
+    assert not (small / "ran").exists()
+    assert not list(small.glob("*.h5"))
+
+
+@needs_sys
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "model.bnuq.h5", "no.h5", "--junit", f"{REFUSING}/j.xml"),
+        ("check", "model.bnuq.h5", "no.h5", "--markdown", f"{REFUSING}/m.md"),
+        ("report", "model.bnuq.h5", "--html", f"{REFUSING}/p.html"),
+        ("report", "model.bnuq.h5", "--markdown", f"{REFUSING}/p.md"),
+        ("report", "model.bnuq.h5", "--figures", REFUSING),
+    ],
+    ids=" ".join,
+)
+def test_a_report_that_cannot_be_written_is_one_message(small, cli, arguments):
+    small_run.evaluated(small, samples=2, limit=20)
+    done = cli(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "could not be written: permission denied" in done.message
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/null", "/dev/stdout"])
+def test_a_pipe_or_a_device_to_write_to_is_one_message_and_no_hang(small, cli, place):
+    os.mkfifo(small / "pipe")
+    done = cli("evaluate", "run.toml", "--out", place)
+    assert (done.code, done.out) == (2, "")
+    assert "is not a " in done.message
+    small_run.evaluated(small, samples=2, limit=20)
+    for option in ("--junit", "--markdown"):
+        done = cli("check", "model.bnuq.h5", "model.bnuq.h5", option, place)
+        assert (done.code, done.out) == (2, "")
+        assert done.message
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["that somebody reads", "that nobody reads"])
+def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, cli, monkeypatch, read):
+    small_run.evaluated(small, samples=2, limit=20)
+    os.mkfifo(small / "pipe")
+    reader = os.open(small / "pipe", os.O_RDONLY | os.O_NONBLOCK) if read else None
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(small / "pipe"))
+    done = cli("check", "model.bnuq.h5", "model.bnuq.h5")
+    assert done.code == 0
+    assert f"the step summary {small / 'pipe'} could not be written" in done.err
+    if reader is not None:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense"])
+def test_the_backend_that_the_environment_names_does_not_matter(small, backend):
+    small_run.evaluated(small, samples=8, limit=20)
+    done = subprocess.run(
+        [sys.executable, "-m", "bnuq", "report", "model.bnuq.h5", "--html", "page.html", "--figures", "drawn"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=small,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<svg" in (small / "page.html").read_text()
+    assert list((small / "drawn").glob("*.svg"))

@@ -1,11 +1,19 @@
 """`bnuq` and `python -m bnuq`: answers signals before the imports, which take a second or two."""
 
+from __future__ import annotations
+
 import contextlib
 import faulthandler
 import os
 import signal
 import sys
 from types import FrameType
+
+from bnuq import surroundings
+
+TYPE_CHECKING = False  # not that of typing, which takes milliseconds
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
@@ -17,9 +25,21 @@ def main() -> None:
             signal.signal(number, _quit)
     with contextlib.suppress(Exception):  # standard error is closed
         faulthandler.enable()  # os.abort and crashes in code that bnuq runs: at which line
-    from bnuq.cli.main import main as run
+    if surroundings.too_small():
+        _refuse(f"out of memory. {surroundings.limited_address_space()}")
+    try:
+        from bnuq.cli.main import main as run
+    except (ImportError, MemoryError, OSError) as error:
+        if (why := surroundings.what_is_missing(error)) is None:
+            raise
+        _refuse(why)
+    run(whole_process=True)
 
-    sys.exit(run(whole_process=True))
+
+def _refuse(message: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, f"bnuq: {message}\n".encode())
+    sys.exit(2)
 
 
 def _quit(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"errors", "records", "stopping"},
+    {"errors", "records", "stopping", "surroundings"},
     {"metrics", "files", "randomness", "progress", "user_code"},
     {"code"},
     {"run"},
@@ -28,8 +28,8 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "records", "stopping", "user_code", "progress", "metrics", "files", "code", "run"}
-WITHOUT_TORCH |= {"results", "gate", "report", "cli"}
+WITHOUT_TORCH = {"errors", "records", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
+WITHOUT_TORCH |= {"code", "run", "results", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:

@@ -21,6 +21,7 @@ from bnuq.cli.ci import uninterpreted
 from bnuq.cli.telling import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.report.plain import printable
+from bnuq.surroundings import what_is_missing
 from bnuq.user_code import message_of, place_of
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
@@ -122,12 +123,14 @@ def _code_of(error: BaseException) -> int:
         with contextlib.suppress(OSError):  # nobody reads it
             show()
         return REFUSED
+    place = place_of(error, users_only=True)
+    if not place and (why := what_is_missing(error)) is not None:
+        return _say(why, REFUSED)
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
         return _say(device_failure_in_words(error), REFUSED)
     said = f"{type(error).__name__}: {message_of(error)}"
-    place = place_of(error, users_only=True)
     if isinstance(error, SystemExit) or place:
         where = place or place_of(error) or "a place that is not known"
         return _say(f"code that is not bnuq's own ended the run with {said}, at {where}. Mend it.", REFUSED)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
+
+from bnuq.files.pickles import BoundedUnpickler, leaves
 
 # Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
 _ELEMENT_SIZE = {
@@ -24,6 +25,7 @@ _HARMLESS = re.compile(
     r"|torch\.(b?float|u?int|qu?int|complex|bool|half|double|long)\w*"
     r"|collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
 )
+_TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)")  # checkpoints name them, as types
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,12 @@ class Survey:
 
 
 def survey_pickle(data: bytes) -> Survey:
-    """What the pickle in `data` asks for. Raises whatever a damaged pickle makes the parser raise."""
-    return _survey(_InertUnpickler(io.BytesIO(data)))
+    """What the pickle in `data` asks for.
+
+    Raises whatever a damaged pickle makes the parser raise, and ValueError for one that torch could not load in time
+    and memory proportional to its size.
+    """
+    return _survey(_InertUnpickler(io.BytesIO(data), size=len(data)))
 
 
 def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
@@ -50,12 +56,12 @@ def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
 
     Raises ValueError where the storages do not fit into the file's `size` bytes, or are not those that follow.
     """
-    if _InertUnpickler(stream).load() != _LEGACY_MAGIC:
+    if _InertUnpickler(stream, size=size).load() != _LEGACY_MAGIC:
         return None
-    _InertUnpickler(stream).load()  # protocol version
-    _InertUnpickler(stream).load()  # sizes of the writing machine's integers
-    survey = _survey(_InertUnpickler(stream))
-    following = _InertUnpickler(stream).load()
+    _InertUnpickler(stream, size=size).load()  # protocol version
+    _InertUnpickler(stream, size=size).load()  # sizes of the writing machine's integers
+    survey = _survey(_InertUnpickler(stream, size=size))
+    following = _InertUnpickler(stream, size=size).load()
     if {str(key) for key in following if isinstance(key, int | str)} != set(survey.storages):
         raise ValueError("its list of storages is not the one that its tensors use")
     expected = sum(survey.storages.values()) + 8 * len(following)
@@ -91,37 +97,50 @@ class _Inert(dict[Any, Any]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # it may be a key, or in a set
 
 
-# The Python unpickler, not the C one: a memo index of 2**32 makes the latter allocate 64 GB.
-class _InertUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
-    def __init__(self, stream: BinaryIO) -> None:
-        super().__init__(stream, encoding="latin1")
+class _InertUnpickler(BoundedUnpickler):
+    def __init__(self, stream: BinaryIO, *, size: int) -> None:
+        super().__init__(stream, encoding="latin1", size=size)
         self.named: dict[str, type[_Inert]] = {}
         self.storages: dict[str, int] = {}
 
     def find_class(self, module: str, name: str) -> type[_Inert]:
         full = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        return self.named.setdefault(full, type("_Inert", (_Inert,), {"asks": full}))
+        if full not in self.named:
+            self.named[full] = type("_Inert", (_Inert,), {"asks": full})
+        return self.named[full]
 
     def persistent_load(self, pid: Any) -> _Inert:
-        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] in ("storage", b"storage"):
-            _, kind, key, _, count, *_ = pid
-            if not isinstance(key, int | str):  # of nested tuples, the text alone may not end
-                raise ValueError(f"the name of a storage is a {type(key).__name__}")
-            if not isinstance(count, int) or count < 0:
-                raise ValueError(f"storage {key} has a {type(count).__name__} for the number of its elements, or < 0")
-            size = count * _ELEMENT_SIZE.get(str(kind.asks).rpartition(".")[2], 1)
-            self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
+        kind = pid[0] if isinstance(pid, tuple) and pid else None
+        if kind in ("module", b"module"):  # of a pickled network: its class, with its source
+            return _Inert()
+        if kind not in ("storage", b"storage") or len(pid) < 5:
+            raise ValueError("it refers to something outside that is no storage")
+        _, kind, key, location, count, *_ = pid
+        if not isinstance(key, int | str):  # of nested tuples, the text alone may not end
+            raise ValueError(f"the name of a storage is a {type(key).__name__}")
+        if not isinstance(location, str | bytes):
+            raise ValueError(f"storage {key} lies on a {type(location).__name__}")
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(f"storage {key} has a {type(count).__name__} for the number of its elements, or < 0")
+        size = count * _ELEMENT_SIZE.get(str(getattr(kind, "asks", "")).rpartition(".")[2], 1)
+        self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
         return _Inert()
 
-    def _load_bytearray8(self) -> None:
-        size = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
-        held = self.read(size)  # type: ignore[attr-defined]
-        if len(held) < size:
-            raise ValueError(f"an array of {size} bytes is declared and {len(held)} follow")
-        self.append(bytearray(held))  # type: ignore[attr-defined]
-
-    # The one operation that makes room for what it declares before it reads; the others read what is there.
-    dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _load_bytearray8}  # type: ignore[attr-defined]
+    def check_call(self, function: Any, arguments: Any) -> None:
+        """Raise ValueError, too, where torch, which calls what tensors are made of, would take memory for a number."""
+        super().check_call(function, arguments)
+        name = getattr(function, "asks", "")
+        if not _HARMLESS.fullmatch(name):
+            return
+        if _TENSOR_CLASS.fullmatch(name):
+            raise ValueError(f"it calls {name}, which makes a tensor of nothing")
+        for value in leaves(arguments):
+            if name == "builtins.bytearray" and isinstance(value, int):
+                raise ValueError("it makes an array of bytes of nothing")
+            if isinstance(value, list):  # it may become a set, or a dict
+                for item in value:
+                    for key in item[:1] if isinstance(item, list) else (item,):
+                        self.check_key(key)
 
 
 def _survey(unpickler: _InertUnpickler) -> Survey:

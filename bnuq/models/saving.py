@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import math
-import pickle
 import struct
 import zipfile
 import zlib
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
 from bnuq.files.content import kind_of, kind_of_bytes
+from bnuq.files.pickles import BoundedUnpickler
 from bnuq.files.writing import replaced
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 
@@ -464,7 +464,8 @@ def _layout_of_zip(file: BinaryIO, path: Path) -> _Layout:
         root = next(iter(members)).partition("/")[0]
         if members.get(f"{root}/byteorder") and archive.read(f"{root}/byteorder") != b"little":
             raise ModelError(f"{path}: was written by a big-endian machine. Save it again on this one.")
-        unpickler = _Unpickler(io.BytesIO(archive.read(f"{root}/data.pkl")))
+        data = archive.read(f"{root}/data.pkl")
+        unpickler = _Unpickler(io.BytesIO(data), size=len(data))
         holds = unpickler.load()
         storages = {one: members[f"{root}/data/{key}"] for key, one in unpickler.storages.items()}
         for storage, member in storages.items():
@@ -526,10 +527,10 @@ def _layout_of_legacy(file: BinaryIO, _path: Path) -> _Layout:
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     for _ in range(3):  # the magic number, the protocol's version, the sizes of integers
-        _Unpickler(file).load()
-    unpickler = _Unpickler(file)
+        _Unpickler(file, size=size).load()
+    unpickler = _Unpickler(file, size=size)
     holds = unpickler.load()
-    keys = [str(key) for key in _Unpickler(file).load()]
+    keys = [str(key) for key in _Unpickler(file, size=size).load()]
     at = file.tell()
     for key in keys:
         unpickler.storages[key].begin = at + 8  # behind its length
@@ -617,10 +618,9 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
 _WIDTH = {"ComplexDoubleStorage": 16, "LongStorage": 8, "ComplexFloatStorage": 8, "IntStorage": 4, "ShortStorage": 2}
 
 
-# The Python unpickler, for the reasons of `bnuq.models.pickles`, whose survey every file here has passed.
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
-    def __init__(self, stream: BinaryIO) -> None:
-        super().__init__(stream, encoding="latin1")
+class _Unpickler(BoundedUnpickler):
+    def __init__(self, stream: BinaryIO, *, size: int) -> None:
+        super().__init__(stream, encoding="latin1", size=size)
         self.storages: dict[str, _Bytes] = {}
 
     def find_class(self, module: str, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from making_points import idx, save_mat, tar_gz
 
 from bnuq.code import NamedBy
 from bnuq.data import known_sets, load_points, parse_reference, set_name
+from bnuq.data.readers import cifar as cifar_reader
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
 
 
@@ -243,6 +245,34 @@ def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):
     (folder / "test_batch").write_bytes(hidden)
     assert "builtins.eval" in refusal("cifar10:test", data_root=folder.parent)
     assert not mark.exists()
+
+
+NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 values, in 402 bytes
+TEXT = b"X" + (10**6).to_bytes(4, "little") + bytes(10**6) + b"X\x06\x00\x00\x00latin1\x86q\x01"
+
+
+@pytest.mark.parametrize(
+    ("pickled", "text"),
+    [
+        (b"}" + NESTED + b"Ns.", "tuple"),
+        (b"}(U\x04data" + NESTED + b"Nu.", "tuple"),
+        (b"c_codecs\nencode\n" + NESTED + b"X\x00\x00\x00\x00\x86R.", "tuple"),
+        (b"}r" + (2**29).to_bytes(4, "little") + b".", "it numbers its objects up to 536870912"),
+        (b"](c_codecs\nencode\nq\x00" + TEXT + b"R" + b"h\x00h\x01R" * 2000 + b"e.", "copies the same values"),
+    ],
+)
+def test_a_batch_that_would_take_endless_time_or_memory_is_refused(cifar, pickled, text):
+    folder, _ = cifar
+    (folder / "test_batch").write_bytes(b"\x80\x02" + pickled)
+    assert re.search(
+        f"test_batch: cannot be read as a CIFAR-10 batch.*{text}", refusal("cifar10:test", data_root=folder.parent)
+    )
+
+
+def test_an_archive_that_unpacks_to_more_than_cifar10_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar_reader, "_LARGEST_ARCHIVE", 10**6)
+    tar_gz(tmp_path / "cifar-10-python.tar.gz", {"cifar-10-batches-py/more": bytes(10**6)})
+    assert "unpacks to more than any archive of CIFAR-10" in refusal("cifar10:test", data_root=tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 10, 100, 0.5, -30])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import tarfile
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
+from bnuq.files.pickles import BoundedUnpickler
 
 _PIXELS = 3 * 32 * 32
 _LARGEST_BATCH = 64 * 2**20  # the published ones have 31 MB
+_LARGEST_ARCHIVE = 256 * 2**20  # the published ones unpack to 186 MB
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -40,7 +43,12 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
                 yield name, (path / name).read_bytes()
         return
     found: dict[str, bytes] = {}
-    with readable(path, "a .tar.gz archive"), tarfile.open(path, "r:gz") as archive:
+    with readable(path, "a .tar.gz archive"):
+        with gzip.open(path) as file:  # whole: tarfile believes the lengths that its headers declare
+            unpacked = io.BytesIO(file.read(_LARGEST_ARCHIVE + 1))
+        if unpacked.getbuffer().nbytes > _LARGEST_ARCHIVE:
+            raise DataError(f"{path}: unpacks to more than any archive of CIFAR-10.")
+        archive = tarfile.open(fileobj=unpacked, mode="r:")  # noqa: SIM115 - it is memory
         for member in archive:
             name = member.name.rpartition("/")[2]
             if name in names and member.isfile() and member.size <= _LARGEST_BATCH:
@@ -60,7 +68,7 @@ def _binary(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int
 
 
 def _python(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes").load()
+    batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes", size=len(data)).load()
     entries = (
         {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in batch.items()}
         if isinstance(batch, dict)
@@ -109,14 +117,14 @@ def _reconstructed(*_: object) -> _Array:
 
 def _encoded(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError(f"the encoding {encoding!r} is not one that CIFAR-10 uses")
+        raise pickle.UnpicklingError("its text has an encoding that CIFAR-10 does not use")
     return text.encode("latin1")
 
 
-class _BatchUnpickler(pickle.Unpickler):
+class _BatchUnpickler(BoundedUnpickler):
     """Knows the globals that a batch needs, all replaced by harmless ones, and no others."""
 
-    def find_class(self, module: str, name: str, /) -> Any:
+    def find_class(self, module: str, name: str) -> Any:
         try:
             return _GLOBALS[module, name]
         except KeyError:

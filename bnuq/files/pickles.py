@@ -1,0 +1,154 @@
+"""Unpickling what a hostile pickle cannot make expensive: keys are hashed and memory is taken only within bounds."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, ClassVar
+
+_LARGEST_KEY = 100  # values in a tuple that is a key, those of tuples in it included
+_DEEPEST_TUPLE = 500  # hashing recurses in C, and `leaves` in Python
+_COPIED = (str, bytes, bytearray, list, dict, set, frozenset)
+
+
+# The Python unpickler, not the C one: a memo index of 2**32 makes the latter allocate 64 GB.
+class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
+    """Takes time and memory in proportion to the pickle. Subclasses say what its classes and functions become.
+
+    Shared references make a few hundred bytes stand for a tuple of 2**200 values, and hashing or printing it would not
+    end. So a tuple may not hold more values than the pickle has bytes, a key is plain or a small tuple, and what calls
+    are given to copy is bounded.
+    """
+
+    def __init__(self, stream: BinaryIO, *, encoding: str, size: int) -> None:
+        super().__init__(stream, encoding=encoding)  # type: ignore[arg-type]  # "bytes" is one, too
+        self._most = size
+        self._copies_left = 10 * size + 10_000
+        self._tuples: dict[int, tuple[int, int, tuple[Any, ...]]] = {}  # by id: values, depth, and the tuple kept alive
+
+    def check_key(self, key: Any) -> None:
+        """Raise ValueError for what is expensive to hash."""
+        if type(key) is tuple:
+            if self.extent(key)[0] > _LARGEST_KEY:
+                raise ValueError(f"a key is a tuple of more than {_LARGEST_KEY} values")
+        elif isinstance(key, frozenset | list | dict | set | bytearray):
+            raise ValueError(f"a key is a {type(key).__name__}")
+
+    def check_call(self, function: Any, arguments: Any) -> None:  # noqa: ARG002 - subclasses know it
+        """Raise ValueError where calls have been given the same values over and over, which they may copy."""
+        if type(arguments) is tuple:
+            self._copies_left -= self.extent(arguments)[0]
+        self._copies_left -= sum(len(value) for value in leaves(arguments) if isinstance(value, _COPIED))
+        if self._copies_left < 0:
+            raise ValueError("it copies the same values over and over")
+
+    def extent(self, value: tuple[Any, ...]) -> tuple[int, int]:
+        """How many values a tuple and the tuples in it hold, and how deep they are nested."""
+        if not value:
+            return 0, 0
+        return self._tuples[id(value)][:2]
+
+    def _append_tuple(self, items: list[Any]) -> None:
+        inner = [self.extent(item) for item in items if type(item) is tuple]
+        count = len(items) + sum(one[0] for one in inner)
+        depth = 1 + max((one[1] for one in inner), default=0)
+        if count > self._most or depth > _DEEPEST_TUPLE:
+            raise ValueError("it nests tuples in tuples without end")
+        made = tuple(items)
+        if made:
+            self._tuples[id(made)] = count, depth, made
+        self.append(made)  # type: ignore[attr-defined]
+
+    def _load_tuple(self) -> None:
+        self._append_tuple(self.pop_mark())  # type: ignore[attr-defined]
+
+    def _load_last(self, count: int) -> None:
+        stack = self.stack  # type: ignore[attr-defined]
+        items = stack[-count:]
+        if len(items) < count:
+            raise IndexError("its stack is empty")
+        del stack[-count:]
+        self._append_tuple(items)
+
+    def _load_setitem(self) -> None:
+        self.check_key(self.stack[-2])  # type: ignore[attr-defined]
+        super().load_setitem()  # type: ignore[misc]
+
+    def _load_setitems(self) -> None:
+        self._check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_setitems()  # type: ignore[misc]
+
+    def _load_dict(self) -> None:
+        self._check_keys(self.stack[::2])  # type: ignore[attr-defined]
+        super().load_dict()  # type: ignore[misc]
+
+    def _load_additems(self) -> None:
+        self._check_keys(self.stack)  # type: ignore[attr-defined]
+        super().load_additems()  # type: ignore[misc]
+
+    def _load_frozenset(self) -> None:
+        self._check_keys(self.stack)  # type: ignore[attr-defined]
+        super().load_frozenset()  # type: ignore[misc]
+
+    def _load_reduce(self) -> None:
+        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
+        super().load_reduce()  # type: ignore[misc]
+
+    def _load_newobj(self) -> None:
+        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
+        super().load_newobj()  # type: ignore[misc]
+
+    def _load_build(self) -> None:
+        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
+        super().load_build()  # type: ignore[misc]
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        for key in keys:
+            self.check_key(key)
+
+    def _memoize(self, index: int) -> None:
+        if not 0 <= index <= self._most:
+            raise ValueError(f"it numbers its objects up to {index}")
+        self.memo[index] = self.stack[-1]  # type: ignore[attr-defined]
+
+    def _load_put(self) -> None:
+        self._memoize(int(self.readline()[:-1]))  # type: ignore[attr-defined]
+
+    def _load_long_binput(self) -> None:
+        self._memoize(int.from_bytes(self.read(4), "little"))  # type: ignore[attr-defined]
+
+    def _load_bytearray8(self) -> None:
+        """The one operation that makes room for what it declares before it reads; the others read what is there."""
+        size = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
+        held = self.read(size)  # type: ignore[attr-defined]
+        if len(held) < size:
+            raise ValueError(f"an array of {size} bytes is declared and {len(held)} follow")
+        self.append(bytearray(held))  # type: ignore[attr-defined]
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]
+        pickle.TUPLE[0]: _load_tuple,
+        pickle.TUPLE1[0]: lambda self: self._load_last(1),
+        pickle.TUPLE2[0]: lambda self: self._load_last(2),
+        pickle.TUPLE3[0]: lambda self: self._load_last(3),
+        pickle.SETITEM[0]: _load_setitem,
+        pickle.SETITEMS[0]: _load_setitems,
+        pickle.DICT[0]: _load_dict,
+        pickle.ADDITEMS[0]: _load_additems,
+        pickle.FROZENSET[0]: _load_frozenset,
+        pickle.REDUCE[0]: _load_reduce,
+        pickle.NEWOBJ[0]: _load_newobj,
+        pickle.BUILD[0]: _load_build,
+        pickle.PUT[0]: _load_put,
+        pickle.LONG_BINPUT[0]: _load_long_binput,
+        pickle.BYTEARRAY8[0]: _load_bytearray8,
+    }
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """`value` or, of a tuple, what is in it and in the tuples in it."""
+    if type(value) is not tuple:
+        yield value
+        return
+    for item in value:
+        yield from leaves(item)

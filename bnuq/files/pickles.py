@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO, ClassVar
 
 _LARGEST_KEY = 100  # values in a tuple that is a key, those of tuples in it included
-_DEEPEST_TUPLE = 500  # hashing recurses in C, and `leaves` in Python
+_DEEPEST_TUPLE = 1000  # hashing recurses in C
 _COPIED = (str, bytes, bytearray, list, dict, set, frozenset)
 
 
@@ -34,13 +34,25 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
         elif isinstance(key, frozenset | list | dict | set | bytearray):
             raise ValueError(f"a key is a {type(key).__name__}")
 
-    def check_call(self, function: Any, arguments: Any) -> None:  # noqa: ARG002 - subclasses know it
-        """Raise ValueError where calls have been given the same values over and over, which they may copy."""
+    def check_call(self, function: Any, arguments: Any) -> list[Any]:  # noqa: ARG002 - subclasses know it
+        """What the tuple of arguments, and the tuples in it, hold.
+
+        Raises ValueError where calls have been given the same values over and over, which they may copy.
+        """
+        held, left = [], [arguments]
         if type(arguments) is tuple:
             self._copies_left -= self.extent(arguments)[0]
-        self._copies_left -= sum(len(value) for value in leaves(arguments) if isinstance(value, _COPIED))
+        while left and self._copies_left >= 0:
+            value = left.pop()
+            if type(value) is tuple:
+                left += value
+                continue
+            held.append(value)
+            if isinstance(value, _COPIED):
+                self._copies_left -= len(value)
         if self._copies_left < 0:
             raise ValueError("it copies the same values over and over")
+        return held
 
     def extent(self, value: tuple[Any, ...]) -> tuple[int, int]:
         """How many values a tuple and the tuples in it hold, and how deep they are nested."""
@@ -49,9 +61,11 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
         return self._tuples[id(value)][:2]
 
     def _append_tuple(self, items: list[Any]) -> None:
-        inner = [self.extent(item) for item in items if type(item) is tuple]
-        count = len(items) + sum(one[0] for one in inner)
-        depth = 1 + max((one[1] for one in inner), default=0)
+        count, depth = len(items), 1
+        for item in items:
+            if type(item) is tuple:
+                inner = self.extent(item)
+                count, depth = count + inner[0], max(depth, 1 + inner[1])
         if count > self._most or depth > _DEEPEST_TUPLE:
             raise ValueError("it nests tuples in tuples without end")
         made = tuple(items)
@@ -143,12 +157,3 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
         pickle.LONG_BINPUT[0]: _load_long_binput,
         pickle.BYTEARRAY8[0]: _load_bytearray8,
     }
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """`value` or, of a tuple, what is in it and in the tuples in it."""
-    if type(value) is not tuple:
-        yield value
-        return
-    for item in value:
-        yield from leaves(item)

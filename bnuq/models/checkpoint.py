@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
+import hashlib
+import io
+import json
 import os
 import shlex
 import sys
@@ -15,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeGuard
 
+import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
-from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
-from bnuq.files.content import Kind, is_file, kind_of, sha256_of_file, what_is_wrong_with
+from bnuq.errors import BnuqError, ModelError, UntrustedCodeError, is_out_of_memory
+from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
+from bnuq.files.limits import read_whole
 from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
 
 Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
@@ -76,20 +79,22 @@ def read_checkpoint(
     path = Path(path)
     kind = _kind(path)
     with _told_as_one_message(path):
-        sha256 = sha256_of_file(path)
+        data = read_whole(path, copies=2, error=ModelError)  # the file's bytes and, for a while, the tensors
+        size, sha256 = len(data), hashlib.sha256(data).hexdigest()
         if kind == "safetensors":
-            state, metadata = _from_safetensors(path)
+            state, metadata = _from_safetensors(data)
             found = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
-            return _checked(found, only_finite=only_finite)
-        survey = _survey_of_zip(path) if kind == "zip" else _survey_of_legacy(path)
-        holds = _unpickled(path, survey, trust_pickle=trust_pickle)
+            return _checked(found, size=size, only_finite=only_finite)
+        survey = _survey_of_zip(path, data) if kind == "zip" else _survey_of_legacy(path, data)
+        holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
+        del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
     key, found = _weights_in(path, holds)
     if isinstance(found, nn.Module):
-        _check_values(path, found.state_dict(), only_finite=only_finite)
+        _check_values(path, found.state_dict(), size=size, only_finite=only_finite)
         return Checkpoint(path, sha256, "pickled module", None, found, key, (), _plain_values(holds))
     checkpoint = Checkpoint(path, sha256, form, found, None, key, (), _plain_values(holds))
-    return _checked(checkpoint, only_finite=only_finite)
+    return _checked(checkpoint, size=size, only_finite=only_finite)
 
 
 def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
@@ -174,6 +179,8 @@ def _told_as_one_message(path: Path) -> Iterator[None]:
     except BnuqError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
         said = " ".join(str(error).split())[:200].rstrip(".")
         raise ModelError(
             f"{path}: is damaged or incomplete ({type(error).__name__}{': ' if said else ''}{said}); {_EXPECTED}. "
@@ -181,16 +188,16 @@ def _told_as_one_message(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _from_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Plain]]:
-    with safe_open(path, framework="pt", device="cpu") as file:
-        metadata: dict[str, Plain] = dict(file.metadata() or {})
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 (no mapping)
+def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, Plain]]:
+    state = safetensors.torch.load(data)  # which has checked the header
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return {name: state[name] for name in sorted(state)}, header.get("__metadata__", {})
 
 
-def _survey_of_zip(path: Path) -> Survey:
+def _survey_of_zip(path: Path, data: bytes) -> Survey:
     """What the `data.pkl` of torch's zip asks for, after the archive itself was found sound."""
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
+    size = len(data)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
         names = {member.filename: member.file_size for member in members}
         root = members[0].filename.partition("/")[0] if members else ""
@@ -237,22 +244,21 @@ def _refuse_other_zips(path: Path, names: Collection[str], root: str) -> None:
         raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {what}; {_EXPECTED}.")
 
 
-def _survey_of_legacy(path: Path) -> Survey:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
-        survey = survey_legacy(stream, size=len(stream))  # type: ignore[arg-type]  # reads like a file
+def _survey_of_legacy(path: Path, data: bytes) -> Survey:
+    survey = survey_legacy(io.BytesIO(data), size=len(data))
     if survey is None:
         raise ModelError(f"{path}: is a pickle, but not one that torch.save wrote, so it was not opened; {_EXPECTED}.")
     return survey
 
 
-def _unpickled(path: Path, survey: Survey, *, trust_pickle: bool) -> Any:
+def _unpickled(path: Path, data: bytes, survey: Survey, *, trust_pickle: bool) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as refusal:
             if trust_pickle:
-                return _run(path)
+                return _run(path, data)
             if survey.code:
                 _refuse_to_run(path, survey, refusal)
             raise
@@ -269,12 +275,12 @@ def _refuse_to_run(path: Path, survey: Survey, refusal: Exception) -> NoReturn:
     ) from refusal
 
 
-def _run(path: Path) -> Any:
+def _run(path: Path, data: bytes) -> Any:
     """Unpickle for real, with the folder of the file importable: a pickled network names its class, not its code."""
     folders = [str(path.resolve().parent), str(Path.cwd())]
     sys.path.extend(folders)
     try:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
     except (ImportError, AttributeError) as error:
         raise ModelError(
             f"{path}: needs code that is not here: {error}. A pickled network is found by the name of its class; "
@@ -354,7 +360,7 @@ def _is_plain(value: Any) -> TypeGuard[Plain]:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
 
 
-def _checked(checkpoint: Checkpoint, *, only_finite: bool) -> Checkpoint:
+def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpoint:
     """With other than tensors left out, values checked, and prefixes off."""
     state = checkpoint.state
     assert state is not None
@@ -365,7 +371,7 @@ def _checked(checkpoint: Checkpoint, *, only_finite: bool) -> Checkpoint:
     notes = (f"{len(others)} entries that are no tensors were left out: {_some(others)}",) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
-    _check_values(checkpoint.path, tensors, only_finite=only_finite)
+    _check_values(checkpoint.path, tensors, size=size, only_finite=only_finite)
     versions = getattr(state, "_metadata", None)
     if isinstance(versions, Mapping) and all(isinstance(v, Mapping) for v in versions.values()):
         tensors = OrderedDict(tensors)
@@ -374,8 +380,7 @@ def _checked(checkpoint: Checkpoint, *, only_finite: bool) -> Checkpoint:
     return replace(checkpoint, state=tensors, stripped=stripped, notes=notes)
 
 
-def _check_values(path: Path, state: Mapping[str, Any], *, only_finite: bool) -> None:
-    size = path.stat().st_size
+def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finite: bool) -> None:
     bad: list[str] = []
     for name, value in state.items():
         if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):

@@ -149,6 +149,12 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
     own = module.state_dict()
     wanted = _names_of(module)
     _check_shapes(checkpoint, arch, own, wanted)
+    for name, value in state.items():
+        if name in own and value.is_complex() and not own[name].is_complex():  # torch would drop the imaginary parts
+            raise ModelError(
+                f"{checkpoint.path}: {name} holds complex numbers ({_dtypes({value.dtype})}), and is real in {arch}. "
+                f"Check that it is the network that was trained."
+            )
     notes = []
     floats = {value.dtype for name, value in state.items() if name in own and value.is_floating_point()}
     becomes = {own[name].dtype for name in state if name in own and own[name].is_floating_point()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from bnuq.files.pickles import BoundedUnpickler, leaves
+from bnuq.files.pickles import BoundedUnpickler
 
 # Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
 _ELEMENT_SIZE = {
@@ -126,21 +126,22 @@ class _InertUnpickler(BoundedUnpickler):
         self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
         return _Inert()
 
-    def check_call(self, function: Any, arguments: Any) -> None:
+    def check_call(self, function: Any, arguments: Any) -> list[Any]:
         """Raise ValueError, too, where torch, which calls what tensors are made of, would take memory for a number."""
-        super().check_call(function, arguments)
+        held = super().check_call(function, arguments)
         name = getattr(function, "asks", "")
         if not _HARMLESS.fullmatch(name):
-            return
+            return held
         if _TENSOR_CLASS.fullmatch(name):
             raise ValueError(f"it calls {name}, which makes a tensor of nothing")
-        for value in leaves(arguments):
+        for value in held:
             if name == "builtins.bytearray" and isinstance(value, int):
                 raise ValueError("it makes an array of bytes of nothing")
             if isinstance(value, list):  # it may become a set, or a dict
                 for item in value:
                     for key in item[:1] if isinstance(item, list) else (item,):
                         self.check_key(key)
+        return held
 
 
 def _survey(unpickler: _InertUnpickler) -> Survey:

@@ -303,8 +303,7 @@ def _held(
     except UntrustedCodeError:
         read = None
     if read is not None and read.state is not None:
-        state = {name: value.clone() for name, value in read.state.items()}  # of safetensors they are the file itself
-        return state, {target.name: _bare(target.written, read.stripped) or "" for target in targets}
+        return read.state, {target.name: _bare(target.written, read.stripped) or "" for target in targets}
     places = _own_tensors(layout, checkpoint, [target.name for target in targets])
     raw = {name: torch.from_numpy(_raw(file, place)) for name, place in places.items()}
     return raw, {target.name: target.written for target in targets}

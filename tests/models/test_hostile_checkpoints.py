@@ -1,10 +1,13 @@
 """Files that are damaged, forged or something else: each is one message, and none of them runs anything."""
 
+import hashlib
 import io
 import json
 import os
 import pickle
+import shutil
 import struct
+import threading
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -16,6 +19,8 @@ from nets import trained_small
 from safetensors.torch import save_file
 
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
+from bnuq.files import limits
+from bnuq.models import checkpoint as checkpoint_module
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.pickles import survey_pickle
 
@@ -202,6 +207,59 @@ def test_a_zip_that_lists_a_member_twice_is_refused(tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("M/data.pkl", b"")
     assert_one_message(path, "lists a member twice")
+
+
+@pytest.mark.parametrize("start", ["zip", "legacy", "safetensors"])
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path, start):
+    path = written(tmp_path / "m.pt", start)
+    os.truncate(path, 2**43)  # sparse
+    assert_one_message(path, r"takes 18000 GB of memory to read and .* are available")
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
+def test_the_digest_is_of_the_very_bytes_that_the_weights_were_read_from(tmp_path, monkeypatch, form):
+    """The file is replaced as soon as it was opened once, and by one cut short, which a mapping would not survive."""
+    path, other = written(tmp_path / "m.pt", form), tmp_path / "other.pt"
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    original = limits.read_whole
+
+    def replaced_after(where: Path, **options):
+        data = original(where, **options)
+        torch.save({"w": torch.zeros(3)}, other)
+        os.truncate(path, 10)
+        other.replace(path)
+        return data
+
+    monkeypatch.setattr(checkpoint_module, "read_whole", replaced_after)
+    read = read_checkpoint(path)
+    assert read.sha256 == expected and read.state is not None
+    assert all(torch.equal(read.state[name], value) for name, value in STATE.items())
+
+
+def test_a_checkpoint_replaced_again_and_again_always_has_the_digest_of_its_weights(tmp_path):
+    states = [{"w": torch.full((1000,), float(value))} for value in range(2)]
+    digests = {}
+    for value, state in enumerate(states):
+        torch.save(state, tmp_path / f"{value}.pt")
+        digests[hashlib.sha256((tmp_path / f"{value}.pt").read_bytes()).hexdigest()] = state
+    path, stop = tmp_path / "m.pt", threading.Event()
+    shutil.copy(tmp_path / "0.pt", path)
+
+    def replace() -> None:
+        while not stop.is_set():
+            for value in (1, 0):
+                shutil.copy(tmp_path / f"{value}.pt", tmp_path / "next.pt")
+                (tmp_path / "next.pt").replace(path)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(30):
+            read = read_checkpoint(path)
+            assert read.state is not None and torch.equal(read.state["w"], digests[read.sha256]["w"])
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,14 @@ def test_missing_running_statistics_are_told_as_such(tmp_path):
         load(saved(tmp_path / "m.pt", state), arch="nets:small")
 
 
+def test_complex_weights_for_a_real_layer_are_refused_by_the_layers_name(tmp_path):
+    state = STATE | {"last.weight": STATE["last.weight"].to(torch.complex64)}
+    with pytest.raises(
+        ModelError, match=r"last\.weight holds complex numbers \(complex64\), and is real in nets:small"
+    ):
+        load(saved(tmp_path / "m.pt", state), arch="nets:small")
+
+
 def test_a_missing_counter_of_batches_is_only_noted(tmp_path):
     state = {name: value for name, value in STATE.items() if not name.endswith("num_batches_tracked")}
     loaded = load_model(saved(tmp_path / "m.pt", state), arch="nets:small")

@@ -17,6 +17,7 @@ from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.comparability import figures_by_address, pairing
 from bnuq.gate.differences import Error, Errors
+from bnuq.gate.points import Points
 from bnuq.records import Figure
 from bnuq.results.result import Result, SetResult
 from bnuq.run import DETERMINISTIC
@@ -137,10 +138,10 @@ def _exact(held: Any) -> Any:
     if isinstance(held, Figure):
         if held.mc_se is None or held.jackknife is None or held.bootstrap is None:
             return held
-        still = (np.zeros_like(replicates) for replicates in (held.jackknife, held.bootstrap))
-        return replace(held, mc_se=0.0, **dict(zip(("jackknife", "bootstrap"), still, strict=True)))
+        still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their figure
+        return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.zeros_like(held.bootstrap))
     if isinstance(held, SetResult):
-        return replace(held, figures=_exact(held.figures))
+        return replace(held, figures=_exact(held.figures), log_likelihood=None)
     if isinstance(held, Mapping):
         return {name: _exact(one) for name, one in held.items()}
     return replace(held, **{name: _exact(getattr(held, name)) for name in ("sets", "ood", "bounds", "normalized")})
@@ -170,7 +171,8 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
             scores = own.sets[name].points
             points = {score: np.where(coin, other.sets[name].points[score], scores[score]) for score in scores}
             figures = {key: figure for key, figure in own.sets[name].figures.items() if key in (*points, "ece", "aurc")}
-            one = replace(own.sets[name], points=points, log_likelihood=None)
+            predicted = np.where(coin, other.sets[name].predicted, own.sets[name].predicted)
+            one = replace(own.sets[name], points=points, predicted=predicted, log_likelihood=None)
             sets[name] = replace(one, figures={key: Figure(_figure(key, one)) for key in figures})
         ood = {
             name: {score: _detected(sets["test"].points[score], sets[name].points[score]) for score in scores}
@@ -232,12 +234,12 @@ def errors_of_changes(
     """The standard error of each change, and its degrees of freedom, by address; one a pair (current, baseline)."""
     found: dict[str, list[tuple[float, float]]] = {address: [] for address in addresses}
     for current, baseline in pairs:
-        errors = Errors(current, baseline, pairing(current, baseline))
+        errors = Errors(current, baseline, pairing(current, baseline), (Points(current), Points(baseline)))
         ours, theirs = figures_by_address(current), figures_by_address(baseline)
         for name in addresses:
             address, figure = ours[name]
             figures = figure, theirs[name][1]
-            whole = Error.together(errors.over_points(address, figures), errors.over_draws(address, figures))
+            whole = Error.together(errors.over_points(address), errors.over_draws(address, figures))
             found[name].append((whole.value, whole.df))
     return found
 

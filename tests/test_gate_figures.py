@@ -138,15 +138,15 @@ def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNam
     worse = replace(other, path=other.path)
     method = worse.methods[DETERMINISTIC]
     points = {name: scores + 0.0 for name, scores in method.sets["test"].points.items()}
-    points["pll"] = points["pll"] - 1.0 + 0.01 * np.sin(np.arange(len(points["pll"])))
+    points["brier"] = points["brier"] + 0.1 + 0.01 * np.sin(np.arange(len(points["brier"])))
     figures = dict(method.sets["test"].figures)
-    figures["pll"] = replace(figures["pll"], value=float(np.mean(points["pll"])))
+    figures["brier"] = replace(figures["brier"], value=float(np.mean(points["brier"])))
     changed = replace(
         method, sets={**method.sets, "test": replace(method.sets["test"], points=points, figures=figures)}
     )
     worse = replace(worse, methods={**worse.methods, DETERMINISTIC: changed})
     named = {one.address for one in check(worse, other).comparisons if docs.measures.alarming(one)}
-    assert named == {one.address for one in check(worse, other, zero).worse} == {"deterministic.sets.test.pll"}
+    assert named == {one.address for one in check(worse, other, zero).worse} == {"deterministic.sets.test.brier"}
 
 
 def test_without_draws_the_error_over_points_is_all_there_is(docs: SimpleNamespace, seeds: list[Result]) -> None:

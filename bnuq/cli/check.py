@@ -150,11 +150,11 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
     from bnuq.gate import check
     from bnuq.results.file import read
 
-    found = read(current, log_likelihoods=False)
+    found = read(current)
     if baseline is None:
         return check(found, None, settings)
     if not update:
-        return check(found, read(baseline, log_likelihoods=False), settings)
+        return check(found, read(baseline), settings)
     from bnuq.gate.accepting import check_acceptable
     from bnuq.gate.checking import uncompared
 
@@ -162,7 +162,7 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
     if not exists(baseline):
         return uncompared(found, settings)
     try:
-        return check(found, read(baseline, log_likelihoods=False), settings)
+        return check(found, read(baseline), settings)
     except ResultError as error:  # what is to be accepted may be of another kind than what was: that is why
         return uncompared(found, settings, why=str(error))
 

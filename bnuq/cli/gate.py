@@ -58,11 +58,13 @@ class Gate:
     def _prepare(self, baseline: Path, run: Run) -> None:
         from bnuq.gate import Settings
         from bnuq.gate.comparability import check_request_comparable
+        from bnuq.gate.recomputing import recomputed
         from bnuq.results.file import read
         from bnuq.run import read_run_file
 
         path = expanded(baseline)
-        self._baseline = read(path, log_likelihoods=False)
+        self._baseline = read(path)
+        recomputed(self._baseline)
         if exists(run.out) and run.out.samefile(path):
             raise RequestError(f"the result would go to {run.out}, the baseline, which is never replaced; see --out.")
         section = None if run.run_file is None else read_run_file(run.run_file).check
@@ -129,4 +131,4 @@ class Gate:
         from bnuq.results.file import read
 
         assert result.path is not None
-        return check(read(result.path, log_likelihoods=False), self._baseline, self._settings)
+        return check(read(result.path), self._baseline, self._settings)

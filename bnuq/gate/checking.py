@@ -11,9 +11,11 @@ import numpy as np
 
 import bnuq
 from bnuq.errors import ResultError
-from bnuq.gate.comparability import check_comparable, check_whole, figures_by_address, made_at, pairing
-from bnuq.gate.differences import Address, Error, Errors
-from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict
+from bnuq.gate.comparability import check_comparable, figures_by_address, made_at, pairing
+from bnuq.gate.differences import Error, Errors
+from bnuq.gate.points import Address
+from bnuq.gate.recomputing import recomputed
+from bnuq.gate.records import Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
 from bnuq.metrics import METRICS
 from bnuq.records import Caution, Direction, Figure
@@ -36,15 +38,15 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
     start = time.perf_counter()
-    check_whole(current)
+    ours = recomputed(current)
     if baseline is None:
         if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
-        return uncompared(current, settings)
+        return _of_floors(current, settings)
     floors = tuple(_floor(current, required) for required in settings.floors)
     check_comparable(current, baseline, settings)
-    shared = pairing(current, baseline)
-    comparisons = tuple(_ranked(_judged(_measured(current, baseline, shared, settings), current, baseline)))
+    errors = Errors(current, baseline, shared := pairing(current, baseline), (ours, recomputed(baseline)))
+    comparisons = tuple(_ranked(_judged(_measured(current, baseline, errors, settings), current, baseline)))
     if not any(one.outcome != "not gated" for one in comparisons):
         raise ResultError(
             f"{current.path} and {baseline.path} have no figure in common that is gated; see --tolerance, --allow."
@@ -67,7 +69,11 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
 
     Raises ResultError for a damaged result.
     """
-    check_whole(current)
+    recomputed(current)
+    return _of_floors(current, settings, why=why)
+
+
+def _of_floors(current: Result, settings: Settings, *, why: str = "") -> Verdict:
     floors = tuple(_floor(current, one) for one in settings.floors)
     cautions = (Caution("not-compared", f"Not compared with the old baseline: {' '.join(why.split())}"),) if why else ()
     return Verdict(_side(current), None, None, (), floors, cautions, (), bnuq.__version__, 0.0)
@@ -107,14 +113,13 @@ class _Measured:
     df: float
 
 
-def _measured(current: Result, baseline: Result, shared: Pairing, settings: Settings) -> Iterator[_Measured]:
+def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
     """Every figure that both results hold, its change, and the errors of that."""
     ours, theirs = figures_by_address(current), figures_by_address(baseline)
-    errors = Errors(current, baseline, shared)
     for name, (address, figure) in ours.items():
         if name in theirs:
             figures = figure, theirs[name][1]
-            of_change = errors.over_points(address, figures), errors.over_draws(address, figures)
+            of_change = errors.over_points(address), errors.over_draws(address, figures)
             yield _compared(name, address, figures, of_change, settings)
 
 

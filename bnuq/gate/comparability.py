@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -42,13 +41,7 @@ def made_at(result: Result) -> datetime | None:
 def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
     """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    _refuse([*problems, *_torn(baseline)], current.path, baseline)
-
-
-def check_whole(result: Result) -> None:
-    """Raise ResultError where figures of a file cannot be its own."""
-    if problems := list(_torn(result)):
-        raise ResultError("\n".join(problems))
+    _refuse(problems, current.path, baseline)
 
 
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
@@ -228,23 +221,6 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     if gone:
         shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
         yield _absent(shown, gone[0] if len(gone) == 1 else "ADDRESS")
-
-
-def _torn(result: Result) -> Iterator[str]:
-    """Figures of a file that are not the means of their own points: somebody else's numbers, or damage."""
-    for name, ((method, set_name, score, metric), figure) in figures_by_address(result).items():
-        if metric in METRICS and METRICS[metric].unit == "fraction" and not -1e-9 <= figure.value <= 1 + 1e-9:
-            if not math.isnan(figure.value):
-                yield f"damaged: {name} of {result.path} is {figure.value:.6g}, and no fraction."
-            continue
-        found = result.methods[method].sets.get(set_name)
-        if score or found is None or metric not in found.points:
-            continue
-        with np.errstate(invalid="ignore", over="ignore"):
-            mean = float(np.mean(found.points[metric]))
-        same = mean == figure.value or (math.isnan(mean) and math.isnan(figure.value))
-        if not same and not abs(mean - figure.value) <= 1e-6 * max(1.0, abs(mean)):
-            yield f"damaged: {name} of {result.path} is {figure.value:.6g}, and the mean of its points {mean:.6g}."
 
 
 def _absent(what: str, allowed: str) -> str:

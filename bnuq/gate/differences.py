@@ -9,20 +9,19 @@ parts are added, too, √(se² + mc_se²), an upper bound: what is of a point an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bnuq import metrics
+from bnuq.gate.points import Address, Points
 from bnuq.gate.records import Pairing
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.results.result import EvaluatedSet, Result, SetResult
+from bnuq.results.result import Result
 from bnuq.run import DETERMINISTIC
 
-Address = tuple[str, str, str, str]  # method, set, score, metric
 _TEST = "test"
 
 
@@ -52,130 +51,41 @@ NONE = Error(0.0, math.inf)
 UNKNOWN = Error(math.nan, math.inf)
 
 
-class Points:
-    """What each point contributes to the figures of one result, computed when it is first asked for."""
-
-    def __init__(self, result: Result) -> None:
-        self._result = result
-        self._detection: dict[tuple[str, str, str], Any] = {}
-
-    def contributions(self, address: Address) -> dict[str, np.ndarray] | None:
-        """To first order, by set; None where the file does not hold what it takes."""
-        method, set_name, score, metric = address
-        if score:
-            parts = self._detected(method, set_name, score).get(metric)
-            return None if parts is None else dict(zip((_TEST, set_name), parts, strict=True))
-        if set_name == NORMALIZED or set_name.startswith(BOUNDS):
-            values = self._bounded(method, set_name, metric.removeprefix(f"{NORMALIZED}_"))
-            return None if values is None else {_TEST: values}
-        found = self._result.methods[method].sets
-        values = _contributions(metric, found[set_name], self._result.sets[set_name]) if set_name in found else None
-        return None if values is None else {set_name: values}
-
-    def _bounded(self, method: str, set_name: str, score: str) -> np.ndarray | None:
-        """Those to a score's bounds, and to where it lies between them. Of a classification the file holds no points of
-        the bounds: they follow from where it is right."""
-        found = self._result.methods[method]
-        points = dict(found.sets[_TEST].points)
-        fitted = found.bounds.get("constant", {}).get("confidence")
-        if fitted is not None and "accuracy" in points:
-            bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
-            points |= zip(("pll_constant", "pll_optimum"), bounds, strict=True)
-        if set_name != NORMALIZED:
-            name = f"{score}_{set_name.removeprefix(BOUNDS)}"
-            return _from_mean(points[name]) if name in points else None
-        names = score, f"{score}_constant", f"{score}_optimum"
-        return metrics.normalized_influence(*(points[n] for n in names)) if {*names} <= points.keys() else None
-
-    def _detected(self, method: str, set_name: str, score: str) -> dict[str, Any]:
-        key = (method, set_name, score)
-        if key not in self._detection:
-            sets = self._result.methods[method].sets
-            pair = (sets[name].points[score] for name in (_TEST, set_name))
-            self._detection[key] = vars(metrics.detection_influence(*pair))
-        return self._detection[key]
-
-
-def _contributions(metric: str, one: SetResult, of: EvaluatedSet) -> np.ndarray | None:
-    """What each point of a set contributes to one of its own figures."""
-    if metric in one.points and metric in one.figures:
-        return _from_mean(one.points[metric])
-    if metric not in _FROM or not _FROM[metric][0] <= _held(one, of):
-        return None
-    return _FROM[metric][1](one, of)
-
-
-def _from_mean(points: np.ndarray) -> np.ndarray:
-    values = np.asarray(points, dtype=np.float64)
-    with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
-        return values - values.mean()
-
-
-def _held(one: SetResult, of: EvaluatedSet) -> set[str]:
-    """The names of what is known of each point."""
-    beside = {"sigma": one.sigma, "targets": of.targets}
-    return {*one.points, *(name for name, values in beside.items() if values is not None)}
-
-
-def _ece(one: SetResult, of: EvaluatedSet) -> np.ndarray:
-    return metrics.ece_influence(one.points["max_probability"], one.points["accuracy"], group=of.group)
-
-
-def _aurc(one: SetResult, of: EvaluatedSet) -> np.ndarray:  # noqa: ARG001 - as its neighbours
-    return metrics.aurc_influence(one.points["predictive_entropy"], 1 - one.points["accuracy"])
-
-
-def _rmse(one: SetResult, of: EvaluatedSet) -> np.ndarray:  # noqa: ARG001
-    return metrics.rmse_influence(one.points["squared_error"])
-
-
-def _spearman(one: SetResult, of: EvaluatedSet) -> np.ndarray:
-    assert one.sigma is not None and of.targets is not None
-    sigma = np.sqrt((one.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
-    return metrics.spearman_influence(sigma, np.sqrt(((of.targets - one.predicted) ** 2).mean(-1)))
-
-
-# What a figure that is no mean is made of, and how.
-_FROM: dict[str, tuple[set[str], Callable[[SetResult, EvaluatedSet], np.ndarray]]] = {
-    "ece": ({"max_probability", "accuracy"}, _ece),
-    "aurc": ({"predictive_entropy", "accuracy"}, _aurc),
-    "rmse": ({"squared_error"}, _rmse),
-    "spearman": ({"sigma", "targets"}, _spearman),
-}
-
-
 class Errors:
     """The errors of the changes between two results, given what they share."""
 
-    def __init__(self, current: Result, baseline: Result, shared: Pairing) -> None:
+    def __init__(self, current: Result, baseline: Result, shared: Pairing, points: tuple[Points, Points]) -> None:
         self._results = current, baseline
-        self._points = Points(current), Points(baseline)
+        self._points = points
         self._paired = shared
-        self._group = {name: current.sets[name].group for name in shared.points}
+        self._shared = frozenset(shared.points)
         self._independent = [
             {name: one.n if one.group is None else len(np.unique(one.group)) for name, one in result.sets.items()}
             for result in self._results
         ]
 
-    def over_points(self, address: Address, figures: tuple[Figure, Figure]) -> Error:
-        """On shared points, that of the mean of the differences.
+    def over_points(self, address: Address) -> Error:
+        """On shared points, that of the mean of the differences; else that of independent figures.
 
-        Where the points are others, or a file does not hold what each of them contributes, that of independent figures,
-        which on shared points is mostly too large.
+        Computed from the points of both, never from the errors that the files state.
         """
-        names = _sets_of(address)
-        if all(name in self._group for name in names) and self._same_scores(address):
+        if self._shared.issuperset(_sets_of(address)) and self._same_scores(address):
             return NONE
         ours, theirs = (points.contributions(address) for points in self._points)
-        if ours is None or theirs is None or not ours.keys() <= self._group.keys():
-            independent = (min(sizes.get(name, 0) for name in names) for sizes in self._independent)
-            alone = (_known(figure.se, size - 1) for figure, size in zip(figures, independent, strict=True))
-            return Error.together(*alone)
+        if ours is None or theirs is None:
+            return UNKNOWN
+        if ours.keys() <= self._shared:
+            with np.errstate(invalid="ignore"):
+                return self._of_mean({name: values - theirs[name] for name, values in ours.items()}, 0)
+        return Error.together(self._of_mean(ours, 0), self._of_mean(theirs, 1))
+
+    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int) -> Error:
+        """That of a mean over the points of each set, which are sampled by themselves."""
         parts = []
-        for name, values in ours.items():
+        for name, values in contributions.items():
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
-                se = metrics.standard_error(values - theirs[name], group=self._group[name])
-            parts.append(_known(se, self._independent[0][name] - 1))
+                se = metrics.standard_error(values, group=self._results[side].sets[name].group)
+            parts.append(_known(se, self._independent[side][name] - 1))
         return Error.together(*parts)
 
     def _same_scores(self, address: Address) -> bool:
@@ -212,8 +122,8 @@ def _sets_of(address: Address) -> tuple[str, ...]:
     return (_TEST if set_name == NORMALIZED or set_name.startswith(BOUNDS) else set_name,)
 
 
-def _known(se: float | None, df: float) -> Error:
-    return UNKNOWN if se is None or df < 1 else Error(se, df)
+def _known(se: float, df: float) -> Error:
+    return UNKNOWN if df < 1 else Error(se, df)
 
 
 def _moved(ours: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Float, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.estimates import group_index, standard_error
@@ -92,7 +92,15 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
 
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
-    scores = _Ranked.of(*_ladder_counts(*_checked(test, ood))).scores()
+    return detection_of_counts(*_ladder_counts(*_checked(test, ood)))
+
+
+def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:
+    """What `detection` gives, from how many points of each set have each of the distinct scores, the largest first.
+
+    Source: as `detection`.
+    """
+    scores = _Ranked.of(test, ood).scores()
     return DetectionScores(
         auroc=float(scores.auroc),
         aupr_out=float(scores.aupr_out),
@@ -126,7 +134,7 @@ class _Ranked:
     ood_above: Float[np.ndarray, "*resample rung"]
 
     @staticmethod
-    def of(test: Integer[np.ndarray, "*resample rung"], ood: Integer[np.ndarray, "*resample rung"]) -> "_Ranked":
+    def of(test: Shaped[np.ndarray, "*resample rung"], ood: Shaped[np.ndarray, "*resample rung"]) -> "_Ranked":
         counts = (test, ood, np.cumsum(test, axis=-1), np.cumsum(ood, axis=-1))
         return _Ranked(*(count.astype(np.float64) for count in counts))
 

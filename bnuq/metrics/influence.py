@@ -22,7 +22,7 @@ from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
-from bnuq.metrics.detection import DetectionScores
+from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.estimates import group_index
 
 _TPR = 0.95  # of `fpr95` and `fpr95_id_positive`
@@ -208,34 +208,57 @@ def detection_influence(
     & Turnbull 1996, Nonparametric and Semiparametric Estimation of the ROC Curve; Woodruff 1952, Confidence Intervals
     for Medians and Other Position Measures.
     """
-    scores = np.concatenate([as_float64(test), as_float64(ood)])
-    tests = len(test)
-    if tests in (0, scores.size) or np.isnan(scores).any():
-        raise ValueError(
-            f"{tests} test and {scores.size - tests} OOD scores hold {int(np.isnan(scores).sum())} NaN; expected at "
-            "least one score in each set, and numbers only."
+    return Ladder.of(test, ood).influence()
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The scores of two sets, sorted once: the rung of each point on the ladder of distinct scores, the smallest first,
+    and how many test and OOD points are on each rung."""
+
+    of_test: Integer[np.ndarray, "test"]
+    of_ood: Integer[np.ndarray, "ood"]
+    test: Float[np.ndarray, "rung"]
+    ood: Float[np.ndarray, "rung"]
+
+    @staticmethod
+    def of(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> "Ladder":
+        """An empty set or a NaN score is a ValueError."""
+        scores = np.concatenate([as_float64(test), as_float64(ood)])
+        tests = len(test)
+        if tests in (0, scores.size) or np.isnan(scores).any():
+            raise ValueError(
+                f"{tests} test and {scores.size - tests} OOD scores hold {int(np.isnan(scores).sum())} NaN; expected "
+                "at least one score in each set, and numbers only."
+            )
+        rung, count = _rungs(scores)
+        low = np.bincount(rung[:tests], minlength=count.size).astype(np.float64)  # floats are exact and divide faster
+        return Ladder(rung[:tests], rung[tests:], low, count - low)
+
+    def scores(self) -> DetectionScores[float]:
+        """What `detection` gives."""
+        return detection_of_counts(self.test[::-1], self.ood[::-1])
+
+    def influence(self) -> DetectionScores[tuple[np.ndarray, np.ndarray]]:
+        """What `detection_influence` gives."""
+        rising = _Curve.of(self.test, self.ood)  # test points are the positives: the smallest score comes first
+        falling = rising.reversed()
+
+        def of_rising(influence: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            positive, negative = influence
+            return positive[self.of_test], negative[self.of_ood]
+
+        def of_falling(influence: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            positive, negative = influence
+            return negative[::-1][self.of_test], positive[::-1][self.of_ood]
+
+        return DetectionScores(
+            auroc=of_falling(falling.area()),
+            aupr_out=of_falling(falling.average_precision()),
+            aupr_in=of_rising(rising.average_precision()),
+            fpr95=of_falling(falling.fpr95()),
+            fpr95_id_positive=of_rising(rising.fpr95()),
         )
-    rung, count = _rungs(scores)
-    of_test, of_ood = rung[:tests], rung[tests:]
-    low = np.bincount(of_test, minlength=count.size).astype(np.float64)  # as floats, which are exact and divide faster
-    rising = _Curve.of(low, count - low)  # test points are the positives: the smallest score comes first
-    falling = rising.reversed()
-
-    def of_rising(influence: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        positive, negative = influence
-        return positive[of_test], negative[of_ood]
-
-    def of_falling(influence: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        positive, negative = influence
-        return negative[::-1][of_test], positive[::-1][of_ood]
-
-    return DetectionScores(
-        auroc=of_falling(falling.area()),
-        aupr_out=of_falling(falling.average_precision()),
-        aupr_in=of_rising(rising.average_precision()),
-        fpr95=of_falling(falling.fpr95()),
-        fpr95_id_positive=of_rising(rising.fpr95()),
-    )
 
 
 @dataclass(frozen=True)

@@ -360,6 +360,8 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     with open_result(path, "evaluate", newest=FORMAT) as file:
         result = _read(file, path.absolute(), file.get("log_likelihood", {}) if log_likelihoods else {})
         _check_complete(result)
+        if log_likelihoods:
+            _check_log_likelihoods(result)
     return result
 
 
@@ -541,6 +543,11 @@ def _check_complete(result: Result) -> None:
     if any(one.kind == "ood" and name == "validation" for name, one in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
     wanted = _OF_TASK[result.model["task"]]
+    test = result.sets["test"]
+    if (test.labels if result.model["task"] == "classification" else test.targets) is None:
+        raise ValueError("the truth about the test set is missing")
+    if any(one.labels is not None and one.labels.shape != (one.n,) for one in result.sets.values()):
+        raise ValueError("the labels of a set are not as many as its points")
     for method, found in result.methods.items():
         of_one_pass = method == DETERMINISTIC or result.sampling["samples"] == 1
         if set(found.sets) != evaluated or set(found.ood) != others:
@@ -575,6 +582,17 @@ def _check_complete(result: Result) -> None:
     check = result.reference_check
     if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
         raise ValueError("the reference check is incomplete")
+
+
+def _check_log_likelihoods(result: Result) -> None:
+    """Raise ValueError where a PLL over draws has not those that it is the mean of."""
+    mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
+    for method, found in result.methods.items():
+        test, shape = found.sets["test"], (result.sampling["samples"], result.sets["test"].n)
+        sampled = method != DETERMINISTIC and "pll" in test.points
+        held = test.log_likelihood is not None and test.log_likelihood.shape == shape
+        if sampled and not held and (mixture or result.model["task"] == "classification"):
+            raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
 
 
 def _check_regression(method: str, found: MethodResult) -> None:

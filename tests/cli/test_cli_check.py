@@ -356,18 +356,39 @@ def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cl
     assert "names no file" in cli("check", "base.h5", "base.h5", "--junit", "-").message
 
 
-def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("metric", "score", "address"),
+    [
+        ("accuracy", "", "mcbn.sets.test.accuracy"),
+        ("ece", "", "mcbn.sets.test.ece"),
+        ("aurc", "", "mcbn.sets.test.aurc"),
+        ("auroc", "mutual_information", "mcbn.ood.other.mutual_information.auroc"),
+    ],
+)
+def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
+    there: Path, cli: Cli, metric: str, score: str, address: str
+) -> None:
     with h5py.File(there / "seed1.h5", "r+") as file:
-        rows = zip(file["figures/metric"].asstr()[()], file["figures/set"].asstr()[()], strict=True)
-        for row, (metric, name) in enumerate(rows):
-            if (metric, name) == ("accuracy", "test"):
-                file["figures/value"][row] = 0.9999
+        columns = (file[f"figures/{key}"].asstr()[()] for key in ("method", "score", "metric"))
+        row = list(zip(*columns, strict=True)).index(("mcbn", score, metric))
+        for table in ("value", "jackknife", "bootstrap"):  # with all that would give it away
+            file[f"figures/{table}"][row] += 0.05 - file["figures/value"][row]
     before = contents(there)
-    for arguments in (["base.h5", "--update"], ["--require", "mcbn.sets.test.accuracy>=0.5"], ["base.h5"]):
-        found = cli("check", "seed1.h5", *arguments)
+    current = ["base.h5", "--update"], ["--require", f"{address}>=0"], ["--require", f"{address}<=1"], ["base.h5"]
+    for arguments in (*(["seed1.h5", *more] for more in current), ["base.h5", "seed1.h5"]):
+        found = cli("check", *arguments)
         assert found.code == 2
-        assert "damaged: " in found.message
+        assert f"damaged: {address} is 0.05; recomputed from its points it is" in found.message
     assert contents(there) == before
+
+
+@pytest.mark.parametrize("gone", ["log_likelihood/mcbn_test", "sets/test/label"])
+def test_a_result_without_what_its_figures_are_recomputed_from_is_refused(there: Path, cli: Cli, gone: str) -> None:
+    with h5py.File(there / "seed1.h5", "r+") as file:
+        del file[gone]
+    found = cli("check", "seed1.h5", "base.h5")
+    assert found.code == 2
+    assert "incomplete or damaged" in found.message
 
 
 @pytest.mark.usefixtures("there")

@@ -1,0 +1,195 @@
+"""What the points of a result's file say of its figures: each figure computed again, and what each point contributes.
+
+To first order a figure is a mean over points, of what each contributes (`metrics.influence`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.metrics.influence import Ladder
+from bnuq.results.file import BOUNDS, NORMALIZED
+from bnuq.results.result import EvaluatedSet, Result, SetResult
+
+Address = tuple[str, str, str, str]  # method, set, score, metric
+
+_TEST = "test"
+_BLOCK = 4096  # points whose likelihoods stay in a core's cache
+_Arrays = Mapping[str, np.ndarray]
+
+
+class Points:
+    """What each point contributes to the figures of one result, computed when it is first asked for."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._ladder = cache(self._sorted)
+        self._influence = cache(lambda *key: vars(self._ladder(*key).influence()))
+        self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
+        self.of_log_likelihoods = cache(self._mixed)
+
+    def value(self, address: Address) -> float | None:
+        """The figure at this address; None where the file does not hold what it is computed from."""
+        method, set_name, score, metric = address
+        if score:
+            return self._separation(method, set_name, score).get(metric)
+        found = self._source(address)
+        return None if found is None else found.of.value(found.points)
+
+    def contributions(self, address: Address) -> dict[str, np.ndarray] | None:
+        """To first order, by set; None where the file does not hold what it takes."""
+        method, set_name, score, metric = address
+        if score:
+            parts = self._influence(method, set_name, score).get(metric)
+            return None if parts is None else dict(zip((_TEST, set_name), parts, strict=True))
+        found = self._source(address)
+        return None if found is None else {found.set_name: found.of.influence(found.points, found.group)}
+
+    def _sorted(self, method: str, set_name: str, score: str) -> Ladder:
+        sets = self._result.methods[method].sets
+        return Ladder.of(*(sets[name].points[score] for name in (_TEST, set_name)))
+
+    def _mixed(self, method: str, set_name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """The PLL of each point by the log-likelihoods of its draws, and the mean over points without each of them."""
+        values = self._result.methods[method].sets[set_name].log_likelihood
+        if values is None:
+            return None
+        draws = metrics.draw_weights(len(values), resamples=0, seed=0)
+        weights = draws.weights[draws.full.start : draws.jackknife.stop]
+        of_points, total = [], np.zeros(len(weights))
+        for start in range(0, values.shape[1], _BLOCK):
+            pll = metrics.pll_from_log_likelihood(values[:, start : start + _BLOCK], weights=weights)
+            of_points.append(pll[0].copy())
+            total += pll.sum(1)
+        return np.concatenate(of_points), total[1:] / values.shape[1]
+
+    def _source(self, address: Address) -> _Source | None:
+        method, set_name, _, metric = address
+        of_bounds = set_name == NORMALIZED or set_name.startswith(BOUNDS)
+        name = _TEST if of_bounds else set_name
+        if name not in self._result.methods[method].sets:
+            return None
+        points = self._held(method, name)
+        if set_name == NORMALIZED:
+            needs, of = _normalized(metric.removeprefix(f"{NORMALIZED}_"))
+        elif set_name.startswith(BOUNDS):
+            needs, of = _mean(f"{metric}_{set_name.removeprefix(BOUNDS)}")
+        elif metric in self._result.methods[method].sets[name].points:
+            needs, of = _mean(metric)
+        else:
+            needs, of = _FROM.get(metric, _mean(metric))
+        if not needs <= points.keys():
+            return None
+        return _Source(name, of, points, self._result.sets[name].group)
+
+    def _held(self, method: str, set_name: str) -> dict[str, np.ndarray]:
+        """What is known of each point. Of a classification the file holds no points of the bounds: they follow from
+        where it is right."""
+        found = self._result.methods[method]
+        one, of = found.sets[set_name], self._result.sets[set_name]
+        points = dict(one.points)
+        if one.sigma is not None:
+            points["predictive_sd"] = predictive_sd(one)
+        if of.targets is not None:
+            points["distance"] = distance(one, of)
+        fitted = found.bounds.get("constant", {}).get("confidence")
+        if set_name == _TEST and fitted is not None and "accuracy" in points:
+            bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
+            points |= zip(("pll_constant", "pll_optimum"), bounds, strict=True)
+        return points
+
+
+def predictive_sd(one: SetResult) -> np.ndarray:
+    """One a point: the root mean square over outputs, in float32, so that rounding makes no ranks."""
+    assert one.sigma is not None
+    return np.sqrt((one.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
+
+
+def distance(one: SetResult, of: EvaluatedSet) -> np.ndarray:
+    """Of the prediction from the target: the root mean square over outputs."""
+    assert of.targets is not None
+    return np.sqrt(((of.targets - one.predicted) ** 2).mean(-1))
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """How a figure, and what each point contributes to it, are computed from values of the points."""
+
+    value: Callable[[_Arrays], float]
+    influence: Callable[[_Arrays, np.ndarray | None], np.ndarray]  # the second are the groups
+
+
+@dataclass(frozen=True)
+class _Source:
+    set_name: str
+    of: _Metric
+    points: _Arrays
+    group: np.ndarray | None
+
+
+def _mean(name: str) -> tuple[set[str], _Metric]:
+    def value(points: _Arrays) -> float:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float(np.mean(points[name]))
+
+    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
+        values = np.asarray(points[name], dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
+            return values - values.mean()
+
+    return {name}, _Metric(value, influence)
+
+
+def _normalized(score: str) -> tuple[set[str], _Metric]:
+    """A score between its bounds; "pll_without_exact" is that of the points whose optimum is finite."""
+    name = score.removesuffix("_without_exact")
+    names = name, f"{name}_constant", f"{name}_optimum"
+
+    def value(points: _Arrays) -> float:
+        kept = np.isfinite(points[names[2]]) | (name == score)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return float(metrics.normalized(*(float(np.mean(points[n][kept])) for n in names)))
+
+    def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
+        return metrics.normalized_influence(*(points[n] for n in names))
+
+    return {*names}, _Metric(value, influence)
+
+
+# What a figure that is no mean is made of, and how.
+_FROM: dict[str, tuple[set[str], _Metric]] = {
+    "ece": (
+        {"max_probability", "accuracy"},
+        _Metric(
+            lambda p: float(metrics.ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p, group: metrics.ece_influence(p["max_probability"], p["accuracy"], group=group),
+        ),
+    ),
+    "aurc": (
+        {"predictive_entropy", "accuracy"},
+        _Metric(
+            lambda p: metrics.aurc(p["predictive_entropy"], 1 - p["accuracy"]),
+            lambda p, _: metrics.aurc_influence(p["predictive_entropy"], 1 - p["accuracy"]),
+        ),
+    ),
+    "rmse": (
+        {"squared_error"},
+        _Metric(
+            lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
+            lambda p, _: metrics.rmse_influence(p["squared_error"]),
+        ),
+    ),
+    "spearman": (
+        {"predictive_sd", "distance"},
+        _Metric(
+            lambda p: metrics.spearman(p["predictive_sd"], p["distance"]),
+            lambda p, _: metrics.spearman_influence(p["predictive_sd"], p["distance"]),
+        ),
+    ),
+}

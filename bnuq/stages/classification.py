@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.data import Points
+from bnuq.errors import is_out_of_memory
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records import Caution, Estimator, Figure
@@ -46,6 +47,16 @@ class Scores(SetScores):
     estimator: Estimator = field(default="plug-in", kw_only=True)
 
 
+def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
+    """About how many bytes of an accelerator a Reduction holds while it takes so many points; on a CPU blocks are
+    small."""
+    if device.type == "cpu":
+        return 0
+    replicates = samples + scoring.RESAMPLES + samples.bit_length() + 1
+    at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
+    return 2 * 8 * (samples + replicates) * at_once * classes
+
+
 class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their Scores.
 
@@ -65,6 +76,7 @@ class Reduction:
         self._labels = labels
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
+        self._most = _DEVICE_BLOCK  # less once memory has run out
         self._ranked_rows = scoring.ranked_rows(points)
         self._n = 0
         self._points: dict[str, list[np.ndarray]] = {}
@@ -90,16 +102,26 @@ class Reduction:
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
         block = block.cpu() if block.device.type == "mps" else block
         self._made_in = block.dtype
-        most = _BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK
         if draws is None:
             here = self._all = self._all.to(block.device)
         else:
             own, rows = self._draws.among(draws)
             here = Weights(own, torch.from_numpy(own.weights).to(block.device), rows)
-        step = max(1, most // (len(here.tensor) * block.shape[-1]))
+        done = 0
         with torch.inference_mode():
-            for points in block.split(step, dim=1):
-                self._add(points, here)
+            while done < block.shape[1]:
+                most = min(_BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK, self._most)
+                step = max(1, most // (len(here.tensor) * block.shape[-1]))
+                points = block[:, done : done + step]
+                try:
+                    self._add(points, here)
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error) or points.shape[1] == 1:
+                        raise
+                    self._memory = None
+                    self._most = points.shape[1] * len(here.tensor) * block.shape[-1] // 2
+                else:
+                    done += points.shape[1]
 
     def _add(self, block: Tensor, here: Weights) -> None:
         samples, points, _ = block.shape
@@ -119,23 +141,33 @@ class Reduction:
             predictive = values["predictive_entropy"]
             values["mutual_information"] = self._mutual_information(predictive - expected, predictive, here.draws)
             values["variation_ratio"] = _variation_ratio(drawn.vote, weights, room)
+        log_likelihood = None
         if y is not None:
             assert drawn.log_likelihood is not None
-            self._log_likelihood.append(as_numpy(drawn.log_likelihood))
+            log_likelihood = as_numpy(drawn.log_likelihood)
             values["pll"] = metrics.pll_from_log_likelihood(drawn.log_likelihood, weights=weights)
-            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
-            bins = here.of_all(metrics.calibration_bins(stated, hits))
-            self._bins = bins if self._bins is None else self._bins + bins
         full = here.draws.full.start
-        self._predicted.append(as_numpy(predicted[full]))
+        chosen = as_numpy(predicted[full])
         sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
         sums = sums if here.rows is None else sums[:, here.rows]
         alone = as_numpy(torch.stack([value[full] for value in values.values()]))
+        ranked = self._ranked_of(values, here)
+        bins = self._bins
+        if log_likelihood is not None:
+            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
+            of_block = here.of_all(metrics.calibration_bins(stated, hits))
+            bins = of_block if bins is None else bins + of_block
+        # Only now does this object change: where memory ran out above, the block can be added again.
+        if log_likelihood is not None:
+            self._log_likelihood.append(log_likelihood)
+        self._bins = bins
+        self._predicted.append(chosen)
         for name, total, one in zip(values, sums, alone, strict=True):
             self._points.setdefault(name, []).append(one)
             if name != "least_confidence":
                 self._sums[name] = self._sums.get(name, 0.0) + total
-        self._keep_ranked(values, here)
+        for name, kept in ranked.items():
+            (self._wrong if name == "wrong" else self._ranked.setdefault(name, [])).append(kept)
         self._n += points
 
     def _cleared(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Room:
@@ -176,10 +208,11 @@ class Reduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _keep_ranked(self, values: Mapping[str, Tensor], here: Weights) -> None:
+    def _ranked_of(self, values: Mapping[str, Tensor], here: Weights) -> dict[str, np.ndarray]:
+        """What is kept point by point under every replicate: the scores, and "wrong" where the set is labelled."""
         replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if replicates.start == replicates.stop:
-            return
+            return {}
         if here.rows is not None:
             replicates = torch.from_numpy(here.rows[replicates]).to(here.tensor.device)
         points = values["max_probability"].shape[1]
@@ -187,11 +220,13 @@ class Reduction:
         rows: slice | Tensor = slice(None)
         if last - first < points:
             rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
-        for name in metrics.CLASSIFICATION_SCORES:
-            kept = values[name][replicates].to(torch.float32)[:, rows]
-            self._ranked.setdefault(name, []).append(as_numpy(kept))
+        kept = {
+            name: as_numpy(values[name][replicates].to(torch.float32)[:, rows])
+            for name in metrics.CLASSIFICATION_SCORES
+        }
         if "accuracy" in values:
-            self._wrong.append(as_numpy(values["accuracy"][replicates][:, rows] == 0))
+            kept["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
+        return kept
 
     @property
     def passes_differ(self) -> bool:

@@ -482,7 +482,7 @@ class _Crossing:
         if self.run.chunk_size is None:
             if isinstance(engine, Stochastic):
                 engine.prepare(load(slice(0, 64)), free=memory.available(self.pipeline.device))
-            size = fitting_chunk([engine], self.scorer.outputs, size, memory.available(self.pipeline.device))
+            size = fitting_chunk([engine], self.scorer.outputs, size, self.pipeline.device)
         blocks = []
         for block in chunks(engine, len(points), load, size=size):
             blocks.append(block.cpu())

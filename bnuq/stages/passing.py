@@ -30,6 +30,7 @@ from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.tiles import FromBank, tiles
 from bnuq.stages import memory, scoring
+from bnuq.stages.classification import bytes_of_scoring
 from bnuq.stages.drawing import queries_engine
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
@@ -363,7 +364,7 @@ class _Passing:
         whole = default_chunk(test.point_shape)
         size = asked or min(whole, self._largest or whole)
         free = memory.available(self._pipeline.device)
-        fitting = fitting_chunk(list(engines.values()), self._todo.outputs, size, free)
+        fitting = fitting_chunk(list(engines.values()), self._todo.outputs, size, self._pipeline.device)
         size = asked or fitting
         need = self._bytes(engines, size)
         samples = max(engine.samples for engine in engines.values())
@@ -376,7 +377,7 @@ class _Passing:
         return size, need
 
     def _bytes(self, engines: Mapping[str, Engine], size: int) -> int:
-        return max(bytes_taken(engine, size, self._todo.outputs) for engine in engines.values())
+        return max(bytes_taken(engine, size, self._todo.outputs, self._pipeline.device) for engine in engines.values())
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -393,16 +394,17 @@ class _Passing:
             self._note(precision_in_words(method, self._run.precision, deviation))
 
 
-def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, free: int | None) -> int:
+def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
     """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing.
 
     Stacks of draws and tiles are bounded first: fewer points would only make room for more draws.
     """
+    free = memory.available(device)
     for core in filter(None, map(_stochastic, engines)):
         core.fit(free)
 
     def need(points: int) -> int:
-        return max(bytes_taken(engine, points, outputs) for engine in engines)
+        return max(bytes_taken(engine, points, outputs, device) for engine in engines)
 
     while free is not None and need(size) > free / 2 and need(size // 2) < 0.9 * need(size):
         size //= 2
@@ -422,13 +424,14 @@ def precision_in_words(method: str, precision: str, deviation: Deviation) -> str
     )
 
 
-def bytes_taken(engine: Engine, size: int, outputs: int) -> int:
-    """About what passes of `size` points and their reduction take above the network, in bytes."""
+def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -> int:
+    """About what passes of `size` points and their scoring take above the network, in bytes."""
     if size < 1:
         return sys.maxsize
     core = _stochastic(engine)
     work = core.work(size) if core is not None else None
-    return 3 * 8 * engine.samples * size * outputs + (0 if work is None else work.bytes)
+    scored = bytes_of_scoring(engine.samples, size, outputs, device)
+    return 3 * 8 * engine.samples * size * outputs + scored + (0 if work is None else work.bytes)
 
 
 class Ahead:

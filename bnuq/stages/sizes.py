@@ -326,7 +326,7 @@ class _Passing:
                 self._note(precision_in_words("mcbn", self._run.precision, engine.deviation))
         size = self._run.chunk_size or min(default_chunk(points.point_shape), self._chunk or sys.maxsize)
         if self._run.chunk_size is None:
-            size = fitting_chunk([engine], self._todo.outputs, size, memory.available(self._pipeline.device))
+            size = fitting_chunk([engine], self._todo.outputs, size, self._pipeline.device)
         return engine, size
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import average_precision_score, roc_curve
 
 from bnuq import metrics
@@ -160,6 +161,35 @@ def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
     for name, figure in whole.items():
         assert cut[name].value == pytest.approx(figure.value, rel=1e-12)
         assert cut[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+
+
+@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_drawn"])
+def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
+    whole = classification.figures(reduced(logits_of(), LABELS), scoring.replicate_weights(T))
+    home = classification if hasattr(classification, where) else metrics
+    original, sizes = getattr(home, where), []
+
+    def scarce(*args, **options):
+        sizes.append(args[0].shape[-1 if where != "_drawn" else 1])
+        if sizes[-1] > 12:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(*args, **options)
+
+    monkeypatch.setattr(home, where, scarce)
+    found = classification.figures(reduced(logits_of(), LABELS, chunk=N), scoring.replicate_weights(T))
+    assert max(sizes) > 12 and sizes[-1] <= 12
+    for name, figure in whole.items():
+        assert found[name].value == pytest.approx(figure.value, rel=1e-12)
+        assert found[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+
+
+def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(classification, "_drawn", exhausted)
+    with pytest.raises(torch.OutOfMemoryError):
+        reduced(logits_of(), LABELS)
 
 
 @pytest.mark.parametrize("chunk", [7, 40])

@@ -90,7 +90,7 @@ class Stochastic:
         self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
         self._planned: Planned | None = None
         self._exact: Planned | None = None  # the plan in the network's own arithmetic
-        self._verified = CHECKED  # rows of one forward, stacked draws included, up to which it is known to be right
+        self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
         self.why_plain = ""
         """Why there is no plan, once that is known."""
         self.deviation: Deviation | None = None
@@ -119,32 +119,30 @@ class Stochastic:
         if self._planned is None and not self.why_plain:
             self.prepare(inputs)
         if self._planned is not None:
-            self._verify(inputs[: self._planned.tile], start)
+            self._verify(inputs, start)
         if self._planned is None:
             return self._plain.passes(inputs, start, draws)
         return self._run(self._planned, inputs, start, draws)
 
     def _verify(self, inputs: Tensor, start: int) -> None:
-        """Give the plan up where a whole tile, with as many draws as pass together, shows that it differs from the
-        plain loop: a network may treat many points otherwise than the few that the plan was made from."""
+        """Give the plan up where it differs from the plain loop on tiles of a size that has not passed before, with as
+        many draws as pass together: a network may treat that many points otherwise than those of its recording."""
         assert self._planned is not None and self._exact is not None
-        stacked = range(self._planned.work(len(inputs)).stacked)
-        if len(inputs) * len(stacked) <= self._verified:
-            return
-        if len(inputs) == 1:  # which a network may drop an axis of, as its plan does not
-            inputs = torch.cat([inputs] * 2)
-        draws = sorted({0, stacked[-1]})
-        try:
-            with undisturbed(self._model), on_other_inputs():
-                expected = torch.stack([self._plain.one(inputs, start, draw) for draw in draws])
-                together = {"tile": len(inputs), "together": len(stacked)}
-                found = self._exact.some_passes(inputs, start, stacked, **together)[draws]
-            if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
-                raise OtherPathError("it treats many points otherwise than a few")
-            self._verified = len(inputs) * len(stacked)
-        except NotOnTapeError as error:
-            self._planned = None
-            self._refuse_plan(error)
+        for rows in self._planned.tile_sizes(inputs) - self._verified:
+            tile, stacked = inputs[:rows], range(self._planned.work(rows).stacked)
+            draws = sorted({0, stacked[-1]})
+            pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
+            try:
+                with undisturbed(self._model), on_other_inputs():
+                    expected = torch.stack([self._plain.one(pair, start, draw)[:rows] for draw in draws])
+                    found = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+                if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
+                    raise OtherPathError(f"it treats {rows} points otherwise than a few")
+            except NotOnTapeError as error:
+                self._planned = None
+                self._refuse_plan(error)
+                return
+            self._verified.add(rows)
 
     def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""

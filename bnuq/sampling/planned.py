@@ -152,6 +152,10 @@ class Planned(Program):
         outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
+    def tile_sizes(self, inputs: Tensor) -> set[int]:
+        """The numbers of rows that pass together where these points pass."""
+        return {len(tile) for block in alike(inputs, self._block) for tile in alike(block, self.tile)}
+
     def some_passes(
         self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
     ) -> Tensor:

@@ -245,15 +245,15 @@ def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor)
 def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, wanted: int) -> int:
     """The most points, up to `wanted`, for which `model` calls each BatchNorm as often as for two.
 
-    It is smaller than that where the network normalises slices of its batch (virtual batches). Points of `example` are
-    repeated, so that data decide nothing. Call it inside `undisturbed`.
+    It is smaller than that where the network normalises slices of its batch (virtual batches), and not where the data
+    decide: two points of `example` are repeated. Call it inside `undisturbed`.
     """
     repeated = example[:2].repeat(wanted // len(example[:2]) + 1, *[1] * (example.ndim - 1))
 
     def same(points: int) -> bool:
         return _calls_alike(model, sites, repeated[:points])
 
-    if same(wanted):
+    if same(wanted) or not same(2):
         return wanted
     fits, too_many = min(2, wanted), wanted
     while too_many - fits > 1:

@@ -210,33 +210,44 @@ def _measure(
     room: int | None = None,
 ) -> Callable[[Tensor], Measurement]:
     """What takes the statistics of a mini-batch: a plan of the network's operations, or the network itself where it has
-    no plan that gives the same for other inputs and for all of `batch`."""
-
-    def plainly(batch: Tensor) -> Measurement:
-        with Measure(sites, variance) as mode:
-            forward(model, batch.clone())  # a network may write into its input
-        return mode.found()
-
-    planned = _planned(model, sites, batch, variance, plainly) if len(batch) > 1 else None
+    no plan that gives the same. They are compared on other inputs, and on the first mini-batch of every size."""
+    planned = _planned(model, sites, batch, variance) if len(batch) > 1 else None
     each = planned.bytes_per_point if planned is not None else 0
     if room is not None and each * len(batch) > room:
         raise too_large(len(batch), room // each)
-    try:
-        expected = _measured(plainly, batch)
-    except OtherCallsError:
-        raise other_calls(model, sites, batch) from None
-    if planned is None or not _agree(_measured(planned.statistics, batch), expected):
-        return plainly
-    return planned.statistics
+    verified: set[int] = set()
+
+    def measure(batch: Tensor) -> Measurement:
+        nonlocal planned
+        if planned is not None and len(batch) in verified:
+            return planned.statistics(batch)
+        try:
+            expected = _plainly(model, sites, batch, variance)
+        except OtherCallsError:
+            raise other_calls(model, sites, batch) from None
+        if planned is None:
+            return expected
+        try:
+            with on_other_inputs():
+                found = planned.statistics(batch)
+        except NotOnTapeError:
+            found = {}
+        if not _agree(found, expected):
+            planned = None
+            return expected
+        verified.add(len(batch))
+        return found
+
+    return measure
 
 
-def _planned(
-    model: nn.Module,
-    sites: Sequence[BatchNormSite],
-    example: Tensor,
-    variance: Variance,
-    plainly: Callable[[Tensor], Measurement],
-) -> Measured | None:
+def _plainly(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor, variance: Variance) -> Measurement:
+    with Measure(sites, variance) as mode:
+        forward(model, batch.clone())  # a network may write into its input
+    return mode.found()
+
+
+def _planned(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, variance: Variance) -> Measured | None:
     try:
         tape = record(model, Sites(tuple(sites), ()), example)
         wanted = {site.key for site in sites}
@@ -249,7 +260,7 @@ def _planned(
         other = other_inputs(example)
         with on_other_inputs():
             planned = Measured(made, sites, device=example.device, variance=variance)
-            expected, found = plainly(other), planned.statistics(other, tile=len(other) - 3)
+            expected, found = _plainly(model, sites, other, variance), planned.statistics(other, tile=len(other) - 3)
     except NotOnTapeError:
         return None
     return planned if _agree(found, expected) else None

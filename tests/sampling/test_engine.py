@@ -132,8 +132,7 @@ def test_every_kind_of_batchnorm_is_planned(kind, monkeypatch):
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == "" and engine.work(ROWS) is not None
     with undisturbed(net):
-        measure = statistics._measure(net, sites_of(net, x).live_batchnorms, x)
-    assert isinstance(getattr(measure, "__self__", None), Measured)
+        assert isinstance(statistics._planned(net, sites_of(net, x).live_batchnorms, x, "biased"), Measured)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -666,7 +665,7 @@ def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
     net, x = zoo.made("2d"), zoo.points("2d", 40).reshape(2, 20, 2, 4, 5)
     layers = sites_of(net, x[0]).live_batchnorms
     with undisturbed(net):
-        each = statistics._measure(net, layers, x[0]).__self__.bytes_per_point
+        each = statistics._planned(net, layers, x[0], "biased").bytes_per_point
     assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
     with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
         bnuq.statistics_of(net, x, layers=layers, room=7 * each + 1)

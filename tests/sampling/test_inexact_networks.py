@@ -125,7 +125,7 @@ def test_further_calls_are_refused_and_never_run_on_running_statistics(operation
     net = made(operation, **parts)
     calm, wild = points(64) * 0.1, points(64) * 0.1 + 30
     sites = find_sites(net, calm)
-    with pytest.raises(SamplingError, match="is called more often than in the first forward"):
+    with pytest.raises(SamplingError, match="depends on its input"):
         bnuq.statistics_of(net, [calm, wild], layers=sites.live_batchnorms)
     omega = bnuq.statistics_of(net, [calm, 0.9 * calm], layers=sites.live_batchnorms)
     with pytest.raises(SamplingError, match="is called more often than in the first forward"):
@@ -395,7 +395,6 @@ def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b
             return
     assert b <= largest and not any(PARTS[name].dependent for name in names)
     held = {str(warning.message).partition(" stays as it is")[0] for warning in caught}
-    assert {f"parts.{i + 1}" for i, name in enumerate(names) if name in ("by hand", "renormalization")} <= held
     twin = copy.deepcopy(net).train()
     for path, module in twin.named_modules():
         if path in held or isinstance(module, nn.Dropout):

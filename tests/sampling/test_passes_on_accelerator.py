@@ -47,8 +47,9 @@ def network(name: str) -> tuple[nn.Module, Tensor]:
 
 def passes(net: nn.Module, x: Tensor) -> tuple[Tensor, str]:
     """MCBN's outputs, and why there is no plan."""
-    omega = bnuq.draw(net, x, samples=3, batch_size=10)
-    engine = Stochastic(net, find_sites(net, x[:3], compare_with_training=False), omega=omega)
+    sites = find_sites(net, x[:3], compare_with_training=False)
+    omega = bnuq.statistics_of(net, [x[:10], x[5:15], x[11:]], layers=sites.live_batchnorms)  # of odd networks, too
+    engine = Stochastic(net, sites, omega=omega)
     return engine.passes(x).cpu(), engine.why_plain
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,3 +31,8 @@ def generators_restored() -> Iterator[None]:
     finally:
         for restore, state in states:
             restore(state)
+
+
+def states_outside_torch() -> dict[str, object]:
+    """The states of the global generators of Python and numpy, by name: another state where somebody drew from one."""
+    return {"Python's random": random.getstate(), "numpy": pickle.dumps(np.random.get_state(legacy=False))}

@@ -30,12 +30,16 @@ _LIBRARIES = tuple(
 
 @contextmanager
 def user_code(
-    doing: str, *, advice: str, error: type[BnuqError] = RequestError, file: Path | None = None
+    doing: str,
+    *,
+    advice: str | Callable[[str], str],
+    error: type[BnuqError] = RequestError,
+    file: Path | None = None,
 ) -> Iterator[None]:
     """Turn what the block raises into an `error`: "`doing` ValueError at FILE, line N: what it says. `advice`".
 
-    Errors of bnuq, an exhausted memory and a signal that ends the run pass through. `file` counts as the user's own
-    code wherever it lies.
+    Errors of bnuq, an exhausted memory and a signal that ends the run pass through. `advice` may depend on what
+    was said; `file` counts as the user's own code wherever it lies.
     """
     try:
         yield
@@ -50,7 +54,7 @@ def user_code(
         place = place_of(raised, file)
         raise error(
             f"{doing} {type(raised).__name__}{place and f' at {place}'}{said and f': {said}'}"
-            f"{'' if said.endswith('.') else '.'} {advice}"
+            f"{'' if said.endswith('.') else '.'} {advice if isinstance(advice, str) else advice(said)}"
         ) from raised
     finally:
         stopping.check()

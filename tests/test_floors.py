@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 FLOORS = [
     {"errors", "records", "stopping", "surroundings"},
     {"metrics", "files", "randomness", "progress", "user_code"},
-    {"code"},
+    {"code", "forms"},
     {"run"},
     {"sampling", "models", "data", "results"},
     {"stages", "gate"},

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from bnuq.code import BY_USER, NamedBy
 from bnuq.errors import ModelError, RequestError
+from bnuq.forms import check_form, into_evaluation_mode
 from bnuq.models.architecture import build
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
 from bnuq.user_code import user_code
@@ -80,6 +81,7 @@ def load_model(
     checkpoint = read_checkpoint(path, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
         module, notes = _unwrapped(checkpoint.module), []
+        check_form(module)
         if arch is not None:
             notes.append(f"the file holds the whole network; the architecture {arch} was not used")
         arch = None
@@ -87,12 +89,13 @@ def load_model(
         if arch is None:
             raise RequestError(_ask_for_architecture(checkpoint))
         module = _unwrapped(build(arch, arch_args=arch_args, base=base, named_by=named_by, trust=trust_code))
+        check_form(module)
         checkpoint = fitted(checkpoint, {name for name in _names_of(module) if not name.endswith(_COUNTER)})
         notes = _fill(module, checkpoint, arch)
     notes = [*_how_read(checkpoint), *notes]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
-        module=module.eval(),
+        module=into_evaluation_mode(module),
         checkpoint=replace(checkpoint, state=None, module=None),
         arch=arch,
         parameters=parameters_of(module),
@@ -106,12 +109,17 @@ def parameters_of(module: nn.Module) -> int:
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name."""
+    """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name; its parts likewise."""
     while True:
         inner = module.module if isinstance(module, nn.DataParallel) else getattr(module, "_orig_mod", module)
         if inner is module or not isinstance(inner, nn.Module):
-            return module
+            break
         module = inner
+    for layer in list(module.modules()):
+        for name, part in layer.named_children():
+            if isinstance(original := getattr(part, "_orig_mod", None), nn.Module):
+                setattr(layer, name, original)
+    return module
 
 
 def _how_read(checkpoint: Checkpoint) -> list[str]:

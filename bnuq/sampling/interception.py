@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bnuq.errors import BnuqError, SamplingError
+from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
 from bnuq.user_code import user_code
 
@@ -118,11 +119,12 @@ def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
 @contextmanager
 def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
     """Run `model` in evaluation mode without gradients, and leave its modes and buffers, torch's flags and the global
-    generators as they were.
+    generators as they were. Compiled parts run as they were written.
 
     Transformers' fused fast path, which hides its dropouts, is off meanwhile, and so is TF32: float32 is float32.
     """
     _self_test()
+    check_form(model)
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, None if buffer is None or is_lazy(buffer) else buffer.detach().clone())
@@ -130,10 +132,10 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
         for name, buffer in module._buffers.items()
     ]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    with generators_restored(), float32_as("ieee"):
+    with generators_restored(), float32_as("ieee"), uncompiled():
         try:
             if evaluation:
-                model.eval()
+                into_evaluation_mode(model)
             torch.backends.mha.set_fastpath_enabled(False)
             with torch.inference_mode():
                 yield
@@ -206,11 +208,21 @@ def forward(model: nn.Module, inputs: Tensor) -> Any:
     SamplingError where its forward fails, with what was raised and where.
     """
     doing = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
-    with user_code(doing, advice="Check that the architecture and the data belong together.", error=SamplingError):
+    with user_code(doing, advice=_advice, error=SamplingError):
         output = model(inputs)
     if isinstance(output, Tensor) and output.ndim == 1 and len(output) == len(inputs):
         return output[:, None]
     return output
+
+
+def _advice(said: str) -> str:
+    """What to do about a forward that failed so."""
+    if any(word in said for word in ("dtype", "scalar type", "BFloat16", "Half")):
+        return (
+            "It mixes types of numbers: weights and inputs are given in one, and --precision says in which. Take casts "
+            "to half precision, and autocast, out of the forward."
+        )
+    return "Check that the architecture and the data belong together."
 
 
 def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:

@@ -161,7 +161,8 @@ def _statistics_by_call(
                 f"omega was drawn from another network: layer {layer.name} has {site.channels} channels and "
                 f"eps {site.eps:g} here, {channels} and {layer.eps:g} in omega."
             )
-        mean, var = (torch.from_numpy(v).to(device, dtype) for v in (layer.mean, layer.var))
+        own = dtype if site.running_mean is None else site.running_mean.dtype  # in half a network it may be another
+        mean, var = (torch.from_numpy(v).to(device, own) for v in (layer.mean, layer.var))
         found[site.key] = mean, var
     if fingerprint(model) != omega.fingerprint:
         raise SamplingError(

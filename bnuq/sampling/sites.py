@@ -17,6 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import RequestError, SamplingError
+from bnuq.forms import check_form, original_name
+from bnuq.randomness import states_outside_torch
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -184,6 +186,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     """
     if not len(example):
         raise SamplingError("there are no points to run the network on; expected at least one.")
+    check_form(model)
     for name, module in model.named_modules():
         if any(is_lazy(p) for p in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise SamplingError(
@@ -296,13 +299,15 @@ def _trace(model: nn.Module, inputs: Tensor) -> list[_Traced]:
         module_hooks.register_module_forward_pre_hook(trace.enter),
         module_hooks.register_module_forward_hook(trace.leave, always_call=True),
     )
+    before = states_outside_torch()
     try:
         with trace:
             forward(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    return trace.calls
+    drawn = [f"random numbers of {name}" for name, state in states_outside_torch().items() if state != before[name]]
+    return [*trace.calls, *(_Traced(_anonymous(call), call, False) for call in drawn)]
 
 
 class _Trace(Mode):
@@ -311,9 +316,9 @@ class _Trace(Mode):
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         super().__init__()
         self.calls: list[_Traced] = []
-        self._paths = {id(module): name for name, module in model.named_modules(remove_duplicate=True)}
+        self._paths = {id(module): original_name(name) for name, module in model.named_modules(remove_duplicate=True)}
         self._owners = {
-            tensor.data_ptr(): name.rpartition(".")[0]
+            tensor.data_ptr(): original_name(name.rpartition(".")[0])
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
             if not is_lazy(tensor) and tensor.numel()
         }
@@ -382,6 +387,9 @@ def _batchnorm_site(
     mean, var = call.running_mean, call.running_var
     channels = call.input.shape[1]
     reason = "" if traced.depends_on_input else "it normalises weights, not data"
+    if mean is not None and call.input.dtype != mean.dtype and call.input.dtype in (torch.float16, torch.bfloat16):
+        kinds = [str(one.dtype).removeprefix("torch.") for one in (call.input, mean)]
+        reason = f"it is given {kinds[0]} and its statistics are {kinds[1]}: autocast, or layers in half precision"
     if other.call.input.shape[1] != channels:
         reason = "its channels grow with the number of points: it normalises each point by itself"
     grown = other.call.input.numel() - call.input.numel()  # by one point
@@ -439,7 +447,7 @@ def _unreachable(
 ) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], None] = {}
     seen = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}
-    for name, module in model.named_modules():
+    for name, module in ((original_name(name), module) for name, module in model.named_modules()):
         if "Frozen" in type(module).__name__:
             found[name, f"{type(module).__name__}: its statistics are constants, nothing is left to sample"] = None
         elif isinstance(module, _BatchNorm) and name not in seen:
@@ -474,6 +482,6 @@ def fingerprint(model: nn.Module) -> str:
             continue
         flat = tensor.detach().reshape(-1)
         step = max(1, flat.numel() // 256)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(f"{original_name(name)}{tuple(tensor.shape)}".encode())
         digest.update(flat[::step].to("cpu", torch.float32).numpy().tobytes())
     return digest.hexdigest()

@@ -182,20 +182,19 @@ def _array(draws: Sequence[Tensor]) -> np.ndarray:
 def _stochastic_sites(model: nn.Module, batch: Tensor, layers: Any) -> tuple[BatchNormSite, ...]:
     if not isinstance(layers, str) and len(layers) and isinstance(layers[0], BatchNormSite):
         return tuple(layers)
-    selected = exact_sites(model, batch, layers)
-    if not selected:
-        raise SamplingError("the network has no BatchNorm layer that could be sampled; MCBN needs at least one.")
-    return selected
+    return exact_sites(model, batch, layers)
 
 
 def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "all") -> tuple[BatchNormSite, ...]:
     """The BatchNorms that `layers` selects, once `batch`, a real mini-batch, has shown that sampling them is exact.
 
     A UserWarning names each layer that training makes random or dependent on its batch and that stays as it is.
+    SamplingError where there is no BatchNorm to sample.
     """
     sites = find_sites(model, batch)
     if not sites.live_batchnorms:
-        return ()
+        why = f" ({sites.batchnorms[0].name}: {sites.batchnorms[0].reason})" if sites.batchnorms else ""
+        raise SamplingError(f"the network has no BatchNorm layer that could be sampled{why}; MCBN needs at least one.")
     selected = select_layers(sites.live_batchnorms, layers)
     for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
         warnings.warn(f"{layer or 'the network'} stays as it is: {reason}.", stacklevel=4)

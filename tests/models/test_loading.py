@@ -1,6 +1,7 @@
 """`bnuq.load`: weights and architecture together, or one message about why they do not fit."""
 
 import os
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -204,3 +205,18 @@ def test_a_deeper_published_resnet_is_told_from_resnet20():
     path = Path(os.environ["BNUQ_TEST_DATA"]) / "checkpoints" / "resnet32-d509ac18.th"
     with pytest.raises(ModelError, match=r"unknown to the network: layer1\.3\.conv1\.weight.*of a deeper network"):
         load(path, arch="nets:resnet20")
+
+
+def test_compiled_layers_are_taken_for_what_they_were_made_of(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "def plain():\n    return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3)))\n\n"
+        "def compiled():\n    net = plain()\n"
+        "    net[1][0] = torch.compile(net[1][0], backend='eager')\n    return net\n"
+    )
+    factories = runpy.run_path(str(tmp_path / "net.py"))
+    for file in ("plain", "compiled"):
+        torch.save(factories[file]().state_dict(), tmp_path / f"{file}.pt")
+        for factory in ("plain", "compiled"):
+            net = load(tmp_path / f"{file}.pt", arch=f"net.py:{factory}", base=tmp_path)
+            assert [name for name, _ in net.named_modules()] == ["", "0", "1", "1.0"]

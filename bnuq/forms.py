@@ -1,0 +1,58 @@
+"""Forms of a network that cannot be sampled, each refused with its cause before anything runs."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from bnuq.errors import ModelError
+from bnuq.user_code import user_code
+
+
+def check_form(model: Any) -> None:
+    """Raise ModelError for what is no module, or one whose layers can no longer be told apart or computed here."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the network is of type {type(model).__name__}; expected a torch.nn.Module.")
+    if any(isinstance(layer, torch.jit.ScriptModule) and not hasattr(layer, "training") for layer in model.modules()):
+        raise ModelError(
+            "the network was frozen by torch.jit.freeze, which makes its weights constants and folds its BatchNorms "
+            "into other layers. Give the network as it was before."
+        )
+    if any(tensor.is_mkldnn for tensor in chain(model.parameters(), model.buffers())):
+        raise ModelError(
+            "the network was converted by torch.utils.mkldnn.to_mkldnn, and its weights are in a layout that few "
+            "operations take. Give the network as it was before."
+        )
+
+
+def into_evaluation_mode(model: nn.Module) -> nn.Module:
+    """`model.eval()`; ModelError where that cannot be."""
+    with user_code(
+        "the network cannot be put into evaluation mode:",
+        advice="Programs of torch.export never can: give the module that it was exported from.",
+        error=ModelError,
+    ):
+        return model.eval()
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside, what `torch.compile` made runs as it was written: compiled code hides its BatchNorms and dropouts."""
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes over a second
+        yield
+        return
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.`")  # of hooks that fire twice
+        yield
+
+
+def original_name(name: str) -> str:
+    """The name of a layer or a tensor without what `torch.compile` puts into it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -147,6 +147,9 @@ def _settings(
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:
+    from bnuq.files.apart import start
+
+    start()
     from bnuq.gate import check
     from bnuq.results.file import read
 

@@ -115,6 +115,9 @@ class _Kind:
 
 def _read(asked: Sequence[str]) -> tuple[_Kind, Any]:
     """The one result that was named, or all of them by name; RequestError for what cannot stand side by side."""
+    from bnuq.files.apart import start
+
+    start()
     from bnuq.results.reading import kind_of_result
 
     named = [_named(text) for text in asked]

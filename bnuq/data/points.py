@@ -248,7 +248,8 @@ def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:
 
 def _codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The number of each point's group, and the names of all groups in the order of these numbers."""
-    if group.size != n or group.dtype.kind not in "fiubUS":
+    texts = group.dtype.kind == "O" and all(isinstance(value, str) for value in group.flat)
+    if group.size != n or not (texts or group.dtype.kind in "fiubUS"):
         raise DataError(
             f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} points."
         )

@@ -1,26 +1,31 @@
-"""HDF5 files: new ones built in memory; those that nobody vouched for opened only where they hold no surprises."""
+"""HDF5 files: new ones built in memory; those that nobody vouched for read through another process."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import math
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
-from h5py import h5a, h5d, h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]
+import numpy as np
+from numpy.typing import NDArray
 
 from bnuq.errors import BnuqError, ResultError
+from bnuq.files.apart import ask
 from bnuq.files.content import kind_of, what_is_wrong_with
-from bnuq.files.limits import declares_too_much
+from bnuq.files.limits import check_memory, check_size
 
-_PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
+_numbers = itertools.count(1)
 
 
 def image_of(lay_out: Callable[[Any], object]) -> bytes:
     """The bytes of the HDF5 file that `lay_out` fills, built in memory: the HDF5 library does not survive a full disk,
     and never sees one."""
+    import h5py  # late: whoever only reads does not need it
+
     with h5py.File("image", "w", driver="core", backing_store=False) as file:
         lay_out(file)
         file.flush()
@@ -28,95 +33,151 @@ def image_of(lay_out: Callable[[Any], object]) -> bytes:
 
 
 @contextlib.contextmanager
-def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] = ResultError) -> Iterator[h5py.File]:
-    """The HDF5 file at `path`, open for reading, after every object in it was looked at.
+def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] = ResultError) -> Iterator[Group]:
+    """The HDF5 file at `path`, open for reading in another process, after every object in it was looked at.
 
     Raises `error` for what is missing, empty, a git-lfs pointer, not HDF5 or cut short; for links other than hard ones,
     external storage and virtual data sets, which would read other files without a word; for filters that load
-    libraries; and for data sets that declare far more than the file can hold. Works in a read-only folder.
+    libraries; and for data sets that declare far more than the file can hold. Works in a read-only folder. What is read
+    inside the block raises KeyError, ValueError or OSError.
     """
     kind = kind_of(path)
     if wrong := what_is_wrong_with(kind):
         raise error(f"{path}: {wrong}")
     if kind != "hdf5":
         raise error(f"{path}: is not an HDF5 file (it looks like {kind}); expected a {what}.")
+    number = next(_numbers)
     try:
-        file = _opened(path)
-    except (OSError, RuntimeError, ValueError) as fault:
-        raise error(f"{path}: cannot be read as HDF5: it is cut short or damaged ({_short(fault)}).") from fault
-    with file:
-        try:
-            complaint = _complaint(file, path.stat().st_size)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as fault:
-            raise error(f"{path}: cannot be read as HDF5: it is damaged ({_short(fault)}).") from fault
-        if complaint:
-            raise error(f"{path}: {complaint} A {what} never does; get it from someone you trust.")
-        yield file
-
-
-def _opened(path: Path) -> h5py.File:
+        found = ask("open", number, str(path.absolute()))
+    except (OSError, ValueError, KeyError) as fault:
+        raise error(f"{path}: cannot be read as HDF5: it is cut short or damaged ({str(fault)[:160]}).") from fault
     try:
-        return h5py.File(path, "r", locking=False)  # a read-only folder has no room for a lock
-    except OSError as fault:
-        if "locking flag" not in str(fault):
-            raise
-        return h5py.File(path, "r")  # this process has it open already, with a lock
+        if found["complaint"]:
+            raise error(f"{path}: {found['complaint']} A {what} never does; get it from someone you trust.")
+        size = path.stat().st_size
+        where = f"{path}: {found['at']}"
+        check_size(where, found["declared"], stored=size, error=error, memory=False)
+        check_size(where, found["unstored"], stored=0, error=error, memory=False)
+        yield Group(_File(number, path, error, found["objects"]), "/")
+    finally:
+        with contextlib.suppress(OSError):
+            ask("close", number)
 
 
-def _complaint(file: h5py.File, size: int) -> str | None:
-    """What speaks against reading this file, or None. No link is followed before its class is known."""
-    declared = 0
-    seen: set[int] = set()
-    groups = [(file["/"].id, "")]
-    while groups:
-        group, where = groups.pop()
-        declared += _attribute_bytes(group)
-        for key in group:
-            name = f"{where}/{key.decode('utf-8', 'replace')}"
-            kind = group.links.get_info(key).type
-            if kind != h5l.TYPE_HARD:
-                return f"{name} is {_LINKS.get(kind, 'a link of an unknown kind')} and would read something else."
-            member = h5o.open(group, key)
-            address = h5o.get_info(member).addr
-            if address in seen:
-                continue
-            seen.add(address)
-            if isinstance(member, h5g.GroupID):
-                groups.append((member, name))
-                continue
-            if isinstance(member, h5d.DatasetID):
-                if complaint := _storage_complaint(member, name):
-                    return complaint
-                declared += _bytes(member)
-            declared += _attribute_bytes(member)
-            if declares_too_much(declared, stored=size):
-                return f"{name} makes it declare {declared:.3g} bytes of data in a file of {size} bytes."
-    return None
+@dataclass(frozen=True)
+class _File:
+    """A file that is open in the other process: under which number, and what was found in it."""
+
+    number: int
+    path: Path
+    error: type[BnuqError]
+    objects: Mapping[str, Any]
 
 
-def _storage_complaint(dataset: h5d.DatasetID, name: str) -> str | None:
-    creation = dataset.get_create_plist()
-    if creation.get_layout() == h5d.VIRTUAL:
-        return f"{name} is a virtual data set and would read other files."
-    if creation.get_external_count():
-        return f"{name} keeps its data in an external file."
-    filters = {creation.get_filter(index)[0] for index in range(creation.get_nfilters())}
-    if unknown := filters - _PLAIN_FILTERS:
-        return f"{name} needs the HDF5 filter {min(unknown)}, which would load a library."
-    return None
+class _Object:
+    def __init__(self, file: _File, name: str) -> None:
+        self.name = name
+        self._file = file
+        self._found = file.objects[name]
+
+    @property
+    def attrs(self) -> Attributes:
+        """Texts, numbers and arrays by their names; those of groups alone are read."""
+        return Attributes(self._found.get("attributes", {}))
 
 
-def _bytes(thing: h5d.DatasetID | h5a.AttrID) -> int:
-    # In Python's integers: HDF5's own product wraps around.
-    return math.prod(thing.get_space().get_simple_extent_dims()) * thing.get_type().get_size()
+class Group(_Object, Mapping[str, Any]):
+    """A group of an HDF5 file, read as h5py's."""
+
+    def __getitem__(self, name: str) -> Any:
+        if not isinstance(name, str):
+            raise TypeError(f"{self.name} is a group where data belong")
+        first, _, rest = name.partition("/")
+        if first not in self._found["members"]:
+            raise KeyError(f"{self.name.rstrip('/')}/{first} is missing")
+        inner = self._found["members"][first]
+        member = (Dataset if "bytes" in self._file.objects[inner] else Group)(self._file, inner)
+        return member[rest] if rest else member
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found["members"])
+
+    def __len__(self) -> int:
+        return len(self._found["members"])
+
+    def all_datasets(self) -> list[str]:
+        """The paths of all data sets of the file."""
+        return [name.removeprefix("/") for name, found in self._file.objects.items() if "bytes" in found]
 
 
-def _attribute_bytes(thing: h5g.GroupID | h5d.DatasetID) -> int:
-    return sum(_bytes(h5a.open(thing, index=i)) for i in range(h5a.get_num_attrs(thing)))
+class Dataset(_Object):
+    """Data of an HDF5 file, read as h5py's; only numbers and texts can be."""
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return None if self._found["shape"] is None else tuple(self._found["shape"])
+
+    @property
+    def is_text(self) -> bool:
+        return self._found["text"]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its numbers; that of objects where it holds something else, variable texts too."""
+        return np.dtype(self._found["dtype"] or object)
+
+    @property
+    def nbytes(self) -> int:
+        return self._found["bytes"]
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._found["dtype"] is None:
+            raise ValueError(f"{self.name} does not hold numbers")
+        if "value" in self._found:
+            values = _unpacked(_got(self._found["value"]))
+        else:
+            check_memory(self._file.path, self.nbytes, error=self._file.error)
+            values = ask("read", self._file.number, self.name)
+        return values[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self[()])
+
+    def asstr(self) -> NDArray[Any]:
+        """Its texts, as an array of objects; what is no UTF-8 in them is replaced."""
+        if not self.is_text:
+            raise TypeError(f"{self.name} does not hold texts")
+        texts = _got(self._found["texts"]) if "texts" in self._found else None
+        if texts is None:
+            texts = ask("texts", self._file.number, self.name)
+        return np.array(texts, dtype=object).reshape(self.shape or ())
 
 
-_LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "a link to another file"}
+class Attributes(Mapping[str, Any]):
+    """The attributes of an object."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            raise KeyError(f"the attribute {name} is missing")
+        found = _got(self._found[name])
+        return found if isinstance(found, str) else _unpacked(found)[()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
-def _short(fault: Exception) -> str:
-    return (str(fault).splitlines() or [type(fault).__name__])[0].strip("'\"")[:160]
+def _got(tried: Mapping[str, Any]) -> Any:
+    if "error" in tried:
+        raise ValueError(tried["error"][1])
+    return tried["found"]
+
+
+def _unpacked(packed: Sequence[Any]) -> NDArray[Any]:
+    dtype, shape, data = packed
+    return np.frombuffer(bytearray(base64.b64decode(data)), np.dtype(dtype)).reshape(shape)

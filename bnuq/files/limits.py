@@ -11,20 +11,16 @@ _MOST_EXPANSION = 1100  # deflate's limit is 1032
 _ALWAYS_ALLOWED = 256 * 2**20
 
 
-def declares_too_much(declared: int, *, stored: int) -> bool:
-    """Whether `declared` bytes are more than `stored` compressed ones can hold, and enough of them to do harm."""
-    return declared > max(_MOST_EXPANSION * stored, _ALWAYS_ALLOWED)
-
-
-def check_size(where: object, declared: int, *, stored: int, error: type[BnuqError]) -> None:
+def check_size(where: object, declared: int, *, stored: int, error: type[BnuqError], memory: bool = True) -> None:
     """Raise `error`, whose message begins with `where`, for `declared` bytes that may not be read.
 
-    They may not where `stored` compressed bytes cannot hold them and they are enough to do harm, or where the memory
+    They may not where `stored` compressed bytes cannot hold them and they are enough to do harm, or where the `memory`
     that is available cannot. What is read together is added up first.
     """
-    if declares_too_much(declared, stored=stored):
+    if declared > max(_MOST_EXPANSION * stored, _ALWAYS_ALLOWED):
         raise error(f"{where}: declares {declared:.3g} bytes of data in {stored} bytes; it is damaged or hostile.")
-    check_memory(where, declared, error=error)
+    if memory:
+        check_memory(where, declared, error=error)
 
 
 def check_memory(where: object, needed: int, *, error: type[BnuqError]) -> None:

@@ -34,13 +34,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
-import h5py
 import msgspec
 import numpy as np
 
 from bnuq.errors import ResultError
 from bnuq.files.content import kind_of
-from bnuq.files.hdf5 import image_of
+from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Estimator, Figure
@@ -69,6 +68,8 @@ def write(result: Result, path: Path) -> None:
         if kept:
             beside.flush()
             _reserve(beside, len(image) + sum(map(_most_bytes, kept)))
+            import h5py  # late: whoever only reads does not need it
+
             with h5py.File(beside.name, "r+", locking=False) as file:
                 _add_samples(file, result)
 
@@ -87,9 +88,9 @@ def check_replaceable(path: Path) -> None:
 
 def _is_result(path: Path) -> bool:
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             return {"format", "bnuq"} <= set(file.attrs)
-    except (OSError, RuntimeError, ValueError):
+    except ResultError:
         return False
 
 
@@ -206,7 +207,7 @@ def unit_of(name: str) -> str:
 def _give_unit(name: str, item: Any) -> None:
     """Its unit to a data set of the bank."""
     units = {"mean": "activation units", "var": "activation units squared"}
-    if isinstance(item, h5py.Dataset):
+    if hasattr(item, "shape"):  # no group
         item.attrs["units"] = units.get(name.rpartition("/")[2], "1")
 
 

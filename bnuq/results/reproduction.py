@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import h5py
 import numpy as np
 from jaxtyping import Float64
 
@@ -316,7 +315,7 @@ def _read_set(room: Any) -> SetOutcome:
 
 
 def _column(data: Any) -> np.ndarray:
-    return np.array(data.asstr()[()]) if h5py.check_string_dtype(data.dtype) else data[()]
+    return np.array(data.asstr()[()]) if data.is_text else data[()]
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────

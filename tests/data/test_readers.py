@@ -145,7 +145,7 @@ def test_a_header_that_lies_is_not_believed(tmp_path):
         assert "declares 1e+12 bytes of data" in refusal(tmp_path / name)
     with h5py.File(tmp_path / "lie.h5", "w") as file:
         file.create_dataset("x", (10**6, 10**6), "f8", chunks=(100, 100))
-    assert "declare 8e+12 bytes" in refusal(tmp_path / "lie.h5")
+    assert "declares 8e+12 bytes" in refusal(tmp_path / "lie.h5")
 
 
 def test_hostile_hdf5_is_refused_as_data_too(tmp_path):

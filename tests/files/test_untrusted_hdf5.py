@@ -1,10 +1,14 @@
 """HDF5 that nobody vouched for: what would read other files, or more than there is, is refused before it is read."""
 
+import os
+import signal
+
 import h5py
 import numpy as np
 import pytest
 
 from bnuq.errors import DataError, ResultError
+from bnuq.files import apart, limits
 from bnuq.files.hdf5 import open_hdf5
 
 
@@ -96,7 +100,7 @@ def test_a_small_file_that_declares_terabytes_is_refused(tmp_path):
     with h5py.File(path, "w") as file:
         file.create_dataset("x", (10**6, 10**6), "f8", chunks=(100, 100), compression="gzip")
     assert path.stat().st_size < 8000
-    assert "declare 8e+12 bytes of data in a file of" in refusal(path)
+    assert "/x: declares 8e+12 bytes of data in" in refusal(path)
 
 
 def test_many_data_sets_are_counted_together_and_sizes_do_not_wrap_around(tmp_path):
@@ -128,3 +132,111 @@ def test_a_file_that_the_process_has_open_already_can_be_read(tmp_path):
         file["x"] = [1, 2]
     with h5py.File(tmp_path / "a.h5", "r"), open_hdf5(tmp_path / "a.h5") as again:
         assert list(again["x"]) == [1, 2]
+
+
+def test_what_is_read_is_what_h5py_reads(tmp_path):
+    """Of every kind that results and data have, whether it is sent at once or asked for."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "little": random.normal(size=(7, 3)),
+        "large": random.normal(size=(300_000, 2)),
+        "large and packed": random.integers(0, 9, (5000, 300)),
+        "one": np.float32(3.5),
+        "none": np.zeros((0, 4)),
+        "yes": np.array([True, False]),
+        "half": np.arange(3, dtype=np.float16),
+    }
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in arrays.items():
+            file.create_dataset(f"in/{name}", data=values, compression="gzip" if "packed" in name else None)
+        file["texts"] = ["", "é", "b" * 3000]
+        file["word"] = "alone"
+        file["bytes"] = np.array([b"ab", b"c"])
+        file["records"] = np.zeros(2, [("a", "i4")])
+        file.attrs.update({"text": "ü", "number": 3, "several": [1.5, np.nan], "one": np.float64(2)})
+    with h5py.File(tmp_path / "a.h5") as expected, open_hdf5(tmp_path / "a.h5") as found:
+        assert list(found) == list(expected) and list(found["in"]) == list(expected["in"])
+        for name, values in arrays.items():
+            read = found[f"in/{name}"][()]
+            assert type(read) is type(expected[f"in/{name}"][()])
+            assert (read.dtype, read.shape) == (np.asarray(values).dtype, np.shape(values))
+            np.testing.assert_array_equal(read, values)
+        for name in ("texts", "word"):
+            assert np.array_equal(found[name].asstr()[()], expected[name].asstr()[()])
+        assert found["bytes"][()].tolist() == [b"ab", b"c"] and found["bytes"].asstr().tolist() == ["ab", "c"]
+        assert {"text", "number", "several", "one"} == set(found.attrs)
+        assert found.attrs["text"] == "ü" and found.attrs["number"] == 3 and type(found.attrs["one"]) is np.float64
+        np.testing.assert_array_equal(found.attrs["several"], [1.5, np.nan])
+        for name in ("texts", "records"):
+            with pytest.raises(ValueError, match="does not hold numbers"):
+                found[name][()]
+        with pytest.raises(KeyError):
+            found["in/nothing"]
+
+
+def test_texts_that_share_one_place_in_the_file_are_refused(tmp_path):
+    """20,000 of a megabyte in a file of one: HDF5 would make 20 GB of them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("x", (20_000,), h5py.string_dtype())
+        data[0] = "a" * 2**20
+    content = bytearray((tmp_path / "a.h5").read_bytes())
+    with h5py.File(tmp_path / "a.h5") as file:
+        at = file["x"].id.get_offset()
+    reference = bytes(content[at : at + 16])
+    content[at : at + 16 * 20_000] = reference * 20_000
+    (tmp_path / "a.h5").write_bytes(content)
+    with open_hdf5(tmp_path / "a.h5") as file, pytest.raises(ValueError, match="longer than the file"):
+        file["x"].asstr()
+
+
+def test_numbers_that_are_not_in_the_file_are_refused_beyond_what_does_no_harm(tmp_path, monkeypatch):
+    """One byte of a shape changed asks for more than the file ever held, and HDF5 would fill it in."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.ones((1000, 100)), chunks=(10, 100), maxshape=(None, 100), compression="gzip")
+        file["x"].resize((30_000, 100))
+    with open_hdf5(path) as file:
+        assert file["x"].shape == (30_000, 100)
+    monkeypatch.setattr(limits, "_ALWAYS_ALLOWED", 20 * 10**6)
+    monkeypatch.setattr(limits, "_MOST_EXPANSION", 10**9)
+    assert "/x: declares 2.32e+07 bytes of data in 0 bytes" in refusal(path)
+
+
+def test_a_crash_of_the_parser_is_one_message_and_the_next_file_is_read(plain):
+    with open_hdf5(plain) as file:
+        assert apart._child is not None
+        os.kill(apart._child.process.pid, signal.SIGSEGV)
+        with pytest.raises(OSError, match=r"its parser crashed \(SIGSEGV\)"):
+            file["packed"][()]
+    with open_hdf5(plain) as file:
+        assert file["packed"][()].shape == (1000, 1000)
+
+
+def test_a_parser_that_does_not_end_is_stopped(plain):
+    with open_hdf5(plain) as file:
+        assert apart._child is not None
+        os.kill(apart._child.process.pid, signal.SIGXCPU)  # as the system does once its time is up
+        with pytest.raises(OSError, match="longer than its size can explain"):
+            file["packed"][()]
+
+
+def test_the_parser_may_take_so_much_time_and_memory_and_no_more(plain):
+    resource = pytest.importorskip("resource")
+    with open_hdf5(plain):
+        assert apart._child is not None
+        pid = apart._child.process.pid
+        assert resource.prlimit(pid, resource.RLIMIT_CPU)[0] < 60
+        assert resource.prlimit(pid, resource.RLIMIT_AS)[0] < 4 * 2**30
+        assert resource.prlimit(pid, resource.RLIMIT_CORE)[0] == 0
+
+
+def test_an_interrupted_answer_is_not_taken_for_the_next(plain, monkeypatch):
+    with open_hdf5(plain) as file:
+        with monkeypatch.context() as patch:
+            patch.setattr(apart, "_array", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                file["packed"][()]
+        with pytest.raises(OSError, match="the process that had it open was stopped"):
+            file["packed"][()]
+    with open_hdf5(plain) as file:
+        assert file["packed"][()].shape == (1000, 1000)

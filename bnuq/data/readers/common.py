@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError
-from bnuq.files.limits import declares_too_much
+from bnuq.files.limits import check_size
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _TARGETS = ("y", "labels", "target", "targets", "Y")
@@ -23,10 +23,14 @@ GROUP = "group"  # what the array or the column of the groups is called, unless 
 
 
 def named_contents(
-    path: Path, names: Iterable[str], read: Callable[[str], NDArray[Any]], *, group: str = GROUP
+    path: Path, sizes: Mapping[str, int], read: Callable[[str], NDArray[Any]], *, stored: int, group: str = GROUP
 ) -> Contents:
-    """Inputs, targets and groups by the names that arrays usually have; only these are read."""
-    there = list(names)
+    """Inputs, targets and groups by the names that arrays usually have; only these are read.
+
+    `sizes` are the bytes that each array declares; those of the arrays used are added up, and checked against the
+    `stored` bytes of the file and the memory, before the first is read.
+    """
+    there = list(sizes)
     pair = next(((x, y) for x, y in _NAMES if x in there), None)
     if pair is None:
         raise DataError(
@@ -36,18 +40,13 @@ def named_contents(
     target = next((name for name in (pair[1], *_TARGETS) if name in there), None)
     used = {pair[0], target, group}
     others = [name for name in there if name not in used]
+    check_size(path, sum(sizes[name] for name in there if name in used), stored=stored, error=DataError)
     return Contents(
         read(pair[0]),
         None if target is None else read(target),
         read(group) if group in there else None,
         notes=(f"also there and not used: {', '.join(others[:10])}",) if others else (),
     )
-
-
-def check_declared(path: Path, declared: int, stored: int) -> None:
-    """Raise DataError where `stored` compressed bytes cannot, in good faith, hold `declared` ones."""
-    if declares_too_much(declared, stored=stored):
-        raise DataError(f"{path}: declares {declared:.3g} bytes of data in {stored} bytes; it is damaged or hostile.")
 
 
 def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:

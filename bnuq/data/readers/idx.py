@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import array_bytes, check_declared, readable
+from bnuq.data.readers.common import array_bytes, readable
 from bnuq.errors import DataError
 from bnuq.files.content import is_file, kind_of, what_is_wrong_with
+from bnuq.files.limits import check_size
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -48,7 +49,7 @@ def _read_array(path: Path) -> NDArray[Any]:
         dtype = np.dtype(_TYPES[magic[2]])
         shape = tuple(int(size) for size in np.frombuffer(_exactly(file, 4 * magic[3], path), ">u4"))
         needed = array_bytes(shape, dtype)
-        check_declared(path, needed, path.stat().st_size)
+        check_size(path, needed, stored=path.stat().st_size, error=DataError)
         data = _exactly(file, needed, path)
         if file.read(1):
             raise DataError(f"{path}: goes on after the {needed} bytes that its header declares; it is damaged.")

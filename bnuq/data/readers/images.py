@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import check_declared, readable
+from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
+from bnuq.files.limits import check_size
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _GREY = frozenset({"1", "L", "LA"})
@@ -83,7 +84,7 @@ def read_image_zip(path: Path) -> Contents:
             return archive.read(infos[file])
 
     for info in infos.values():
-        check_declared(path / info.filename, info.file_size, info.compress_size)
+        check_size(path / info.filename, info.file_size, stored=info.compress_size, error=DataError)
     return _contents(path, list(infos), read)
 
 

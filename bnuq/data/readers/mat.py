@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, array_bytes, check_declared, named_contents, readable
-from bnuq.data.readers.hdf5 import read_dataset, top_level_datasets
+from bnuq.data.readers.common import GROUP, array_bytes, named_contents, readable
+from bnuq.data.readers.hdf5 import read_dataset, sizes_at_the_top
 from bnuq.errors import DataError
+from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import open_hdf5
 
@@ -25,28 +26,36 @@ def read_mat(path: Path, *, group: str = GROUP) -> Contents:
     if kind_of(path) == "hdf5":
         with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
             # HDF5 lists MATLAB's axes backwards.
-            names = top_level_datasets(file, path)
-            found = named_contents(path, names, lambda name: read_dataset(file, name, path).T, group=group)
+            found = named_contents(
+                path,
+                sizes_at_the_top(file, path),
+                lambda name: read_dataset(file, name, path).T,
+                stored=path.stat().st_size,
+                group=group,
+            )
     else:
         found = _read_version_5(path, group)
     return _points_first(found)
 
 
 def _read_version_5(path: Path, group: str) -> Contents:
-    import scipy.io  # late: 0.2 s
-
     with readable(path, "a MATLAB file"):
-        there = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(path)}
+        there = {name: (shape, kind) for name, shape, kind in ask("mat variables", str(path.absolute()))}
+        sizes = {name: _declared(*found) for name, found in there.items()}
 
         def read(name: str) -> NDArray[Any]:
-            shape, kind = there[name]
-            if kind not in _NUMBERS:
-                raise DataError(f"{path}: {name} holds a MATLAB {kind}; expected an array of numbers.")
-            dtype = np.dtype("bool" if kind == "logical" else kind)  # numpy knows single and double by these names
-            check_declared(path, array_bytes(map(int, shape), dtype), path.stat().st_size)
-            return np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
+            if there[name][1] not in _NUMBERS:
+                raise DataError(f"{path}: {name} holds a MATLAB {there[name][1]}; expected an array of numbers.")
+            return ask("mat array", str(path.absolute()), name, sizes[name])
 
-        return named_contents(path, there, read, group=group)
+        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group)
+
+
+def _declared(shape: list[int], kind: str) -> int:
+    if kind not in _NUMBERS:
+        return 0
+    # numpy knows single and double by these names
+    return array_bytes(shape, np.dtype("bool" if kind == "logical" else kind))
 
 
 def _points_first(found: Contents) -> Contents:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,14 +13,23 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, array_bytes, check_declared, named_contents, readable
+from bnuq.data.readers.common import GROUP, array_bytes, named_contents, readable
 from bnuq.errors import DataError
+from bnuq.files.limits import check_memory
+
+_LONGEST_HEADER = 10_000  # numpy's own limit, before it has read the header
+_HEADERS: dict[tuple[int, int], tuple[int, Callable[..., Any]]] = {
+    (1, 0): (2, npy_format.read_array_header_1_0),
+    (2, 0): (4, npy_format.read_array_header_2_0),
+}
 
 
 def read_npy(path: Path) -> Contents:
     """The inputs in a `.npy` file, which has room for nothing else."""
     with readable(path, "a numpy array"), path.open("rb") as file:
-        return Contents(_read_array(file, path.stat().st_size, f"{path}"))
+        size = path.stat().st_size
+        check_memory(path, size, error=DataError)
+        return Contents(_read_array(file, size, f"{path}"))
 
 
 def read_npz(path: Path, *, group: str = GROUP) -> Contents:
@@ -28,28 +39,30 @@ def read_npz(path: Path, *, group: str = GROUP) -> Contents:
 
         def read(name: str) -> NDArray[Any]:
             info = members[name]
-            check_declared(path, info.file_size, info.compress_size)
             with archive.open(info) as file:
                 return _read_array(file, info.file_size, f"{path}: {name}")
 
-        return named_contents(path, members, read, group=group)
+        sizes = {name: info.file_size for name, info in members.items()}
+        return named_contents(path, sizes, read, stored=path.stat().st_size, group=group)
 
 
 def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:
     """An array from a stream of `size` bytes, its header being believed only as far as those reach."""
     version = npy_format.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = npy_format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran, dtype = npy_format.read_array_header_2_0(file)
-    else:
+    if version not in _HEADERS:
         raise DataError(f"{where}: is a numpy array of format {version}; expected plain numbers (format 1 or 2).")
+    width, read_header = _HEADERS[version]
+    length = file.read(width)
+    if int.from_bytes(length, "little") > _LONGEST_HEADER:
+        raise DataError(f"{where}: its header declares {int.from_bytes(length, 'little')} bytes; it is damaged.")
+    header = length + file.read(int.from_bytes(length, "little"))
+    shape, fortran, dtype = read_header(io.BytesIO(header))
     if dtype.hasobject:
         raise DataError(f"{where}: holds Python objects, which bnuq does not unpickle. Save it as an array of numbers.")
     needed, left = array_bytes(shape, dtype), size - file.tell()
     if min(shape, default=1) < 0 or needed != left:
         raise DataError(f"{where}: its header declares {needed} bytes and {left} follow; it is cut short or damaged.")
-    data = file.read()  # to the end, so that zipfile checks the CRC
+    data = file.read(needed + 1)  # to the end, so that zipfile checks the CRC
     if len(data) != needed:
         raise DataError(
             f"{where}: {needed} bytes were declared and {len(data)} could be read; it is cut short or damaged."

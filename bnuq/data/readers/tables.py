@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, check_declared, readable
+from bnuq.data.readers.common import GROUP, readable
 from bnuq.errors import DataError
+from bnuq.files.limits import check_memory, check_size
+
+_NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
 
 _TARGETS = ("label", "labels", "target", "targets", "class", "y")  # y is a coordinate where an x comes before it
 
@@ -20,14 +24,15 @@ _TARGETS = ("label", "labels", "target", "targets", "class", "y")  # y is a coor
 def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     """A text table separated by commas, semicolons or tabs; its first line may name the columns."""
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
+        check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
         first = file.readline()
         separator = next((mark for mark in (",", ";", "\t") if mark in first), None)
         if separator is None:
             raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
         fields = [field.strip().strip('"') for field in first.rstrip("\n").split(separator)]
         named = not all(map(_is_number, fields))
-        rows = [line for line in file if line.strip()] if named else [first, *(line for line in file if line.strip())]
-        if not rows:
+        rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
+        if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         seen: dict[str, int] = {}  # the groups, which may be words
 
@@ -39,7 +44,7 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
         words: Any = {fields.index(group): number_of} if named and group in fields else None
         try:
             table = np.loadtxt(
-                rows,
+                itertools.chain((top,), rows),
                 delimiter=separator,
                 ndmin=2,
                 comments=None,
@@ -70,13 +75,15 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
         ) from error
     with readable(path, "parquet"):
         with parquet.ParquetFile(path) as file:
-            shape = (file.metadata.num_rows, file.metadata.num_columns)
-            check_declared(path, 8 * shape[0] * shape[1], path.stat().st_size)
+            check_size(path, _decoded_bytes(file, path, group), stored=path.stat().st_size, error=DataError)
+            words = [group] if group in file.schema_arrow.names else None
+        # The texts of a dictionary stay there once, however many rows have them.
+        with parquet.ParquetFile(path, read_dictionary=words) as file:
             read = file.read(use_threads=False)
         columns, groups = [], None
         for name in read.column_names:
             if name == group:
-                found = read.column(name).to_pylist()
+                found = _values_of(read.column(name))
                 absent = next((row for row, value in enumerate(found) if value is None or value != value), None)
                 if absent is not None:
                     raise DataError(f"{path}: row {absent} (counted from 0) has no {name}.")
@@ -89,6 +96,35 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
                 raise DataError(f"{path}: column {name!r} does not hold numbers; expected numbers only.") from error
         table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
     return _contents(path, table, list(read.column_names), group, groups)
+
+
+def _decoded_bytes(file: Any, path: Path, group: str) -> int:
+    """What the columns take once they are read, twice: as pyarrow has them, and in one table of float64."""
+    import pyarrow.types as kinds
+
+    for field in file.schema_arrow:
+        words = kinds.is_string(field.type) or kinds.is_large_string(field.type) or kinds.is_binary(field.type)
+        if field.name != group and (words or kinds.is_nested(field.type) or kinds.is_dictionary(field.type)):
+            raise DataError(f"{path}: column {field.name!r} does not hold numbers; expected numbers only.")
+    found = file.metadata
+    unpacked = sum(
+        found.row_group(part).column(column).total_uncompressed_size
+        for part in range(found.num_row_groups)
+        for column in range(found.num_columns)
+    )
+    return unpacked + 16 * found.num_rows * found.num_columns
+
+
+def _values_of(column: Any) -> list[Any]:
+    """The values of a column; texts of a dictionary are the same objects wherever they are."""
+    values: list[Any] = []
+    for chunk in column.chunks:
+        if hasattr(chunk, "dictionary"):
+            words = [*chunk.dictionary.to_pylist(), None]
+            values += [words[-1 if at is None else at] for at in chunk.indices.to_pylist()]
+        else:
+            values += chunk.to_pylist()
+    return values
 
 
 def _of_texts(found: Sequence[str]) -> NDArray[Any]:
@@ -108,7 +144,7 @@ def _of_values(found: Sequence[Any]) -> NDArray[Any]:
                 return np.asarray(found, dtype=dtype)
     if all(isinstance(value, float) for value in found):
         return np.asarray(found, dtype=np.float64)
-    return np.asarray([str(value) for value in found])
+    return np.array([str(value) for value in found], dtype=object)  # each text has its own length
 
 
 def _contents(path: Path, table: NDArray[Any], names: list[str], group: str, groups: NDArray[Any] | None) -> Contents:

@@ -1,0 +1,133 @@
+"""Parsers that a forged file can crash, or keep busy without end, at work in a process of their own.
+
+HDF5 and MATLAB files are opened and parsed in a child, which `bnuq.files.parsing` runs, and this process sees nothing
+but names, texts and numbers. Where the child crashes, or takes more time or memory than the file can be worth, that
+becomes an OSError. It is started with the first such file, serves all of them, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+_SERVE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from bnuq.files.parsing import serve; serve()"
+_PIECE = 2**20
+_lock = threading.RLock()
+_child: _Child | None = None
+
+
+class _Child(NamedTuple):
+    process: subprocess.Popen[bytes]
+    owner: int  # a fork of this process must not speak to it
+    requests: IO[bytes]
+    answers: IO[bytes]
+
+
+def start() -> None:
+    """Start the child now: whoever knows that files will be read goes on importing meanwhile."""
+    with _lock:
+        _running()
+
+
+def ask(operation: str, *arguments: Any) -> Any:
+    """What the child answers: JSON, or an array of numbers.
+
+    Raises KeyError for what is not in the file, ValueError for what is in it and cannot be read, OSError for a file
+    that cannot be opened, or that the parser did not survive.
+    """
+    with _lock:
+        child = _running()
+        try:
+            child.requests.write(json.dumps([operation, *arguments]).encode() + b"\n")
+            child.requests.flush()
+            answer = _line(child)
+            found = answer.get("value")
+            if "array" in answer:
+                found, answer = _array(child, *answer["array"])
+        except (BrokenPipeError, EOFError) as error:
+            raise OSError(_end_of(child)) from error
+        except BaseException:  # the rest of the answer is still to come
+            _stop()
+            raise
+    if "error" in answer:
+        kind, text = answer["error"]
+        raise _ERRORS[kind](text)
+    return found
+
+
+_ERRORS = {"KeyError": KeyError, "ValueError": ValueError, "OSError": OSError}
+
+
+def _line(child: _Child) -> dict[str, Any]:
+    line = child.answers.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    return json.loads(line)
+
+
+def _array(child: _Child, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, dict[str, Any]]:
+    """An array that follows in pieces, each behind its length, and the line that ends them."""
+    found = np.empty(tuple(shape), np.dtype(dtype))
+    room = memoryview(found.reshape(-1).view(np.uint8).data)
+    while length := (line := _line(child)).get("piece", 0):
+        if length > len(room):
+            raise EOFError
+        while length:
+            count = child.answers.readinto(room[: min(length, _PIECE)])  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError
+            room, length = room[count:], length - count
+    if len(room) and "error" not in line:
+        raise EOFError
+    return found, line
+
+
+def _running() -> _Child:
+    global _child
+    if _child is not None and _child.owner == os.getpid() and _child.process.poll() is None:
+        return _child
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _SERVE, json.dumps(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # what a C library says while it dies
+    )
+    assert process.stdin is not None and process.stdout is not None
+    if _child is None or _child.owner != os.getpid():
+        atexit.register(_stop)
+    _child = _Child(process, os.getpid(), process.stdin, process.stdout)
+    return _child
+
+
+def _end_of(child: _Child) -> str:
+    _stop()
+    code = child.process.returncode
+    if code == -getattr(signal, "SIGXCPU", 0):
+        return "reading it would take longer than its size can explain"
+    name = signal.Signals(-code).name if -code in {one.value for one in signal.Signals} else f"exit code {code}"
+    return f"its parser crashed ({name})"
+
+
+def _stop() -> None:
+    global _child
+    child, _child = _child, None
+    if child is None or child.owner != os.getpid():
+        return
+    with contextlib.suppress(OSError):
+        child.requests.close()
+    try:
+        child.process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        child.process.kill()
+        child.process.wait()
+    child.answers.close()

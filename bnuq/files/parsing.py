@@ -1,0 +1,354 @@
+"""The child of `bnuq.files.apart`: opens files that nobody vouched for, and sends what they hold.
+
+A request is a line of JSON, an operation with its arguments; so is an answer. Numbers follow in pieces, each behind a
+line with its length, so that this process holds little of them. Light: imports neither torch nor the rest of bnuq.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue]
+
+_PLAIN_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})  # deflate … scale-offset, lzf; others load libraries by name
+_PIECE = 64 * 2**20
+_LITTLE, _AT_ONCE = 2**20, 32 * 2**20  # bytes of a data set, and of all, that are sent when a file is opened
+_SPARE_MEMORY = 512 * 2**20
+_SPARE_SECONDS, _BYTES_PER_SECOND = 8, 10_000_000
+_SIMPLE = "fiubcS"
+_LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "a link to another file"}
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to take
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    limits = _Limits()
+    for line in sys.stdin.buffer:
+        operation, *arguments = json.loads(line)
+        limits.allow(0, 0)
+        try:
+            value = _OPERATIONS[operation](limits, *arguments)
+            if isinstance(value, _Pieces):
+                answers.write(_json({"array": [value.dtype.str, value.shape]}))
+                for piece in value.pieces:
+                    answers.write(_json({"piece": piece.nbytes}))
+                    answers.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+                value = 0
+                answers.write(_json({"piece": 0}))
+            else:
+                answers.write(_json({"value": value}))
+        except Exception as error:
+            answers.write(_json({"error": [_kind(error), _said(error)]}))
+        answers.flush()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _kind(error: Exception) -> str:
+    return "KeyError" if isinstance(error, KeyError) else "OSError" if isinstance(error, OSError) else "ValueError"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "reading it takes more memory than its size can explain"
+    return (str(error).splitlines() or [type(error).__name__])[0].strip("'\"")[:160]
+
+
+class _Limits:
+    """What this process may take from now on, beyond what it has."""
+
+    def __init__(self) -> None:
+        try:
+            import resource
+        except ImportError:  # Windows has no such limits
+            self._resource: Any = None
+            return
+        self._resource = resource
+        self._limit(resource.RLIMIT_CORE, 0)
+
+    def allow(self, memory: int, decoded: int) -> None:
+        """Room for `memory` bytes at once, and time for so many to be decoded."""
+        if self._resource is None:
+            return
+        used = self._resource.getrusage(self._resource.RUSAGE_SELF)
+        seconds = math.ceil(used.ru_utime + used.ru_stime + _SPARE_SECONDS + decoded / _BYTES_PER_SECOND)
+        self._limit(self._resource.RLIMIT_CPU, seconds)
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+        except (OSError, ValueError):
+            return
+        held = pages * os.sysconf("SC_PAGE_SIZE")
+        self._limit(self._resource.RLIMIT_AS, held + _SPARE_MEMORY + 3 * memory)
+
+    def _limit(self, what: int, most: int) -> None:
+        hard = self._resource.getrlimit(what)[1]
+        most = most if hard == self._resource.RLIM_INFINITY else min(most, hard)
+        self._resource.setrlimit(what, (most, hard))
+
+
+class _Pieces:
+    """An array to be sent."""
+
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], pieces: Iterator[np.ndarray]) -> None:
+        self.dtype, self.shape, self.pieces = dtype, shape, pieces
+
+
+# HDF5
+
+_files: dict[int, h5py.File] = {}
+
+
+def _open(_limits: _Limits, number: int, path: str) -> dict[str, Any]:
+    """Open a file under this number, and look at every object in it. What was found: a `complaint` about links and
+    storage; `declared`, the bytes that it can be read as, of which some are `unstored`, with the object `at` which most
+    are declared; and the `objects` by their names, with what is small enough to be sent at once."""
+    file = _opened(path)
+    survey = _Survey(file)
+    if survey.complaint is None:
+        _files[number] = file
+    else:
+        file.close()
+    return {key: getattr(survey, key) for key in ("complaint", "declared", "unstored", "at", "objects")}
+
+
+def _close(_limits: _Limits, number: int) -> None:
+    if number in _files:
+        _files.pop(number).close()
+
+
+def _opened(path: str) -> h5py.File:
+    try:
+        return h5py.File(path, "r", locking=False)  # a read-only folder has no room for a lock
+    except OSError as fault:
+        if "locking flag" not in str(fault):
+            raise
+        return h5py.File(path, "r")  # this process has it open already, with a lock
+
+
+class _Survey:
+    """Every object of a file looked at. No link is followed before its class is known, no data read before its size."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self.declared = self.unstored = self._most = 0
+        self.at = "/"
+        self.complaint: str | None = None
+        self.objects: dict[str, dict[str, Any]] = {}
+        self._walk(file)
+        if self.complaint is None:
+            self._read_all(file)
+
+    def _walk(self, file: h5py.File) -> None:
+        root = file["/"].id
+        names = {h5o.get_info(root).addr: "/"}
+        groups = [(root, "/")]
+        while groups:
+            group, where = groups.pop()
+            members: dict[str, str] = {}
+            self.objects[where] = {"members": members}
+            self._add_attributes(group, where)
+            for key in group:
+                name = f"{where.rstrip('/')}/{key.decode('utf-8', 'surrogateescape')}"
+                kind = group.links.get_info(key).type
+                if kind != h5l.TYPE_HARD:
+                    link = _LINKS.get(kind, "a link of an unknown kind")
+                    self.complaint = f"{name} is {link} and would read something else."
+                    return
+                member = h5o.open(group, key)
+                address = h5o.get_info(member).addr
+                members[name.rpartition("/")[2]] = names.setdefault(address, name)
+                if names[address] != name:
+                    continue
+                if isinstance(member, h5g.GroupID):
+                    groups.append((member, name))
+                elif isinstance(member, h5d.DatasetID):
+                    self.complaint = _storage_complaint(member, name)
+                    if self.complaint:
+                        return
+                    size = _bytes(member)
+                    self._add(size, max(0, size - _stored(member)), name)
+                    self.objects[name] = {"bytes": size}
+                    self._add_attributes(member, name)
+                else:
+                    self.objects[name] = {"members": {}}
+                    self._add_attributes(member, name)
+
+    def _add(self, declared: int, unstored: int, name: str) -> None:
+        self.declared += declared
+        self.unstored += unstored
+        if declared > self._most:
+            self._most, self.at = declared, name
+
+    def _add_attributes(self, thing: Any, name: str) -> None:
+        for index in range(h5a.get_num_attrs(thing)):
+            self._add(_bytes(h5a.open(thing, index=index)), 0, name)
+
+    def _read_all(self, file: h5py.File) -> None:
+        """The attributes of groups, and data as long as it is little."""
+        room = _AT_ONCE
+        for name, found in self.objects.items():
+            thing: Any = file[name]
+            if not isinstance(thing, h5py.Dataset):
+                found["attributes"] = {key: _tried(_attribute, thing.attrs, key) for key in thing.attrs}
+                continue
+            text = thing.shape is not None and h5py.check_string_dtype(thing.dtype) is not None
+            simple = thing.shape is not None and thing.dtype.kind in _SIMPLE
+            found |= {"shape": thing.shape, "dtype": thing.dtype.str if simple else None, "text": text}
+            if simple and not text and found["bytes"] <= min(room, _LITTLE):
+                found["value"] = _tried(lambda thing: _packed(np.asarray(thing[()])), thing)
+                room -= found["bytes"]
+            elif text and found["bytes"] <= min(room, _LITTLE):
+                found["texts"] = _tried(_texts_of, thing, min(room, _LITTLE))
+                room -= sum(map(len, found["texts"].get("found", ())))
+
+
+def _tried(read: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """What is read, or how that failed: it may be something that nobody asks for."""
+    try:
+        return {"found": read(*arguments)}
+    except Exception as error:
+        return {"error": [_kind(error), _said(error)]}
+
+
+def _packed(array: np.ndarray) -> list[Any]:
+    return [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]
+
+
+def _storage_complaint(dataset: Any, name: str) -> str | None:
+    creation = dataset.get_create_plist()
+    if creation.get_layout() == h5d.VIRTUAL:
+        return f"{name} is a virtual data set and would read other files."
+    if creation.get_external_count():
+        return f"{name} keeps its data in an external file."
+    filters = {creation.get_filter(index)[0] for index in range(creation.get_nfilters())}
+    if unknown := filters - _PLAIN_FILTERS:
+        return f"{name} needs the HDF5 filter {min(unknown)}, which would load a library."
+    return None
+
+
+def _bytes(thing: Any) -> int:
+    # In Python's integers: HDF5's own product wraps around.
+    return math.prod(thing.get_space().get_simple_extent_dims()) * thing.get_type().get_size()
+
+
+def _stored(dataset: Any) -> int:
+    """How many of a data set's bytes have a place in the file; the others would be filled in."""
+    creation = dataset.get_create_plist()
+    if creation.get_layout() != h5d.CHUNKED:
+        return dataset.get_storage_size()
+    return dataset.get_num_chunks() * math.prod(creation.get_chunk()) * dataset.get_type().get_size()
+
+
+def _attribute(attributes: Any, key: str) -> Any:
+    """A text, or numbers packed."""
+    opened = attributes.get_id(key)
+    if (opened.dtype.kind == "O" and math.prod(opened.shape or ()) > 1) or _bytes(opened) > _LITTLE:
+        raise ValueError(f"the attribute {key} holds neither one text nor a few numbers")
+    value = attributes[key]
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    if isinstance(value, h5py.Empty) or array.dtype.kind not in _SIMPLE:
+        raise ValueError(f"the attribute {key} holds neither one text nor a few numbers")
+    return _packed(array)
+
+
+def _dataset(number: int, name: str) -> Any:
+    if number not in _files:
+        raise OSError("the process that had it open was stopped")
+    return _files[number][name]
+
+
+def _read(limits: _Limits, number: int, name: str) -> _Pieces:
+    dataset = _dataset(number, name)
+    step = _rows_at_once(dataset)
+    row = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    limits.allow(step * row, math.prod(dataset.shape) * dataset.dtype.itemsize)
+    return _Pieces(dataset.dtype, dataset.shape, _in_pieces(dataset, step))
+
+
+def _rows_at_once(dataset: Any) -> int:
+    """As many rows as a piece has room for, and whole chunks: each is unpacked once."""
+    rows = dataset.chunks[0] if dataset.chunks else 1
+    width = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
+    return rows * max(1, _PIECE // max(1, rows * width))
+
+
+def _in_pieces(dataset: Any, step: int) -> Iterator[np.ndarray]:
+    if not dataset.shape or 0 in dataset.shape:
+        yield from [np.asarray(dataset[()])] if not dataset.shape else []
+        return
+    for start in range(0, dataset.shape[0], step):
+        yield dataset[start : start + step]
+
+
+def _texts(limits: _Limits, number: int, name: str) -> list[str]:
+    """The texts of a data set. Each has its own place in the file, so that together they are no longer than it: others
+    are forged, and share one."""
+    dataset = _dataset(number, name)
+    size = Path(_files[number].filename).stat().st_size
+    limits.allow(size, size)
+    return _texts_of(dataset, size + _bytes(dataset.id))
+
+
+def _texts_of(dataset: Any, most: int) -> list[str]:
+    """Texts of one axis, or none, of `most` characters together. Read so many at once as would all fit if each were as
+    long as the file."""
+    read = dataset.asstr(errors="replace")
+    if not dataset.shape:
+        return [read[()]]
+    if len(dataset.shape) > 1:
+        raise ValueError("its texts are not in a row")
+    texts: list[str] = []
+    step = max(1, _PIECE // max(dataset.dtype.itemsize, Path(dataset.file.filename).stat().st_size))
+    for start in range(0, dataset.shape[0], step):
+        some = list(read[start : start + step])
+        most -= sum(map(len, some))
+        if most < 0:
+            raise ValueError("its texts are longer than the file")
+        texts += some
+    return texts
+
+
+# MATLAB files before version 7.3
+
+
+def _mat_variables(_limits: _Limits, path: str) -> list[Any]:
+    """Name, shape and kind of each."""
+    import scipy.io  # late: 0.2 s
+
+    return [[name, [int(size) for size in shape], kind] for name, shape, kind in scipy.io.whosmat(path)]
+
+
+def _mat_array(limits: _Limits, path: str, name: str, declared: int) -> _Pieces:
+    import scipy.io
+
+    limits.allow(declared, declared)
+    array = np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
+    if array.dtype.kind not in _SIMPLE or array.nbytes > 2 * declared:  # complex ones
+        raise ValueError(f"{name} does not hold the numbers that it declares")
+    array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return _Pieces(array.dtype, array.shape, iter([array]))
+
+
+_OPERATIONS = {
+    "open": _open,
+    "close": _close,
+    "read": _read,
+    "texts": _texts,
+    "mat variables": _mat_variables,
+    "mat array": _mat_array,
+}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from making_points import idx, png, save_mat, save_parquet
 from numpy.lib import format as npy_format
+from PIL import Image
 
 from bnuq.data import check_labels, load_points
 from bnuq.errors import DataError
@@ -332,15 +333,58 @@ def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):
     assert "class folders in several folders (test, train)" in refusal(tmp_path / "both")
 
 
-def test_a_picture_that_is_cut_short_is_named(tmp_path):
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM"])
+def test_a_picture_cut_short_anywhere_is_refused_by_name(tmp_path, form):
+    """Without its last 20 bytes a PNG still gives Pillow every pixel."""
     (tmp_path / "a").mkdir()
-    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    (tmp_path / "a" / "1.png").write_bytes(png(noise)[:-500])
-    points = load_points(str(tmp_path), name="s")
-    with pytest.raises(DataError, match=r"1\.png: cannot be read as a picture"):
-        points.raw([0])
-    (tmp_path / "a" / "1.png").write_bytes(b"")
+    path = (tmp_path / "a" / "1.png").with_suffix(f".{form.lower()}")
+    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path, form)
+    whole = path.read_bytes()
+    assert len(load_points(str(tmp_path)).raw(slice(None))) == 1
+    for cut in [1, 4, 12, 13, 20, 21, 200, len(whole) // 2, len(whole)]:
+        path.write_bytes(whole[:-cut])
+        with pytest.raises(DataError, match=rf"{path.name}: cannot be read as a picture"):
+            load_points(str(tmp_path)).raw(slice(None))
+
+
+def test_a_png_whose_pixels_do_not_match_their_checksum_is_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    content = bytearray(png(np.zeros((8, 8, 3), np.uint8)))
+    content[content.index(b"IDAT") - 2 + 12] ^= 1
+    (tmp_path / "a" / "1.png").write_bytes(content)
     assert "1.png: cannot be read as a picture" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for Ghostscript is a shell script")
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
+def test_postscript_called_a_picture_starts_nothing(tmp_path, monkeypatch, suffix):
+    mark, programs = tmp_path / "ran", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\ntouch '{mark}'\n")
+    (programs / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "a" / f"1.{suffix}").write_bytes(script)
+    with pytest.raises(DataError, match=rf"1\.{suffix}: cannot be read as a picture"):
+        load_points(str(tmp_path / "set")).raw(slice(None))
+    assert not mark.exists()
+
+
+def test_a_picture_or_folder_that_changes_while_it_is_in_use_is_named(tmp_path):
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / "1.png"
+    path.write_bytes(png(np.zeros((8, 8, 3), np.uint8)))
+    points = load_points(str(tmp_path))
+    path.write_bytes(png(np.zeros((9, 8, 3), np.uint8)))
+    with pytest.raises(DataError, match=r"1\.png: is 8 × 9 pixels, and was 8 × 8 when it was looked at first"):
+        points.raw([0])
+    shutil.rmtree(tmp_path / "a")
+    for use in (lambda: points.raw([0]), lambda: points.sha256):
+        with pytest.raises(DataError, match=r"1\.png: cannot be read: No such file or directory"):
+            use()
 
 
 def test_a_subset_of_pictures_is_decoded_alone(every_format):

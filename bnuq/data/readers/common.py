@@ -64,5 +64,7 @@ def readable(path: Path, what: str) -> Iterator[None]:
     except MemoryError as error:
         raise DataError(f"{path}: there is not enough memory to read it. Use a part of it.") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno and error.strerror:  # the system's, not a parser's
+            raise DataError(f"{path}: cannot be read: {error.strerror}. Was it changed meanwhile?") from error
         said = " ".join(str(error).split())[:200].strip("'\"") or type(error).__name__
         raise DataError(f"{path}: cannot be read as {what}: it is cut short or damaged ({said}).") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 import zipfile
@@ -20,6 +21,9 @@ from bnuq.errors import DataError
 from bnuq.files.limits import check_size
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+# Of Pillow's formats those of these suffixes: others are told by content too, and PostScript starts Ghostscript.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_END_OF_PNG = b"IEND\xaeB`\x82"
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
 
@@ -58,10 +62,17 @@ class Pictures:
 
     def encoded(self) -> Iterator[bytes]:
         """The bytes of the files, in order."""
-        return map(self.read, self.files)
+        for file in self.files:
+            with readable(self.where / file, "a picture"):
+                yield self.read(file)
 
     def _decoded(self, file: str) -> NDArray[np.uint8]:
-        with readable(self.where / file, "a picture"), Image.open(io.BytesIO(self.read(file))) as picture:
+        with readable(self.where / file, "a picture"), _opened(self.read(file)) as picture:
+            if picture.size != (self.width, self.height):
+                raise DataError(
+                    f"{self.where / file}: is {picture.width} × {picture.height} pixels, and was {self.width} × "
+                    f"{self.height} when it was looked at first. Run it again once nobody changes the pictures."
+                )
             pixels = np.asarray(picture.convert(self.mode), dtype=np.uint8)
         return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, 2, 0)
 
@@ -126,19 +137,30 @@ def _labels(
 def _common_mode_and_size(
     path: Path, files: Sequence[str], read: Callable[[str], bytes]
 ) -> tuple[str, tuple[int, int]]:
-    """From the headers alone: RGB where any picture has colour; one size or an error."""
+    """Without decoding a pixel: RGB where any picture has colour; one size or an error."""
     size, colour = (0, 0), False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for file in files:
-            with readable(path / file, "a picture"), Image.open(io.BytesIO(read(file))) as picture:
-                mode, found = picture.mode, picture.size
-            if mode not in _GREY | _COLOUR:
-                raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
-            if size not in ((0, 0), found):
-                raise DataError(
-                    f"{path / file}: is {found[0]} × {found[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
-                    "expected one size. Resize the pictures."
-                )
-            size, colour = found, colour or mode in _COLOUR
+    for file in files:
+        with readable(path / file, "a picture"), _opened(read(file)) as picture:
+            mode, found = picture.mode, picture.size
+            picture.verify()  # a PNG's checksums, which decoding does not look at
+        if mode not in _GREY | _COLOUR:
+            raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
+        if size not in ((0, 0), found):
+            raise DataError(
+                f"{path / file}: is {found[0]} × {found[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
+                "expected one size. Resize the pictures."
+            )
+        size, colour = found, colour or mode in _COLOUR
     return ("RGB" if colour else "L"), size
+
+
+@contextlib.contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    """The picture in a file's bytes. Pillow's warnings, of odd metadata, are nobody's; that of a bomb is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            if picture.format == "PNG" and _END_OF_PNG not in data:
+                raise ValueError("its end is missing")  # all pixels may still be there
+            yield picture

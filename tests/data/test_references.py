@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from hostile_pickles import NESTED, encoded_again_and_again
 from making_points import idx, save_mat, tar_gz
 
 from bnuq.code import NamedBy
@@ -247,10 +248,6 @@ def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):
     assert not mark.exists()
 
 
-NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 values, in 402 bytes
-TEXT = b"X" + (10**6).to_bytes(4, "little") + bytes(10**6) + b"X\x06\x00\x00\x00latin1\x86q\x01"
-
-
 @pytest.mark.parametrize(
     ("pickled", "text"),
     [
@@ -258,7 +255,7 @@ TEXT = b"X" + (10**6).to_bytes(4, "little") + bytes(10**6) + b"X\x06\x00\x00\x00
         (b"}(U\x04data" + NESTED + b"Nu.", "tuple"),
         (b"c_codecs\nencode\n" + NESTED + b"X\x00\x00\x00\x00\x86R.", "tuple"),
         (b"}r" + (2**29).to_bytes(4, "little") + b".", "it numbers its objects up to 536870912"),
-        (b"](c_codecs\nencode\nq\x00" + TEXT + b"R" + b"h\x00h\x01R" * 2000 + b"e.", "copies the same values"),
+        (encoded_again_and_again(2000), "copies the same values"),
     ],
 )
 def test_a_batch_that_would_take_endless_time_or_memory_is_refused(cifar, pickled, text):

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hostile_pickles import HASHES, MAKES, NESTED, encoded_again_and_again, zip_of
 from nets import trained_small
 from safetensors.torch import save_file
 
@@ -195,13 +196,6 @@ def test_a_pickle_with_an_enormous_memo_index_is_refused(tmp_path, operation):
     assert_one_message(path, "it numbers its objects up to 4294967295")
 
 
-def zip_of(path: Path, data_pkl: bytes) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/data.pkl", data_pkl)
-        archive.writestr("m/version", b"3\n")
-    return path
-
-
 def test_a_zip_that_lists_a_member_twice_is_refused(tmp_path):
     path = written(tmp_path / "m.pt", "zip")
     with zipfile.ZipFile(path, "a") as archive:
@@ -313,26 +307,6 @@ def test_arrays_folders_and_missing_files_are_told_by_what_they_are(tmp_path):
     assert_one_message(tmp_path, "is a folder of shards of torch.distributed.* dcp_to_torch")
 
 
-NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 leaves, in 402 bytes
-
-
-HASHES = {
-    "key": b"}" + NESTED + b"Ns.",
-    "keys": b"}(" + NESTED + b"Nu.",
-    "key of a new dict": b"(" + NESTED + b"Nd.",
-    "key of an OrderedDict": b"ccollections\nOrderedDict\n)R" + NESTED + b"Ns.",
-    "member of a set": b"\x8f(" + NESTED + b"\x90.",
-    "member of a frozenset": b"(" + NESTED + b"\x91.",
-    "argument of set": b"c__builtin__\nset\n](" + NESTED + b"e\x85R.",
-    "argument of OrderedDict": b"ccollections\nOrderedDict\n](](" + NESTED + b"Nee\x85R.",
-    "argument of Counter, passed on": b"ctorch._tensor\n_rebuild_from_type_v2\n"
-    + b"(ccollections\nCounter\nNc__builtin__\nset\n](" + NESTED + b"e\x85}tR.",
-    "name of a layout": b"ctorch.serialization\n_get_layout\n" + NESTED + b"\x85R.",
-    "tuple alone": NESTED + b".",
-    "pairs all the way down": b"N" + b"\x85" * 100_000 + b".",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("where", HASHES)
 def test_shared_tuples_without_end_are_refused_before_they_are_hashed(tmp_path, where):
     path = zip_of(tmp_path / "m.pt", b"\x80\x04" + HASHES[where])
@@ -346,21 +320,13 @@ def test_tuples_as_keys_and_long_flat_ones_are_read(tmp_path):
     assert state is not None and list(state) == ["w"]
 
 
-MAKES = {
-    "tensor": b"ctorch\nFloatTensor\n" + b"\x8a\x05" + (10**11).to_bytes(5, "little") + b"\x85R.",
-    "new tensor": b"ctorch\nFloatTensor\n" + b"\x8a\x05" + (10**11).to_bytes(5, "little") + b"\x85\x81.",
-    "array": b"c__builtin__\nbytearray\n" + b"\x8a\x05" + (10**11).to_bytes(5, "little") + b"\x85R.",
-}
-
-
 @pytest.mark.parametrize("what", MAKES)
 def test_a_pickle_that_makes_memory_of_a_number_is_refused(tmp_path, what):
     assert_one_message(zip_of(tmp_path / "m.pt", b"\x80\x02" + MAKES[what]), "of nothing")
 
 
 def test_a_pickle_that_copies_one_text_over_and_over_is_refused(tmp_path):
-    text = b"c_codecs\nencode\nq\x00X" + struct.pack("<I", 10**6) + b"x" * 10**6 + b"X\x06\x00\x00\x00latin1\x86q\x01"
-    path = zip_of(tmp_path / "m.pt", b"\x80\x02](" + text + b"R" + b"h\x00h\x01R" * 10_000 + b"e.")
+    path = zip_of(tmp_path / "m.pt", b"\x80\x02" + encoded_again_and_again(10_000))
     assert_one_message(path, "copies the same values over and over")
 
 

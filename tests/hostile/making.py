@@ -1,0 +1,479 @@
+"""Generators of hostile and odd files: each lays out what it needs in a folder that already holds a tiny network, its
+data and a result (`small_run`), and names the command that reads it. None of them is large on the disk.
+
+Where something in a file would run if it were believed, it makes `CANARY`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from hostile_pickles import HASHES, MAKES, NESTED, encoded_again_and_again, zip_of
+from numpy.lib import format as npy_format
+from PIL import Image
+from safetensors.torch import save_file
+
+CANARY = "canary"
+SPARSE = 2**43  # bytes: more than any memory
+Generator = Callable[[Path], list[str]]
+
+CASES: dict[str, Generator] = {}
+QUICK: set[str] = set()  # those that every run of the tests has
+
+
+def case(name: str, *, quick: bool = False) -> Callable[[Generator], Generator]:
+    def add(make: Generator) -> Generator:
+        CASES[name] = make
+        if quick:
+            QUICK.add(name)
+        return make
+
+    return add
+
+
+class Evil:
+    """Makes the canary while it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {CANARY}",)
+
+
+def of_checkpoint(path: Path, *more: str) -> list[str]:
+    return [
+        "evaluate", path.name, "--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz", "--batch-size",
+        "16", "--samples", "4", "--out", "out.h5", *more,
+    ]  # fmt: skip
+
+
+def of_data(reference: str, *more: str) -> list[str]:
+    return [*of_checkpoint(Path("model.pt"), *more)[:7], reference, *of_checkpoint(Path("model.pt"), *more)[8:]]
+
+
+def of_result(path: Path) -> list[str]:
+    return ["check", path.name, "good.h5"]
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def made_sparse(path: Path) -> Path:
+    os.truncate(path, SPARSE)
+    return path
+
+
+# ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+for _where, _pickled in HASHES.items():
+    case(f"checkpoint: shared tuples, {_where}", quick=_where in ("keys", "argument of set"))(
+        lambda folder, data=_pickled: of_checkpoint(zip_of(folder / "m.pt", b"\x80\x04" + data))
+    )
+for _what, _pickled in MAKES.items():
+    case(f"checkpoint: makes a {_what} of a number")(
+        lambda folder, data=_pickled: of_checkpoint(zip_of(folder / "m.pt", b"\x80\x02" + data))
+    )
+
+_PICKLES = {
+    "shared tuples in the legacy form": b"\x80\x02}" + NESTED + b"Ns.",
+    "lists 100,000 deep": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "dicts 100,000 deep": b"\x80\x02" + b"}K\x01" * 100_000 + b"N" + b"s" * 100_000 + b".",
+    "a million marks": b"\x80\x02" + b"(" * 10**6 + b".",
+    "memo of 2**32": b"\x80\x02}r\xff\xff\xff\xff.",
+    "bytes of 2**60": b"\x80\x05\x8e" + struct.pack("<Q", 2**60) + b"x.",
+    "frame of 2**60": b"\x80\x05\x95" + struct.pack("<Q", 2**60) + b"N.",
+    "copies of one text": b"\x80\x02" + encoded_again_and_again(10_000),
+    "number of 10,000 digits": b"I" + b"9" * 10_000 + b"\n.",
+    "reference without end": b"\x80\x02]q\x00h\x00\x85R.",
+}
+for _name, _pickled in _PICKLES.items():
+    case(f"checkpoint: {_name}")(lambda folder, data=_pickled: of_checkpoint(zip_of(folder / "m.pt", data)))
+    case(f"checkpoint: {_name}, alone")(lambda folder, data=_pickled: of_checkpoint(written(folder / "m.pt", data)))
+
+
+@case("checkpoint: code in a zip", quick=True)
+def _(folder: Path) -> list[str]:
+    torch.save({"state_dict": {"w": torch.ones(2)}, "more": Evil()}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: code in the legacy form")
+def _(folder: Path) -> list[str]:
+    torch.save({"w": torch.ones(2), "more": Evil()}, folder / "m.pt", _use_new_zipfile_serialization=False)
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: code in a bare pickle, trusted")
+def _(folder: Path) -> list[str]:
+    return of_checkpoint(written(folder / "m.pt", pickle.dumps(Evil())), "--trust-pickle")
+
+
+@case("checkpoint: exported program with code")
+def _(folder: Path) -> list[str]:
+    inner = io.BytesIO()
+    torch.save(Evil(), inner)
+    with zipfile.ZipFile(folder / "m.pt2", "w") as archive:
+        archive.writestr("e/archive_format", b"pt2")
+        archive.writestr("e/data/sample_inputs/model.pt", inner.getvalue())
+    return of_checkpoint(folder / "m.pt2")
+
+
+for _form in ("zip", "legacy", "safetensors"):
+
+    @case(f"checkpoint: sparse, {_form}", quick=_form == "zip")
+    def _(folder: Path, form: str = _form) -> list[str]:
+        save_checkpoint(folder / "m.pt", torch.load(folder / "model.pt"), form)
+        return of_checkpoint(made_sparse(folder / "m.pt"))
+
+    @case(f"checkpoint: complex weights, {_form}")
+    def _(folder: Path, form: str = _form) -> list[str]:
+        state = torch.load(folder / "model.pt")
+        save_checkpoint(folder / "m.pt", state | {"4.weight": state["4.weight"].to(torch.complex64)}, form)
+        return of_checkpoint(folder / "m.pt")
+
+
+def save_checkpoint(path: Path, state: Any, form: str) -> None:
+    if form == "safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=form == "zip")
+
+
+@case("checkpoint: 20,000 empty tensors")
+def _(folder: Path) -> list[str]:
+    torch.save({f"l{i}.weight": torch.empty(0) for i in range(20_000)}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: one value spread over 40 GB")
+def _(folder: Path) -> list[str]:
+    torch.save({"w": torch.ones(1).expand(10**10)}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: a zip bomb", quick=True)
+def _(folder: Path) -> list[str]:
+    with zipfile.ZipFile(folder / "m.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m/data.pkl", pickle.dumps({}, protocol=2))
+        archive.writestr("m/data/0", bytes(300_000_000))
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: safetensors with a header of brackets")
+def _(folder: Path) -> list[str]:
+    header = b'{"a":' + b"[" * 10**6
+    return of_checkpoint(written(folder / "m.safetensors", struct.pack("<Q", len(header)) + header))
+
+
+@case("checkpoint: safetensors that declares 2**62")
+def _(folder: Path) -> list[str]:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}).encode()
+    return of_checkpoint(written(folder / "m.safetensors", struct.pack("<Q", len(header)) + header))
+
+
+@case("checkpoint: a pipe")
+def _(folder: Path) -> list[str]:
+    os.mkfifo(folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+# ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_BATCHES = {
+    "shared tuples": b"\x80\x02}(U\x04data" + NESTED + b"Nu.",
+    "memo of 2**29": b"\x80\x02}r" + struct.pack("<I", 2**29) + b".",
+    "copies of one text": b"\x80\x02" + encoded_again_and_again(10_000),
+    "code": pickle.dumps({b"data": Evil()}, 2),
+}
+for _name, _pickled in _BATCHES.items():
+
+    @case(f"data: a CIFAR batch with {_name}", quick=_name == "shared tuples")
+    def _(folder: Path, data: bytes = _pickled) -> list[str]:
+        (folder / "root" / "cifar-10-batches-py").mkdir(parents=True)
+        (folder / "root" / "cifar-10-batches-py" / "test_batch").write_bytes(data)
+        return of_data("cifar10", "--data-root", "root")
+
+
+@case("data: a CIFAR archive with a header of 8 GB")
+def _(folder: Path) -> list[str]:
+    (folder / "root").mkdir()
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 8 * 2**30 - 512
+    packed = gzip.compress(info.tobuf(tarfile.USTAR_FORMAT)) + gzip.compress(bytes(2**26)) * 60
+    (folder / "root" / "cifar-10-python.tar.gz").write_bytes(packed)
+    return of_data("cifar10", "--data-root", "root")
+
+
+@case("data: texts of an HDF5 file that share one place", quick=True)
+def _(folder: Path) -> list[str]:
+    with h5py.File(folder / "d.h5", "w") as file:
+        file["x"] = np.zeros((20_000, 1, 6, 6), np.float32)
+        file["y"] = np.zeros(20_000, np.int64)
+        data = file.create_dataset("group", (20_000,), h5py.string_dtype())
+        data[0] = "a" * 2**20
+        at = data.id.get_offset()
+    content = bytearray((folder / "d.h5").read_bytes())
+    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
+    return of_data(written(folder / "d.h5", bytes(content)).name)
+
+
+@case("data: an HDF5 file that declares 8 TB")
+def _(folder: Path) -> list[str]:
+    with h5py.File(folder / "d.h5", "w") as file:
+        file.create_dataset("x", (10**6, 10**6), "f8", chunks=(100, 100), compression="gzip")
+    return of_data("d.h5")
+
+
+@case("data: an HDF5 file that links to another")
+def _(folder: Path) -> list[str]:
+    with h5py.File(folder / "d.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("/etc/passwd", "/x")
+    return of_data("d.h5")
+
+
+@case("data: an HDF5 file of 2,000 groups in each other")
+def _(folder: Path) -> list[str]:
+    with h5py.File(folder / "d.h5", "w") as file:
+        group: Any = file
+        for _ in range(2000):
+            group = group.create_group("g")
+    return of_data("d.h5")
+
+
+def _parquet(folder: Path, group: Any) -> list[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {name: np.zeros(len(group), np.float32) for name in ("a", "b", "y")}
+    pyarrow.parquet.write_table(pyarrow.table({**columns, "group": group}), folder / "d.parquet")
+    return of_data("d.parquet")
+
+
+@case("data: texts of a parquet table that share one place", quick=True)
+def _(folder: Path) -> list[str]:
+    import pyarrow
+
+    words = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 2**20])
+    return _parquet(folder, words)
+
+
+@case("data: a parquet table of lists")
+def _(folder: Path) -> list[str]:
+    return _parquet(folder, [[0.0] * 1000] * 1000)
+
+
+@case("data: an npz bomb")
+def _(folder: Path) -> list[str]:
+    with zipfile.ZipFile(folder / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
+        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (2**22, 1, 10, 20)})
+        for _ in range(200):
+            file.write(bytes(2**22))
+    return of_data("d.npz")
+
+
+@case("data: an npz with code in it")
+def _(folder: Path) -> list[str]:
+    np.savez(folder / "d.npz", x=np.array([Evil()] * 3, dtype=object))
+    return of_data("d.npz")
+
+
+@case("data: an npy whose header is 4 GB", quick=True)
+def _(folder: Path) -> list[str]:
+    return of_data(made_sparse(written(folder / "d.npy", b"\x93NUMPY\x02\x00" + b"\xff" * 4)).name)
+
+
+@case("data: a sparse npy")
+def _(folder: Path) -> list[str]:
+    with (folder / "d.npy").open("wb") as file:
+        shape = (SPARSE - 128,)
+        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return of_data(made_sparse(folder / "d.npy").name)
+
+
+@case("data: a sparse table")
+def _(folder: Path) -> list[str]:
+    return of_data(made_sparse(written(folder / "d.csv", b"a,b,y\n" + b"1,2,3\n" * 1000)).name)
+
+
+@case("data: a table of one endless line")
+def _(folder: Path) -> list[str]:
+    return of_data(written(folder / "d.csv", b"1," * 5 * 10**6).name)
+
+
+@case("data: idx that unpacks to 4 GB")
+def _(folder: Path) -> list[str]:
+    head = bytes([0, 0, 8, 3]) + np.array([10, 6, 6], ">u4").tobytes()
+    return of_data(written(folder / "d-idx3.gz", gzip.compress(head) + gzip.compress(bytes(2**26)) * 64).name)
+
+
+@case("data: a mat file that declares 8 GB")
+def _(folder: Path) -> list[str]:
+    import scipy.io
+
+    scipy.io.savemat(folder / "d.mat", {"x": np.zeros((3, 1, 6, 6))})
+    content = (folder / "d.mat").read_bytes()
+    shape = struct.pack("<4i", 3, 1, 6, 6)
+    assert shape in content
+    return of_data(written(folder / "d.mat", content.replace(shape, struct.pack("<4i", 2**15, 2**15, 1, 1))).name)
+
+
+@case("data: PostScript called a picture", quick=True)
+def _(folder: Path) -> list[str]:
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "gs").write_text(f"#!/bin/sh\ntouch {folder / CANARY}\n")
+    (programs / "gs").chmod(0o755)
+    (folder / "set" / "a").mkdir(parents=True)
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\n%%EOF\n"
+    (folder / "set" / "a" / "1.png").write_bytes(script)
+    return of_data("set")
+
+
+@case("data: a truncated PNG", quick=True)
+def _(folder: Path) -> list[str]:
+    (folder / "set" / "a").mkdir(parents=True)
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((6, 6), np.uint8)).save(out, "png")
+    (folder / "set" / "a" / "1.png").write_bytes(out.getvalue()[:-12])
+    return of_data("set")
+
+
+@case("data: a PNG of 2,500 million pixels")
+def _(folder: Path) -> list[str]:
+    (folder / "set" / "a").mkdir(parents=True)
+    out = io.BytesIO()
+    Image.fromarray(np.zeros((6, 6), np.uint8)).save(out, "png")
+    content = bytearray(out.getvalue())
+    content[16:24] = struct.pack(">2I", 50_000, 50_000)
+    content[29:33] = struct.pack(">I", __import__("zlib").crc32(content[12:29]))
+    (folder / "set" / "a" / "1.png").write_bytes(content)
+    return of_data("set")
+
+
+@case("data: a zip of pictures that unpack to 3 GB")
+def _(folder: Path) -> list[str]:
+    with zipfile.ZipFile(folder / "d.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in range(10):
+            archive.writestr(f"a/{name}.png", bytes(300 * 10**6) if name == 0 else b"")
+    return of_data("d.zip")
+
+
+@case("data: a folder of a link to itself")
+def _(folder: Path) -> list[str]:
+    (folder / "set").mkdir()
+    (folder / "set" / "again").symlink_to(folder / "set")
+    return of_data("set")
+
+
+@case("data: a pipe")
+def _(folder: Path) -> list[str]:
+    os.mkfifo(folder / "d.npz")
+    return of_data("d.npz")
+
+
+# ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def changed(folder: Path, change: Callable[[h5py.File], object]) -> list[str]:
+    path = written(folder / "r.h5", (folder / "good.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return of_result(path)
+
+
+@case("result: texts that share one place", quick=True)
+def _(folder: Path) -> list[str]:
+    def change(file: h5py.File) -> None:
+        del file["figures/method"]
+        data = file.create_dataset("figures/method", (20_000,), h5py.string_dtype())
+        data[0] = "a" * 2**20
+
+    arguments = changed(folder, change)
+    with h5py.File(folder / "r.h5") as file:
+        at = file["figures/method"].id.get_offset()
+    content = bytearray((folder / "r.h5").read_bytes())
+    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
+    written(folder / "r.h5", bytes(content))
+    return arguments
+
+
+@case("result: figures that declare 8 TB")
+def _(folder: Path) -> list[str]:
+    def change(file: h5py.File) -> None:
+        del file["figures/value"]
+        file.create_dataset("figures/value", (10**12,), "f8", chunks=(1000,))
+
+    return changed(folder, change)
+
+
+@case("result: a link to another file")
+def _(folder: Path) -> list[str]:
+    return changed(folder, lambda file: file.__setitem__("more", h5py.ExternalLink("/etc/passwd", "/x")))
+
+
+@case("result: an attribute of 100,000 brackets", quick=True)
+def _(folder: Path) -> list[str]:
+    def change(file: h5py.File) -> None:
+        del file.attrs["notes"]
+        file.attrs["notes"] = "[" * 60_000
+
+    return changed(folder, change)
+
+
+@case("result: 5,000 data sets more")
+def _(folder: Path) -> list[str]:
+    def change(file: h5py.File) -> None:
+        for number in range(5000):
+            file[f"more/{number}"] = number
+
+    return changed(folder, change)
+
+
+@case("result: a group in itself")
+def _(folder: Path) -> list[str]:
+    return changed(folder, lambda file: file.__setitem__("figures/again", file["figures"]))
+
+
+@case("result: sparse")
+def _(folder: Path) -> list[str]:
+    return of_result(made_sparse(written(folder / "r.h5", (folder / "good.h5").read_bytes())))
+
+
+@case("result: a pipe")
+def _(folder: Path) -> list[str]:
+    os.mkfifo(folder / "r.h5")
+    return of_result(folder / "r.h5")
+
+
+# ── run files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@case("run: a found file that names code", quick=True)
+def _(folder: Path) -> list[str]:
+    (folder / "evil.py").write_text(f"import pathlib\npathlib.Path('{CANARY}').touch()\ndef net(): ...\n")
+    (folder / "model.toml").write_text('[model]\narch = "evil.py:net"\n')
+    return ["evaluate", "model.pt", "--train", "train.npz", "--test", "test.npz", "--out", "out.h5"]
+
+
+@case("run: bytes")
+def _(folder: Path) -> list[str]:
+    return ["evaluate", written(folder / "r.toml", bytes(range(256)) * 100).name]
+
+
+@case("run: a pipe")
+def _(folder: Path) -> list[str]:
+    os.mkfifo(folder / "r.toml")
+    return ["evaluate", "r.toml"]

@@ -32,11 +32,16 @@ Generator = Callable[[Path], list[str]]
 
 CASES: dict[str, Generator] = {}
 QUICK: set[str] = set()  # those that every run of the tests has
+ODD: set[str] = set()  # those that may also be read
+NEEDS: dict[str, int] = {}  # the bytes that the numbers in them take
 
 
-def case(name: str, *, quick: bool = False) -> Callable[[Generator], Generator]:
+def case(name: str, *, quick: bool = False, odd: bool = False, needs: int = 0) -> Callable[[Generator], Generator]:
     def add(make: Generator) -> Generator:
         CASES[name] = make
+        NEEDS[name] = needs
+        if odd:
+            ODD.add(name)
         if quick:
             QUICK.add(name)
         return make
@@ -275,7 +280,7 @@ def _(folder: Path) -> list[str]:
     return _parquet(folder, [[0.0] * 1000] * 1000)
 
 
-@case("data: an npz bomb")
+@case("data: an npz bomb", needs=200 * 2**22)
 def _(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
         npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (2**22, 1, 10, 20)})
@@ -433,7 +438,7 @@ def _(folder: Path) -> list[str]:
     return changed(folder, change)
 
 
-@case("result: 5,000 data sets more")
+@case("result: 5,000 data sets more", odd=True)
 def _(folder: Path) -> list[str]:
     def change(file: h5py.File) -> None:
         for number in range(5000):
@@ -442,12 +447,12 @@ def _(folder: Path) -> list[str]:
     return changed(folder, change)
 
 
-@case("result: a group in itself")
+@case("result: a group in itself", odd=True)
 def _(folder: Path) -> list[str]:
     return changed(folder, lambda file: file.__setitem__("figures/again", file["figures"]))
 
 
-@case("result: sparse")
+@case("result: sparse", odd=True)
 def _(folder: Path) -> list[str]:
     return of_result(made_sparse(written(folder / "r.h5", (folder / "good.h5").read_bytes())))
 

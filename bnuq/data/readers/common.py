@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from bnuq.errors import BnuqError, DataError
 from bnuq.files.limits import check_size
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
+_PIECE = 2**22
 _TARGETS = ("y", "labels", "target", "targets", "Y")
 
 
@@ -52,6 +53,15 @@ def named_contents(
 def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
     """Size of such an array, in integers that do not wrap around."""
     return math.prod(shape) * dtype.itemsize
+
+
+def read_bytes(file: IO[bytes], size: int) -> NDArray[np.uint8]:
+    """As many bytes, or all there are, in memory once: a decompressor's own `read` holds them twice."""
+    found, held = np.empty(size, np.uint8), 0
+    while held < size and (piece := file.read(min(_PIECE, size - held))):
+        found[held : held + len(piece)] = np.frombuffer(piece, np.uint8)
+        held += len(piece)
+    return found[:held]
 
 
 @contextlib.contextmanager

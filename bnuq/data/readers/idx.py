@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import array_bytes, readable
+from bnuq.data.readers.common import array_bytes, read_bytes, readable
 from bnuq.errors import DataError
 from bnuq.files.content import is_file, kind_of, what_is_wrong_with
 from bnuq.files.limits import check_size
@@ -47,17 +47,17 @@ def _read_array(path: Path) -> NDArray[Any]:
         if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES:
             raise DataError(f"{path}: is not an idx file (it begins with {magic.hex() or 'nothing'}).")
         dtype = np.dtype(_TYPES[magic[2]])
-        shape = tuple(int(size) for size in np.frombuffer(_exactly(file, 4 * magic[3], path), ">u4"))
+        shape = tuple(int(size) for size in _exactly(file, 4 * magic[3], path).view(">u4"))
         needed = array_bytes(shape, dtype)
         check_size(path, needed, stored=path.stat().st_size, error=DataError)
         data = _exactly(file, needed, path)
         if file.read(1):
             raise DataError(f"{path}: goes on after the {needed} bytes that its header declares; it is damaged.")
-        return np.frombuffer(data, dtype).reshape(shape)
+        return data.view(dtype).reshape(shape)
 
 
-def _exactly(file: Any, size: int, path: Path) -> bytes:
-    data = file.read(size)
+def _exactly(file: Any, size: int, path: Path) -> NDArray[np.uint8]:
+    data = read_bytes(file, size)
     if len(data) != size:
         raise DataError(f"{path}: {size} bytes were declared and {len(data)} are there; it is cut short.")
     return data

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, array_bytes, named_contents, readable
+from bnuq.data.readers.common import GROUP, array_bytes, named_contents, read_bytes, readable
 from bnuq.errors import DataError
 from bnuq.files.limits import check_memory
 
@@ -62,9 +61,10 @@ def _read_array(file: IO[bytes], size: int, where: str) -> NDArray[Any]:
     needed, left = array_bytes(shape, dtype), size - file.tell()
     if min(shape, default=1) < 0 or needed != left:
         raise DataError(f"{where}: its header declares {needed} bytes and {left} follow; it is cut short or damaged.")
-    data = file.read(needed + 1)  # to the end, so that zipfile checks the CRC
+    data = read_bytes(file, needed)
+    file.read(1)  # the end, where zipfile checks the CRC
     if len(data) != needed:
         raise DataError(
             f"{where}: {needed} bytes were declared and {len(data)} could be read; it is cut short or damaged."
         )
-    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    return data.view(dtype).reshape(shape, order="F" if fortran else "C")

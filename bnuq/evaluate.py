@@ -22,11 +22,12 @@ from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
 from bnuq.stages.exactness import check_network
 from bnuq.stages.laws import Laws, fit_laws
 from bnuq.stages.material import Material
-from bnuq.stages.passing import VALIDATION, Passed, check_precision, passed
+from bnuq.stages.passing import VALIDATION, Passed, bank_of, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
 from bnuq.stages.preparation import check_request, how_asked, output_cautions, prepare, scored_sets
 from bnuq.stages.provenance import Stopwatch, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
+from bnuq.stages.room import check_room
 
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
@@ -62,6 +63,7 @@ def evaluate(
     if look is not None:
         look(described)
     check_precision(run, pipeline.device)
+    check_room(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
     checked = check_network(run, todo, model, pipeline, sets, material.train)
     check = None
     if material.train is not None:

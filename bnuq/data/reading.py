@@ -42,6 +42,7 @@ def load_points(
     trust_code: bool = False,
     group: str | None = None,
     beside: Collection[str] = (),
+    room: int | None = None,
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
@@ -49,7 +50,8 @@ def load_points(
     `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
     file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
     `group` names the array or the column of its groups, where a file has such a one (default: "group"). `beside` are
-    the references of the run's other sets, none of which is suggested for what is not found.
+    the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
+    more than half of `room` bytes.
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
@@ -70,7 +72,7 @@ def load_points(
     if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
         own = called(reference.rpartition(":")[2])
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
-        return points_of(read_factory(reference, factory), name=own, reference=reference)
+        return points_of(read_factory(reference, factory, room=room), name=own, reference=reference)
     raise DataError(_not_found(reference, path, beside))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from bnuq.run.runfile import (
     read_run_file,
 )
 
+MOST_RUNS = 100_000
 SAMPLES = 64  # T, unless it is said
 SWEEP_SAMPLES = 20  # that of a draw set; Mukhoti et al. 2020, Figure 1
 
@@ -139,6 +141,8 @@ def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | 
             "under [runs]. Leave the option out."
         )
     out = folder / options.out if options.out is not None else folder / f"{path.stem}.bnuq.h5"
+    if (count := math.prod(map(len, listed.values()))) > MOST_RUNS:
+        raise RequestError(f"{path}: [runs] asks for {count:,} runs; expected at most {MOST_RUNS:,}.")
     runs = []
     for split, seed in itertools.product(listed.get("split", (None,)), listed.get("seed", (None,))):
         filled = _filled(spoken, {"split": split, "seed": seed})

@@ -23,6 +23,7 @@ from bnuq.stages.batches import mini_batches
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
 from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.stages.room import check_room_of_draws
 
 
 def needs_bank(run: Run, plan: Plan) -> bool:
@@ -99,6 +100,7 @@ def drawn(
     """
     seed, (batch, augment) = pipeline.run.seed, purposes
     sampler = pipeline.run.sampler if batch in (keyed.BATCH, keyed.LAW) else DEFAULT_SAMPLER
+    check_room_of_draws(len(draws), layers, batch_size, title=title)
     rows_of = mini_batches(sampler, train, batch_size, seed=seed)
     indices = np.stack([rows_of(t, batch) for t in draws])
     batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))

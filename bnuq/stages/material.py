@@ -91,6 +91,7 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points
         trust_code=run.trust_code,
         group=run.group,
         beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
+        room=memory.available(torch.device("cpu")),
     )
 
 

@@ -103,7 +103,7 @@ def passed(
     Raw samples are spooled where they are asked for, or will be needed again. `train` is needed where queries pass with
     mini-batches.
     """
-    bank = _bank(run, todo)
+    bank = bank_of(run, todo)
     state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank, train)
     omega: BatchStatistics | None = None
     draws = range(0)
@@ -145,7 +145,7 @@ def _next_stop(run: Run, done: int) -> int:
     return min(run.max_samples, 2 * done or FIRST_ROUND)
 
 
-def _bank(run: Run, todo: Plan) -> int | None:
+def bank_of(run: Run, todo: Plan) -> int | None:
     """The draws of which each tile uses its own T; None where all points share T, or no method samples BatchNorm."""
     if run.bank is None or run.bank == run.samples or not any(map(_is_of_batchnorm, todo.methods)):
         return None

@@ -40,6 +40,7 @@ from bnuq.stages.plan import plan
 from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
 from bnuq.stages.provenance import Stopwatch
 from bnuq.stages.reference_check import cautions as reference_cautions
+from bnuq.stages.room import check_room_of_sweep
 from bnuq.stages.sized_figures import figures_of, separation
 from bnuq.stages.sizes import (
     SPREAD,
@@ -130,6 +131,14 @@ class Network:
         self._odd_outputs = output_cautions(ready, self.todo)
         check_precision(run, ready.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
+        check_room_of_sweep(
+            self.todo,
+            self.sets,
+            labelled=("test", VALIDATION),
+            sizes=len(self.sizes),
+            samples=self._draw_sets.samples,
+            draw_sets=self._draw_sets.sets,
+        )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = self._training_points()
         if settings.criterion == "pll" and self.todo.task == "regression" and not (run.scoring.tau or self._validation):

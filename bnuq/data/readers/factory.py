@@ -12,19 +12,25 @@ from bnuq.code import running
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
 
+_MOST = 20_000_000  # points, or batches, that are taken one by one
+_OBJECT = 200  # bytes of an array beside its numbers
 
-def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
+
+def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = None) -> Contents:
     """All points that the factory's Dataset holds, or its batches joined, or the arrays that it gives; tensors become
-    arrays."""
+    arrays.
+
+    DataError where they take more than `room` bytes while they are joined, or never end.
+    """
     made = factory()
     with running(spec, "reading its points"):
         if (arrays := _whole_arrays(made)) is not None:
             return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None, notes=(f"read from {spec}",))
         single = _gives_single_points(made)
         if single and hasattr(made, "__getitem__") and hasattr(made, "__len__"):
-            pieces = [_parts(made[index]) for index in range(len(made))]
+            pieces = _taken(spec, (made[index] for index in range(len(made))), single, room)
         elif isinstance(made, Iterable):
-            pieces = [_parts(piece) for piece in made]
+            pieces = _taken(spec, made, single, room)
         else:
             raise DataError(
                 f"{spec}: gave a {type(made).__name__}; expected a torch Dataset or an iterable of batches, "
@@ -36,6 +42,23 @@ def read_factory(spec: str, factory: Callable[[], Any]) -> Contents:
         raise DataError(f"{spec}: gives targets with some points and not with others.")
     joined = [_joined(spec, part, single) for part in zip(*pieces, strict=True)]
     return Contents(joined[0], joined[1] if len(joined) > 1 else None, notes=(f"read from {spec}",))
+
+
+def _taken(spec: str, made: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:
+    pieces: list[tuple[NDArray[Any], ...]] = []
+    points = size = 0
+    for piece in made:
+        parts = _parts(piece)
+        pieces.append(parts)
+        points += 1 if single or parts[0].ndim == 0 else len(parts[0])
+        size += sum(part.nbytes + _OBJECT for part in parts)
+        if len(pieces) >= _MOST or (room is not None and 2 * size > room):
+            why = f"{_MOST:,} pieces" if len(pieces) >= _MOST else "the free memory"
+            raise DataError(
+                f"{spec}: has given {points:,} points ({size / 1e9:.2g} GB) and gives more, beyond {why}. Does it ever "
+                "end? Let it give a part of them."
+            )
+    return pieces
 
 
 def _whole_arrays(made: Any) -> tuple[NDArray[Any], ...] | None:

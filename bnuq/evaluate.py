@@ -81,7 +81,9 @@ def evaluate(
         return found
 
     with ExitStack() as spools:
-        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=material.train)
+        stale = check is not None and not check.passed
+        train = material.train
+        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
         watch.lap("evaluate")
         result = Result(
             run=_resolved(run, todo, laws).record(),

@@ -21,7 +21,7 @@ from bnuq.results import several as several_file
 from bnuq.results.file import NORMALIZED
 from bnuq.results.result import Result
 from bnuq.results.several import Several, SharedCaution, one_run, shared_cautions
-from bnuq.run import OneOf, Run, Runs, Task
+from bnuq.run import POPULATION, OneOf, Run, Runs, Task
 from bnuq.stages.material import load_material
 from bnuq.stages.preparation import check_request
 from bnuq.stages.provenance import request_digest
@@ -140,7 +140,8 @@ _Form = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 def _form(result: Result) -> _Form:
     """What must be the same for figures to be put together: task, methods, sets."""
-    return result.model["task"], tuple(result.methods), tuple(sorted(result.sets))
+    methods = tuple(name for name in result.methods if name != POPULATION)  # which runs by the reference check
+    return result.model["task"], methods, tuple(sorted(result.sets))
 
 
 def _check_alike(first: OneOf, form: _Form, other: _Form) -> None:

@@ -21,6 +21,7 @@ from bnuq.metrics import METRICS
 from bnuq.records import Caution, Direction, Figure
 from bnuq.results.file import BOUNDS, unit_of
 from bnuq.results.result import Result
+from bnuq.run import POPULATION
 
 LEVEL = 0.05  # of all gated comparisons together
 _NO_SETTINGS = Settings()
@@ -128,7 +129,7 @@ def _compared(
 ) -> _Measured:
     method, set_name, score, metric = address
     direction: Direction = METRICS[metric].direction if metric in METRICS else "none"
-    if set_name.startswith(BOUNDS):  # a yardstick of the same predictions, not what the network says
+    if set_name.startswith(BOUNDS) or method == POPULATION:  # a yardstick, not what the network says
         direction = "none"
     current, baseline = (figure.value for figure in figures)
     change = 0.0 if current == baseline else current - baseline

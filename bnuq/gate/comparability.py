@@ -15,7 +15,7 @@ from bnuq.metrics import METRICS
 from bnuq.records import Figure
 from bnuq.results.file import NORMALIZED, figures_of
 from bnuq.results.result import EvaluatedSet, Result
-from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, Run
+from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, ONE_PASS, POPULATION, Run
 
 _MOST = 8  # missing figures that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
@@ -68,7 +68,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 def _is_asked_for(run: Run, method: str) -> bool:
     """Whether a run looks at this method, if the network allows it: no law comes unasked, and mcbn comes with a law
     where there is a reference."""
-    if method == DETERMINISTIC:
+    if method in ONE_PASS:
         return True
     if run.methods is None:
         return method not in ANALYTIC
@@ -210,6 +210,8 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     """What the baseline holds and the current result does not: whole methods and sets first, then single figures."""
     ours, theirs = figures_by_address(current), figures_by_address(baseline)
     gone = [address for address in theirs if address not in ours and not settings.allows("missing", address)]
+    if POPULATION not in current.methods:  # its reference check passes now
+        gone = [address for address in gone if theirs[address][0][0] != POPULATION]
     for method in dict.fromkeys(theirs[address][0][0] for address in gone):
         if method not in current.methods:
             gone = [address for address in gone if theirs[address][0][0] != method]
@@ -258,14 +260,14 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
-    if method == DETERMINISTIC or "mcbn" in method:
+    if method in ONE_PASS or "mcbn" in method:
         if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
             yield "the mini-batch size"
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (normalize, channel_order, augment)"
-    by = "mcbn" if method == DETERMINISTIC else method
+    by = "mcbn" if method in ONE_PASS else method
     drawn = [_drawn_by(by, _sampler_of(one.run)) for one in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
     by_group = all(one.get("batches") == "group" for one in drawn)

@@ -20,7 +20,7 @@ from bnuq.gate.records import Pairing
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.result import Result
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 _TEST = "test"
 
@@ -99,9 +99,9 @@ class Errors:
 
     def over_draws(self, address: Address, figures: tuple[Figure, Figure]) -> Error:
         """Of the differences of the replicates where the draws are shared; of independent figures where they are not;
-        none for the network as it is."""
+        none for a network that no draw moves, or the same draws."""
         method, _, _, metric = address
-        if method == DETERMINISTIC and method not in dict(self._paired.why_not):
+        if method in ONE_PASS and method not in dict(self._paired.why_not):
             return NONE
         kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in figures):  # too few draws

@@ -23,7 +23,7 @@ from bnuq.gate.points import Address, Points
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6  # relative
@@ -169,7 +169,7 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
     points = one.points
     if "max_probability" in points:
         yield "least_confidence", 1 - points["max_probability"], _ALL
-    samples = 1 if method == DETERMINISTIC else int(result.sampling["samples"])
+    samples = 1 if method in ONE_PASS else int(result.sampling["samples"])
     estimator = result.sampling.get("mutual_information", "plug-in")
     if estimator != "jackknife" and {"predictive_entropy", "expected_entropy"} <= points.keys():
         unbiased = samples / (samples - 1) if estimator == "corrected" and samples > 1 else 1.0

@@ -19,6 +19,7 @@ from bnuq.records import Figure
 from bnuq.report import classification, ood, regression
 from bnuq.report.advice import advised
 from bnuq.report.figures import best_score_of, words_of
+from bnuq.report.networks import of_whom
 from bnuq.report.numbers import (
     ARROWS,
     count,
@@ -35,7 +36,7 @@ from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
 from bnuq.results.result import EvaluatedSet, Figures, MethodResult, Result, SetResult
 from bnuq.results.summary import SCHEMA
 from bnuq.results.summary import summary as summary_of
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 Results = Mapping[str, Result]  # by name, in the order of the columns
 
@@ -228,7 +229,7 @@ def in_short(results: Results) -> Iterator[str]:
     for method in methods_of(results):
         if all(method in one.methods for one in results.values()):
             ranked = [text for metric in _RANKED[_task(results)] if (text := _by_metric(results, method, metric))]
-            told.append(f"{'The network as it is' if method == DETERMINISTIC else method}: {'; '.join(ranked)}.")
+            told.append(f"{_head(method)}: {'; '.join(ranked)}.")
     told += [f"{name}: AUROC of the best score {_by_auroc(results, name)}." for name in ood_names(results)]
     yield from told
     if any("±" in text for text in told):
@@ -236,6 +237,11 @@ def in_short(results: Results) -> Iterator[str]:
             "Each goes from best to worst, with the difference from the best and its error over points, which are the "
             "same and were paired; what chance the draws add is not in that error."
         )
+
+
+def _head(method: str) -> str:
+    whom = of_whom(method)
+    return whom[0].upper() + whom[1:] if method in ONE_PASS else method
 
 
 def _task(results: Results) -> str:
@@ -294,7 +300,7 @@ def _by_auroc(results: Results, name: str) -> str:
             scores = {s: sets[s].points[score] for s in ("test", name)}
             known = not any(np.isnan(values).any() for values in scores.values())
             parts = dict(zip(scores, detection_influence(*scores.values()).auroc, strict=True)) if known else {}
-            by = f"{words_of(score)} of {'the network as it is' if method == DETERMINISTIC else method}"
+            by = f"{words_of(score)} of {of_whom(method)}"
             found.append(_Standing(result, one, auroc, parts, by))
     return _from_best(found, results, lower=False, digits=3)
 

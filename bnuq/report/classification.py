@@ -10,10 +10,11 @@ from jaxtyping import Int64
 
 from bnuq.metrics import METRICS, standard_error
 from bnuq.report import laws, ood
+from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
 from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 from bnuq.results.result import MethodResult, Result, SetResult
-from bnuq.run import DETERMINISTIC
+from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
 CONVERGING = ("pll",)
 ORDER = (
@@ -27,15 +28,25 @@ def in_words(result: Result) -> Iterator[str]:
     plain = result.methods[DETERMINISTIC]
     accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
     yield f"The network as it is: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
+    yield from _repair(result)
     for name, method in result.methods.items():
-        if name != DETERMINISTIC:
-            yield _likelihood_in_words(name, method, plain, group=result.sets["test"].group)
+        if name not in ONE_PASS:
+            yield _likelihood_in_words(name, method, result)
 
 
-def _likelihood_in_words(
-    name: str, method: MethodResult, plain: MethodResult, *, group: Int64[np.ndarray, " point"] | None
-) -> str:
-    test, alone = method.sets["test"], plain.sets["test"]
+def _repair(result: Result) -> Iterator[str]:
+    """What the population statistics of the reference change by themselves."""
+    told = ""
+    if POPULATION in result.methods:
+        before, after = (result.methods[name].sets["test"].figures for name in ONE_PASS)
+        told = f"accuracy {percent(before['accuracy'])} → {percent(after['accuracy'])}, "
+        told += f"PLL {number(before['pll'].value)} → {number(after['pll'].value)} nats"
+    yield from repair_in_words(result, "pll", told)
+
+
+def _likelihood_in_words(name: str, method: MethodResult, result: Result) -> str:
+    beside, group = compared_with(name, result), result.sets["test"].group
+    test, alone = method.sets["test"], result.methods[beside].sets["test"]
     ours, theirs = test.figures["pll"], alone.figures["pll"]
     change = ours.value - theirs.value
     paired = standard_error(test.points["pll"] - alone.points["pll"], group=group)
@@ -47,15 +58,17 @@ def _likelihood_in_words(
         return f"{laws.labelled(name)}: {told}; {ece}; too few points or passes to say whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
     told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
-    verdict = f"explains the labels {_EXPLAINS[told]}: {figures} ({signed(change)} ± {error:.4f})"
+    verdict = (
+        f"explains the labels {_EXPLAINS[told].format(of_whom(beside))}: {figures} ({signed(change)} ± {error:.4f})"
+    )
     if right is not None:
         verdict += f", {'and' if right[0] == told else 'but'} {right[1]}"
     return f"{laws.labelled(name)} {verdict}; {ece}."
 
 
 _EXPLAINS = {
-    1: "better than the network as it is",
-    0: "about as well as the network as it is",
+    1: "better than {}",
+    0: "about as well as {}",
     -1: "worse",
 }
 

@@ -14,9 +14,10 @@ from jaxtyping import Float
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report import drawing, ood
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
+from bnuq.report.networks import of_whom
 from bnuq.report.numbers import NAMES, number
 from bnuq.results.result import MethodResult, Result
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -224,7 +225,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
                 plain = method.sets["test"].figures.get(metric)
                 if values is not None and np.isfinite(values).all():
                     axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
-                elif name == DETERMINISTIC and plain is not None and math.isfinite(plain.value):
+                elif name in ONE_PASS and plain is not None and math.isfinite(plain.value):
                     axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
@@ -239,7 +240,7 @@ def _told_apart(result: Result, name: str, path: Path) -> None:
     values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
-    of = "the network as it is" if method == DETERMINISTIC else method
+    of = of_whom(method)
     words = words_of(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)

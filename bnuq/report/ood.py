@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from bnuq.metrics import SCORES
 from bnuq.records import Figure
 from bnuq.report.laws import labelled
+from bnuq.report.networks import of_whom
 from bnuq.report.numbers import named, number
 from bnuq.report.parts import Cell, Row, Table
 from bnuq.results.result import Result
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 _COLUMNS = {
     "aupr_out": "AUPR-out",
@@ -27,23 +28,23 @@ def names(result: Result) -> list[str]:
 
 
 def in_words(result: Result, name: str) -> str:
-    """What the best of all scores says of one set, beside the best of the network as it is."""
+    """What the best of all scores says of one set, beside the best of a single pass."""
     ranked = [
         (method, score, figures["auroc"])
         for method, one in result.methods.items()
         for score, figures in one.ood[name].items()
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
-    of = "the network as it is" if method == DETERMINISTIC else labelled(method)
     interval = "" if best.low is None else f" ({number(best.low, 2)}–{number(best.high, 2)})"
-    text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} by the {_words(score)} of {of}"
+    by = f"by the {_words(score)} of {of_whom(method)}"
+    text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} {by}"
     if len(ranked) > 1:
         text += f", the best of {len(ranked)} scores"
-    plain = [row for row in ranked if row[0] == DETERMINISTIC]
-    if method == DETERMINISTIC or not plain:
+    plain = [row for row in ranked if row[0] in ONE_PASS]
+    if method in ONE_PASS or not plain:
         return f"{text}."
-    _, score, best = max(plain, key=lambda row: row[2].value)
-    return f"{text}; {number(best.value, 3)} by the {_words(score)} of the network as it is."
+    method, score, best = max(plain, key=lambda row: row[2].value)
+    return f"{text}; {number(best.value, 3)} by the {_words(score)} of {of_whom(method)}."
 
 
 def _told_apart(auroc: Figure) -> str:

@@ -12,10 +12,11 @@ from jaxtyping import Float
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records import Figure
 from bnuq.report import laws, ood
+from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
 from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.results.result import MethodResult, Result
-from bnuq.run import DETERMINISTIC
+from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
 CONVERGING = ("crps", "pll")
 ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
@@ -33,7 +34,8 @@ def in_words(result: Result) -> Iterator[str]:
     plain = result.methods[DETERMINISTIC]
     rmse, mae = (_plain(plain.sets["test"].figures[name]) for name in ("rmse", "mae"))
     yield f"The network as it is: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
-    sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
+    yield from _repair(result)
+    sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
     if "tau" not in plain.sets["test"].figures:
         yield (
             "Nothing tells the noise of the observations, τ: no validation points were named. So there is no PLL or "
@@ -42,6 +44,15 @@ def in_words(result: Result) -> Iterator[str]:
     for name, method in sampled.items():
         yield from _scores_in_words(name, method, result)
         yield _ranking_in_words(name, method, result)
+
+
+def _repair(result: Result) -> Iterator[str]:
+    """What the population statistics of the reference change by themselves."""
+    told = ""
+    if POPULATION in result.methods:
+        before, after = (result.methods[name].sets["test"].figures["rmse"] for name in ONE_PASS)
+        told = f"RMSE {_plain(before)} → {_plain(after)}, mean absolute error"
+    yield from repair_in_words(result, "mae", told)
 
 
 def _plain(figure: Figure) -> str:
@@ -112,8 +123,8 @@ class _Change:
 def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterator[str]:
     against = "a constant uncertainty around the same means"
     if "constant" not in method.bounds:
-        against = "the network as it is with the same τ"
-    changes = [change for metric in ("crps", "pll") if (change := _change(metric, method, result))]
+        against = f"{of_whom(compared_with(name, result))} with the same τ"
+    changes = [change for metric in ("crps", "pll") if (change := _change(metric, name, result))]
     if not changes:
         return
     told = ", ".join(change.told for change in changes)
@@ -127,12 +138,13 @@ def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterato
         yield f"{name} explains the targets {verdicts[0]} {against} by CRPS, {verdicts[1]} it by PLL: {told}."
 
 
-def _change(metric: str, method: MethodResult, result: Result) -> _Change | None:
-    """The score against that of the constant baseline, or where there is none, of the network as it is.
+def _change(metric: str, name: str, result: Result) -> _Change | None:
+    """The score against that of the constant baseline, or where there is none, of the network it is compared with.
 
     Its error is that of the paired difference, over points and over draws, which both sides share.
     """
-    test, plain = method.sets["test"], result.methods[DETERMINISTIC].sets["test"]
+    method = result.methods[name]
+    test, plain = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
     of_draws_alone = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
     if metric not in test.points or of_draws_alone:
         return None
@@ -240,7 +252,7 @@ def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
 
 def _flags(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
-    if name == DETERMINISTIC:
+    if name in ONE_PASS:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:

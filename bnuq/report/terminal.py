@@ -28,7 +28,7 @@ from bnuq.report.parts import (
 )
 from bnuq.report.sampler import laws_in_words, sampler_in_words
 from bnuq.results.result import ReferenceCheck, Result
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 _ROOMY = 60  # columns from which names are written out
 _KINDS = ("test", "validation", "ood")  # of sets, in the order they are told
@@ -172,7 +172,7 @@ def curves(result: Result, metric: str) -> Iterator[Part]:
 def work_in_words(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, took in result.work.methods.items():
-        if method == DETERMINISTIC:
+        if method in ONE_PASS:
             continue
         text = f"{method}: {took.passes:,} passes, {took.passes / max(took.seconds, 1e-9):,.0f} a second"
         if took.ratio is not None:

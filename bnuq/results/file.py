@@ -45,7 +45,7 @@ from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Caution, Estimator, Figure
 from bnuq.results.reading import numbers, open_result
 from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
-from bnuq.run import DETERMINISTIC, ScoringSection, Task
+from bnuq.run import DETERMINISTIC, ONE_PASS, ScoringSection, Task
 
 FORMAT = 1
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
@@ -257,7 +257,7 @@ _BY_ROW = "that of the row, in unit"
 
 
 def _lay_out_for_arviz(file: Any, result: Result) -> None:
-    sampled = {name: method for name, method in result.methods.items() if name != DETERMINISTIC}
+    sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
     rooms: dict[str, Any] = {}
     scales: dict[str, dict[str, Any]] = {}
 
@@ -550,7 +550,7 @@ def _check_complete(result: Result) -> None:
     if any(one.labels is not None and one.labels.shape != (one.n,) for one in result.sets.values()):
         raise ValueError("the labels of a set are not as many as its points")
     for method, found in result.methods.items():
-        of_one_pass = method == DETERMINISTIC or result.sampling["samples"] == 1
+        of_one_pass = method in ONE_PASS or result.sampling["samples"] == 1
         if set(found.sets) != evaluated or set(found.ood) != others:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, one in found.sets.items():
@@ -590,7 +590,7 @@ def _check_log_likelihoods(result: Result) -> None:
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, found in result.methods.items():
         test, shape = found.sets["test"], (result.sampling["samples"], result.sets["test"].n)
-        sampled = method != DETERMINISTIC and "pll" in test.points
+        sampled = method not in ONE_PASS and "pll" in test.points
         held = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not held and (mixture or result.model["task"] == "classification"):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")

@@ -142,7 +142,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first."""
+    """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first; beside mcbn
+    "deterministic+population" is there where the reference check failed."""
 
     run: Mapping[str, Any]
     model: Mapping[str, Any]

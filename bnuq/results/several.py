@@ -43,7 +43,7 @@ from bnuq.results.file import (
 from bnuq.results.reading import numbers, open_result
 from bnuq.results.result import Result
 from bnuq.results.summary import SCHEMA, json_number
-from bnuq.run import Task
+from bnuq.run import POPULATION, Task
 
 FORMAT = 1
 KIND = "several"
@@ -182,7 +182,7 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         path=result.path,
         sha256=sha256,
         record=result.run,
-        figures={address: figure.value for address, figure in figures_of(result)},
+        figures={address: figure.value for address, figure in figures_of(result) if address[0] != POPULATION},
         split=split,
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,

@@ -19,6 +19,8 @@ from bnuq.records import Estimator
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
+POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
+ONE_PASS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]

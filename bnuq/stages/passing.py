@@ -21,7 +21,7 @@ from bnuq.progress import Advance, Progress
 from bnuq.records import Caution
 from bnuq.results.result import MethodResult, MethodWork
 from bnuq.results.spool import Rounds, Spool
-from bnuq.run import DETERMINISTIC, Run
+from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION, Run
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.dropout import Dropout
@@ -97,11 +97,13 @@ def passed(
     spools: ExitStack,
     *,
     train: Points | None = None,
+    stale: bool = False,
 ) -> Passed:
     """Every method on every set, first on "validation" where there is one, which figures of the others are fitted to.
 
-    Raw samples are spooled where they are asked for, or will be needed again. `train` is needed where queries pass with
-    mini-batches.
+    Where the running statistics are `stale`, the network also passes with the population statistics of the drawn
+    mini-batches: what repairing them does is no uncertainty that MCBN adds. Raw samples are spooled where they are
+    asked for, or will be needed again. `train` is needed where queries pass with mini-batches.
     """
     bank = bank_of(run, todo)
     state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank, train)
@@ -117,7 +119,7 @@ def passed(
             break
         if all(error <= 1 for one in scored.values() for error in _errors(run, scorer, one, draws.stop).values()):
             break
-    scored = state.deterministic(omega) | scored
+    scored = state.deterministic(omega) | (state.population(omega) if stale and omega is not None else {}) | scored
     weights = {method: _weights(method, draws.stop, bank) for method in scored}
     cautions = [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
     cautions += [caution for method, one in scored.items() for caution in scorer.cautions(method, one.fitted)]
@@ -158,7 +160,7 @@ def _is_of_batchnorm(method: str) -> bool:
 
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     """The replicates of a method's figures; dropout's masks differ from point to point as it is, and need no bank."""
-    if method == DETERMINISTIC:
+    if method in ONE_PASS:
         return scoring.replicate_weights(1)
     return scoring.replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
 
@@ -172,7 +174,7 @@ def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str,
 
 def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Caution]:
     for method, one in scored.items():
-        if method == DETERMINISTIC:
+        if method in ONE_PASS:
             continue
         name, error = max(_errors(run, scorer, one, samples).items(), key=lambda item: item[1])
         if error > 1:
@@ -259,6 +261,12 @@ class _Passing:
             engine = Stochastic(self._model, self._todo.sites, omega=replace(omega, layers=drawn).pooled())
         return self._run_engines({DETERMINISTIC: engine}, range(1))
 
+    def population(self, omega: BatchStatistics) -> dict[str, Scored]:
+        """The network with the statistics of all draws together in the place of its running ones."""
+        return self._run_engines(
+            {POPULATION: Stochastic(self._model, self._todo.sites, omega=omega.pooled())}, range(1)
+        )
+
     def kept(self, method: str) -> dict[str, Rounds]:
         """The raw samples of each set, where they were asked for."""
         return {name: one for (m, name), one in self._rounds.items() if m == method and self._run.save_samples}
@@ -301,7 +309,7 @@ class _Passing:
         """The scores of one set under all draws so far."""
         points, run = self._sets[name], self._run
         blocks = self._blocks(method, engine, points, size, advance)
-        if method != DETERMINISTIC and (run.save_samples or run.samples == "auto"):
+        if method not in ONE_PASS and (run.save_samples or run.samples == "auto"):
             rounds = self._rounds.setdefault((method, name), Rounds())
             advice = "run without --save-samples" if run.save_samples else "lower --max-samples"
             rounds.begin(self._spools.enter_context(Spool(run.out.parent, advice=advice)))

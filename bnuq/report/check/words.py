@@ -9,9 +9,10 @@ from bnuq.gate.checking import LEVEL
 from bnuq.gate.comparability import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
 from bnuq.metrics import METRICS, SCORES
+from bnuq.report.networks import of_whom
 from bnuq.report.numbers import NAMES, count, decimals, number, signed
 from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.run import DETERMINISTIC
+from bnuq.run import ONE_PASS
 
 _NAMES = {  # as shown, and where there is little room; beside those that every report shows
     "auroc": ("AUROC", "AUROC"),
@@ -259,7 +260,7 @@ def _bound(set_name: str) -> str:
 
 
 def _who(one: Comparison) -> str:
-    return "the network as it is" if one.method == DETERMINISTIC else one.method
+    return of_whom(one.method) if one.method in ONE_PASS else one.method
 
 
 def _where(one: Comparison) -> str:

@@ -1,0 +1,136 @@
+"""A network whose running statistics do not fit its reference: repairing them is no uncertainty gained, nor told so."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_regression
+import small_run
+import torch
+
+from bnuq.gate import Settings, check
+from bnuq.gate.comparability import check_request_comparable
+from bnuq.report.markdown import markdown
+from bnuq.report.terminal import print_report, report_parts
+from bnuq.results.file import read
+from bnuq.results.result import Result
+from bnuq.results.summary import summary
+from bnuq.run import ONE_PASS, POPULATION, Options, resolve, resolve_all
+from bnuq.several import evaluate_several
+
+METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
+
+
+def let_go_stale(folder: Path, layer: str) -> None:
+    """Running averages of a network that has moved on: each mean by two standard deviations, each variance × 4."""
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights[f"{layer}.running_mean"] += 2 * weights[f"{layer}.running_var"].sqrt()
+    weights[f"{layer}.running_var"] *= 4
+    torch.save(weights, folder / "stale.pt")
+    (folder / "stale.toml").write_text((folder / "run.toml").read_text().replace("model.pt", "stale.pt"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stale")
+    small_run.write(place)
+    let_go_stale(place, "1")
+    return place
+
+
+def evaluated(folder: Path, out: str, run_file: str = "stale.toml", **options: Any) -> Result:
+    found = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 32} | options))
+    return read(found.path)
+
+
+@pytest.fixture(scope="module")
+def stale(folder: Path) -> Result:
+    return evaluated(folder, "stale.h5")
+
+
+@pytest.fixture(scope="module")
+def sound(folder: Path) -> Result:
+    return evaluated(folder, "sound.h5", "run.toml")
+
+
+def report(result: Result) -> str:
+    stream = io.StringIO()
+    print_report(result, stream, width=100)
+    return " ".join(stream.getvalue().split())
+
+
+def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(
+    stale: Result, sound: Result
+) -> None:
+    assert stale.reference_check is not None and not stale.reference_check.passed
+    assert tuple(stale.methods)[:2] == ONE_PASS
+    assert sound.reference_check is not None and sound.reference_check.passed
+    assert POPULATION not in sound.methods
+    plain, repaired, drawn = (stale.methods[name].sets["test"].figures for name in (*ONE_PASS, "mcbn"))
+    whole = sound.methods["deterministic"].sets["test"].figures
+    assert plain["pll"].value < whole["pll"].value - 0.2
+    assert repaired["pll"].value == pytest.approx(whole["pll"].value, abs=0.02)
+    assert drawn["pll"].value - plain["pll"].value > 0.2 > 10 * abs(drawn["pll"].value - repaired["pll"].value)
+    assert repaired["pll"].mc_se is None and "mutual_information" not in repaired
+
+
+def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
+    for told in (report(stale), " ".join(markdown(report_parts(stale)).split())):
+        assert "mcbn explains the labels about as well as the network with population statistics" in told
+        assert "better than the network as it is" not in told
+        assert "That is repair, and no uncertainty gained: mcbn and mcbn+mcdo are compared with this network" in told
+    assert "mcdo explains the labels" in report(stale)
+
+
+def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:
+    told = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
+    assert told["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].figures["pll"].value
+    assert set(told["ood"]["other"]) == {"predictive_entropy", "least_confidence"}
+
+
+def test_without_that_network_the_gain_is_told_with_a_caveat(folder: Path) -> None:
+    found = evaluated(folder, "by-query.h5", methods=("mcbn",), sampler={"query_in_batch": True}, samples=8, limit=20)
+    assert POPULATION not in found.methods
+    assert "a gain on the network as it is may be nothing else" in report(found)
+
+
+def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
+    other = evaluated(folder, "other-seed.h5", seed=1)
+    for verdict in (check(stale, stale), check(other, stale)):
+        assert verdict.passed
+        ours = [one for one in verdict.comparisons if one.method == POPULATION]
+        assert ours and {one.outcome for one in ours} == {"not gated"}
+    gone = check(sound, stale)
+    assert POPULATION not in {one.method for one in gone.comparisons}
+    assert any(POPULATION in note for note in check(stale, sound).notes)
+    check_request_comparable(resolve("run.toml", Options(samples=32), folder=folder), stale, Settings())
+
+
+def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
+    text = small_regression.RUN.replace('validation = "validation.npz"\n', "") + "\n[scoring]\ntau = 0.03\n"
+    small_regression.write(tmp_path, text=text)
+    let_go_stale(tmp_path, "1")
+    found = evaluated(tmp_path, "stale.h5")
+    assert found.reference_check is not None and not found.reference_check.passed
+    told = report(found)
+    assert "in place of its running ones: RMSE" in told
+    assert "mcbn explains the targets" in told
+    assert "better than the network as it is" not in told.partition("mcdo explains")[0]
+    assert "the network with population statistics with the same τ" in told
+
+
+def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
+    text = small_run.RUN.replace("model.pt", "{split}.pt") + 'methods = ["mcbn"]\n\n[runs]\nsplit = [0, 1]\n'
+    (folder / "runs.toml").write_text(text)
+    for split, name in enumerate(("model.pt", "stale.pt")):
+        (folder / f"{split}.pt").write_bytes((folder / name).read_bytes())
+    runs = resolve_all("runs.toml", Options(), folder=folder)
+    assert runs is not None
+    found = evaluate_several(runs)
+    assert [POPULATION in read(one.run.out).methods for one in runs.all] == [False, True]
+    assert found.methods == ["deterministic", "mcbn"]
+    assert {caution.code: caution.runs for caution in found.cautions}["reference-mismatch"] == 1

@@ -14,6 +14,7 @@ import small_run
 import torch
 from fake_accelerator import NAME, Log
 
+from bnuq.errors import RequestError
 from bnuq.evaluate import evaluate
 from bnuq.inspect import Settings, inspect
 from bnuq.precise_bn import precise_bn
@@ -48,7 +49,7 @@ def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def figures(folder: Path, device: str, **options) -> dict[tuple[str, str], float]:
     result = evaluate(resolve("run.toml", Options(device=device, methods=("mcbn",), **options), folder=folder))
     sets = result.methods["mcbn"].sets
-    assert str(result.sampling["device"]).startswith({"auto": NAME}.get(device, device))
+    assert result.sampling["device"] == {"auto": f"{NAME}:0"}.get(device, device)
     return {(of_set, name): one.value for of_set in sets for name, one in sets[of_set].figures.items()}
 
 
@@ -110,3 +111,15 @@ def test_precise_bn_writes_the_statistics_of_the_cpu(classifier, tmp_path):
     of_cpu, of_device = (torch.load(tmp_path / f"{device}.pt", weights_only=True) for device in DEVICES)
     for name, tensor in of_cpu.items():
         torch.testing.assert_close(of_device[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier, monkeypatch):
+    def refuse(*_):
+        raise torch.AcceleratorError("CUDA error: no kernel image is available for execution on the device\n…")
+
+    monkeypatch.setattr(fake_accelerator, "_count", refuse)
+    result = small_run.evaluated(classifier, device="auto", methods=("mcbn",))
+    assert result.sampling["device"] == "cpu"
+    assert any(note.startswith("the GPU cannot be used (CUDA error: no kernel image is") for note in result.notes)
+    with pytest.raises(RequestError, match=rf"--device {NAME} cannot be used here \(CUDA error: no kernel image"):
+        small_run.evaluated(classifier, device=NAME)

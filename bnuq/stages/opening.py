@@ -20,7 +20,7 @@ from bnuq.records import Caution
 from bnuq.run import Run, Split
 from bnuq.sampling.interception import forward, undisturbed
 from bnuq.stages.material import Pipeline, held_out_rows, input_normalize, read_named
-from bnuq.stages.plan import device_named
+from bnuq.stages.plan import device_and_notes
 
 Shape = tuple[int, ...]
 
@@ -74,7 +74,9 @@ def opened(
         )
     if train is None and run.normalize == "train":
         run = replace(run, normalize=None)  # no point passes
-    pipeline = Pipeline(run, device_named(run.device), input_normalize(run, train))
+    device, passed_over = device_and_notes(run.device)
+    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    pipeline = Pipeline(run, device, input_normalize(run, train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     notes = (*(f"{one.name}: {note}" for one in (train, test) if one is not None for note in one.notes), *notes)
     points = train if train is not None else test

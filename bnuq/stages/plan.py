@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.data import Points
-from bnuq.errors import DataError, RequestError, SamplingError
+from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.records import Caution
 from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
 from bnuq.sampling.interception import undisturbed
@@ -250,15 +250,32 @@ def _cautions(sites: Sites) -> Iterator[Caution]:
 
 
 def device_named(name: str) -> torch.device:
-    """The device that `name` (auto, cpu, cuda, cuda:N, mps) means here; RequestError where it cannot be used."""
+    """The device, with its index, that `name` (auto, cpu, cuda, cuda:N, mps) means here; RequestError where it cannot
+    be used."""
+    return device_and_notes(name)[0]
+
+
+def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
+    """The device of `device_named`, and why "auto" has passed over a GPU, where it has."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu"), ()
+        try:
+            return _probed("cuda"), ()
+        except RuntimeError as error:
+            why = f"the GPU cannot be used ({first_line(error)}), so everything ran on the CPU"
+            return torch.device("cpu"), (why,)
     try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
+        return _probed(name), ()
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
         raise RequestError(
-            f"--device {name} cannot be used here ({said}); expected auto, cpu, cuda, cuda:N or mps."
+            f"--device {name} cannot be used here ({first_line(error)}); expected auto, cpu, cuda, cuda:N or mps."
         ) from error
-    return device
+
+
+def _probed(name: str) -> torch.device:
+    """The device with its index, as a thread may have another current one; it has run a kernel, which a GPU that this
+    build of torch has no kernels for cannot."""
+    probe = torch.ones(1, device=torch.device(name)) + 1
+    probe.item()
+    return probe.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from bnuq.stages import classification, regression
 from bnuq.stages.batches import check_classes
 from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Scorer
-from bnuq.stages.plan import Plan, device_named
+from bnuq.stages.plan import Plan, device_and_notes
 from bnuq.stages.task import check_outputs
 
 
@@ -54,7 +54,9 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
             f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "
             "the size of the whole training set, of which the reference is a part."
         )
-    pipeline = Pipeline(run, device_named(run.device), input_normalize(run, material.train))
+    device, passed_over = device_and_notes(run.device)
+    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    pipeline = Pipeline(run, device, input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
 

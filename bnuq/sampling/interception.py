@@ -8,7 +8,7 @@ That composite operations arrive whole is not documented, so `_self_test` checks
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -126,11 +126,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
     _self_test()
     check_form(model)
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, None if buffer is None or is_lazy(buffer) else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-    ]
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    values = _Values(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with generators_restored(), float32_as("ieee"), uncompiled():
         try:
@@ -143,14 +140,41 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast_path)
             for module, training in modes:
                 module.training = training
-            with torch.inference_mode():
-                for module, name, buffer, before in buffers:
-                    if (
-                        name not in module._buffers or module._buffers[name] is not buffer
-                    ):  # a layer may put a new tensor in its place,
-                        module._buffers[name] = buffer
-                    if buffer is not None and before is not None and not torch.equal(buffer, before):
-                        buffer.copy_(before)  # count its calls, or update its statistics in every mode
+            for module, name, buffer in buffers:
+                held = module._buffers  # a scripted module's has no `get`
+                if name not in held or held[name] is not buffer:  # a layer may put a new tensor in its place,
+                    held[name] = buffer
+            values.restore()  # count its calls, or update its statistics in every mode
+
+
+class _Values:
+    """The values of some tensors; restored where they have changed, with one wait for the device for each dtype.
+
+    They are compared by value: version counters do not see what batch normalisation writes.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        alike: dict[Any, list[Tensor]] = {}
+        for tensor in tensors:
+            alone = tensor.is_quantized or tensor.layout is not torch.strided
+            alike.setdefault(id(tensor) if alone else (tensor.device, tensor.dtype), []).append(tensor)
+        with torch.inference_mode():
+            self._kept = [(group, _joined(group), [tensor.shape for tensor in group]) for group in alike.values()]
+
+    @torch.inference_mode()
+    def restore(self) -> None:
+        for group, kept, shapes in self._kept:
+            if torch.equal(_joined(group), kept):
+                continue
+            parts = [kept] if len(group) == 1 else kept.split([shape.numel() for shape in shapes])
+            for tensor, part, shape in zip(group, parts, shapes, strict=True):
+                before = part if len(group) == 1 else part.view(shape)
+                if not torch.equal(tensor, before):
+                    tensor.copy_(before)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].clone() if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 @contextmanager

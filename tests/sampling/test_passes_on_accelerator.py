@@ -18,6 +18,7 @@ from torch.testing import assert_close
 import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
 
 MAKE_CPU_TENSORS = {  # in their own forward
@@ -88,6 +89,14 @@ def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log, dropout)
     engine.passes(x)
     assert log.kernels["convolution"] == 2  # the first runs once, the second once for all draws
     assert not log.waits, log.report()
+
+
+def test_buffers_that_do_not_change_cost_one_wait_for_each_dtype(log: Log):
+    net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 20).to(NAME)
+    log.clear()
+    Evaluation(net).passes(x)
+    assert log.waits.total() == 2, log.report()  # running statistics, and counts of batches
+    assert log.kernels["equal"] == 2
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch):

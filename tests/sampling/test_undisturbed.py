@@ -200,6 +200,34 @@ def test_a_buffer_that_is_replaced_comes_back_itself(doing):
     assert net.n is n and net.n.item() == value and not net.n.is_inference()
 
 
+class Odd(nn.Sequential):
+    """Writes into buffers of many kinds; two of them share memory."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
+        self.register_buffer("whole", torch.arange(6.0).view(2, 3))
+        self.register_buffer("column", self.whole[:, 1])
+        self.register_buffer("number", torch.tensor(3.5))
+        self.register_buffer("truth", torch.tensor([True, False]))
+        self.register_buffer("unknown", torch.tensor([float("nan"), 1.0]))
+        self.register_buffer("absent", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.whole += 1
+        self.number.data.mul_(2)
+        self.truth.logical_not_()
+        self.unknown[1] += 1
+        return super().forward(x)
+
+
+def test_buffers_of_every_kind_are_restored():
+    net = zoo.settled(Odd, (4,))
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    bnuq.predict(net, zoo.points((4,), 9), dropout=bnuq.Dropout(2))
+    for name, buffer in net.named_buffers():
+        assert torch.equal(buffer.nan_to_num(7), before[name].nan_to_num(7)), name
+
+
 def precisions() -> tuple:
     new = [getattr(s, "fp32_precision", None) for s in _precision_settings()]
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, new

@@ -172,10 +172,11 @@ class Planned(Program):
         for done in range(0, len(draws), together):
             group = draws[done : done + together]
             folded = next(foldings) if len(group) == 1 else {}
+            index = self._index(group) if len(group) > 1 else None
             if done == 0 or len(group) < together:
                 stacked = [self._repeated(chunk, len(group)) for chunk in chunks]
             for first, count, chunk in zip(firsts, counts, stacked, strict=True):
-                values = self._sample_level(chunk, count, Now(group, start + first, folded))
+                values = self._sample_level(chunk, count, Now(group, start + first, folded, index=index))
                 output = values[self.plan.tape.output]
                 output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
                 if outputs is None:
@@ -215,20 +216,27 @@ class Planned(Program):
         entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
         step = max(1, FOLDED // max(1, entries))
         for first in range(0, len(draws), step):
-            some = list(draws[first : first + step])
-            made = {i: self._folded_layer(i, layer, some) for i, layer in self._folded.items()}
+            some = draws[first : first + step]
+            index = self._index(some)
+            made = {i: self._folded_layer(i, layer, index) for i, layer in self._folded.items()}
             for k in range(len(some)):
                 yield {i: (weights[k], biases[k]) for i, (weights, biases) in made.items()}
 
+    def _index(self, draws: Sequence[int]) -> slice | Tensor:
+        """What picks these draws out of a table, made once for all layers; a slice copies nothing."""
+        if isinstance(draws, range):
+            return slice(draws.start, draws.stop)
+        return torch.tensor(draws, device=self._device)
+
     def _folded_layer(
-        self, position: int, layer: Operation, draws: list[int]
+        self, position: int, layer: Operation, index: slice | Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        scale, shift = (one[draws] for one in self._affine[position])
+        scale, shift = (one[index] for one in self._affine[position])
         weight = self._fixed[layer.arguments[1].number]
         bias = None if layer.arguments[2] is None else self._fixed[layer.arguments[2].number]
-        sizes = [len(draws)] + [1] * weight.ndim
+        sizes = [len(scale)] + [1] * weight.ndim
         sizes[1 + (output_channels(layer) or 0)] = -1
-        weights = [weight * scale.view(sizes)[0]] if len(draws) == 1 else (weight * scale.view(sizes)).unbind()
+        weights = [weight * scale.view(sizes)[0]] if len(scale) == 1 else (weight * scale.view(sizes)).unbind()
         return weights, (shift if bias is None else shift + scale * bias).unbind()
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
@@ -294,10 +302,8 @@ class Planned(Program):
         spread = (draws, 1, -1, *[1] * (len(self.plan.tape.values[source].shape) - 2))
 
         def compute_stacked(values: list[Any], now: Now) -> None:
-            # a range is taken as a slice, which copies nothing
-            chosen = slice(now.draws.start, now.draws.stop) if isinstance(now.draws, range) else list(now.draws)
             x = values[source].unflatten(0, (draws, -1))
-            values[result] = _affine(x, scale[chosen].view(spread), shift[chosen].view(spread)).flatten(0, 1)
+            values[result] = _affine(x, scale[now.index].view(spread), shift[now.index].view(spread)).flatten(0, 1)
 
         return compute_stacked
 

@@ -21,12 +21,14 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 
 @dataclass(frozen=True)
 class Now:
-    """What the steps of one pass need to know: the draws that pass together, the first point, the folded weights."""
+    """What the steps of one pass need to know: the draws that pass together, the first point, the folded weights, and
+    where several draws pass together, what picks them out of a table."""
 
     draws: Sequence[int]
     start: int
     folded: Mapping[int, tuple[Tensor, Tensor]]
     measured: tuple[Tensor, Tensor] | None = None  # mean and variance of the batch, at the BatchNorm that runs next
+    index: slice | Tensor | None = None
 
 
 Step = Callable[[list[Any], Now], None]

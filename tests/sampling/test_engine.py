@@ -367,7 +367,9 @@ def stacked_in_the_wrong_order(monkeypatch):
 
     def step(self, position, operation, draws):
         compute = original(self, position, operation, draws)
-        return compute if draws == 1 else lambda values, now: compute(values, replace(now, draws=now.draws[::-1]))
+        if draws == 1:
+            return compute
+        return lambda values, now: compute(values, replace(now, index=torch.tensor(now.draws[::-1])))
 
     monkeypatch.setattr(planned.Planned, "_affine_step", step)
 

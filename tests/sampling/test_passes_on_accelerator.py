@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
+from bnuq.sampling import planned
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
@@ -88,6 +89,22 @@ def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log, dropout)
     log.clear()
     engine.passes(x)
     assert log.kernels["convolution"] == 2  # the first runs once, the second once for all draws
+    assert not log.waits, log.report()
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log: Log, monkeypatch, stacked):
+    monkeypatch.setitem(planned.STACKED, NAME, 2**28 if stacked else 0)
+    net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
+    engine = Stochastic(net, find_sites(net, x[:3]), omega=bnuq.draw(net, x, samples=8, batch_size=8))
+    engine.passes(x, draws=[5, 2, 7])
+    work = engine.work(len(x))
+    assert work is not None and (work.stacked, work.folded) == (8 if stacked else 1, 1)
+    log.clear()
+    engine.passes(x, draws=[1, 0, 6])
+    assert [kind for kind, *_ in log.waits] == ["to device"] and log.waits.total() == 1, log.report()
+    log.clear()
+    engine.passes(x)
     assert not log.waits, log.report()
 
 

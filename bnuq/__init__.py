@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bnuq.results.result import Result
     from bnuq.sampling.bank import BatchStatistics
     from bnuq.sampling.dropout import Dropout
-    from bnuq.sampling.engine import predict
+    from bnuq.sampling.engine import Predictor, predict
     from bnuq.sampling.statistics import draw, statistics_of
     from bnuq.stages.material import held_out_rows
     from bnuq.stages.population import population_statistics
@@ -32,6 +32,7 @@ _HOMES = {
     "statistics_of": "bnuq.sampling.statistics",
     "BatchStatistics": "bnuq.sampling.bank",
     "predict": "bnuq.sampling.engine",
+    "Predictor": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
     "evaluate": "bnuq.evaluate",
     "inspect": "bnuq.inspect",
@@ -46,6 +47,7 @@ __all__ = [
     "BatchStatistics",
     "BnuqError",
     "Dropout",
+    "Predictor",
     "Result",
     "__version__",
     "draw",

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from bnuq import metrics
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
@@ -301,6 +303,90 @@ def chunks(
         start += outputs.shape[1]
 
 
+class Predictor:
+    """T stochastic passes over any inputs, planned once: `predict` for calls that follow each other.
+
+    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
+    bounds memory and changes no output beyond rounding. The model is left as it was.
+
+    Calling it with inputs (n, *input) gives what `predict` gives. The plan of the network's operations, made in the
+    first call for each shape of a point, serves further calls as long as parameters and buffers stay the same; after
+    other changes to the network, such as an attribute that its forward reads, make another Predictor.
+
+    Raises SamplingError where neither `omega` nor `dropout` is given, and when called, where ω is of another network,
+    no dropout is alive, or there are no inputs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        omega: BatchStatistics | None = None,
+        *,
+        dropout: Dropout | None = None,
+        chunk_size: int | None = None,
+    ) -> None:
+        if chunk_size is not None and chunk_size < 1:
+            raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
+        if omega is None and dropout is None:
+            raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
+        self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
+        self._engines: dict[tuple, Stochastic] = {}
+        self._weights: _Weights | None = None  # that they were made for
+
+    def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
+        inputs = torch.as_tensor(inputs)
+        engine = self._engine(inputs)
+        size = self._chunk_size or default_chunk(inputs.shape[1:])
+        blocks = chunks(
+            engine, len(inputs), lambda rows: fed(self._model, inputs[rows]), size=size, on_halved=self._on_halved
+        )
+        return torch.cat(list(blocks), dim=1)
+
+    def _engine(self, inputs: Tensor) -> Stochastic:
+        weights = _Weights(self._model)
+        if weights != self._weights:
+            self._engines.clear()
+            self._weights = weights
+        example = fed(self._model, inputs[:3])
+        kind = (example.shape[1:], example.dtype)
+        if kind not in self._engines or not len(example):
+            sites = find_sites(self._model, example, compare_with_training=False)
+            if self._dropout is not None and not sites.live_dropouts:
+                raise SamplingError("the network has no live dropout: all T passes would be the same.")
+            self._engines[kind] = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout)
+        return self._engines[kind]
+
+    def _on_halved(self, size: int) -> None:
+        self._chunk_size = size
+
+
+class _Weights:
+    """The parameters and buffers of a network at one time; equal where they are the same tensors with the same norms.
+
+    Norms cost one read of the weights, less than a single pass does; version counters would miss what is written to
+    `tensor.data`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tensors = [one for one in chain(model.parameters(), model.buffers()) if not is_lazy(one)]
+        by_kind: dict[tuple, list[Tensor]] = {}
+        for tensor in self.tensors:
+            if tensor.is_floating_point() and tensor.numel():
+                by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        with torch.inference_mode():
+            self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in by_kind.values()]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Weights)
+            and [(id(one), one.data_ptr(), one.dtype) for one in self.tensors]
+            == [(id(one), one.data_ptr(), one.dtype) for one in other.tensors]
+            and all(map(torch.equal, self.norms, other.norms))
+        )
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
 def predict(
     model: nn.Module,
     inputs: Tensor | np.ndarray,
@@ -312,19 +398,10 @@ def predict(
     """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
 
     With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
-    bounds memory and changes no output beyond rounding. The model is left as it was.
+    bounds memory and changes no output beyond rounding. The model is left as it was. For several calls with the same
+    arguments `Predictor` plans once.
 
     Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, or there are no
     inputs.
     """
-    inputs = torch.as_tensor(inputs)
-    if chunk_size is not None and chunk_size < 1:
-        raise SamplingError(f"chunk_size is {chunk_size}; expected a whole number of at least 1.")
-    if omega is None and dropout is None:
-        raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
-    sites = find_sites(model, fed(model, inputs[:3]), compare_with_training=False)
-    if dropout is not None and not sites.live_dropouts:
-        raise SamplingError("the network has no live dropout: all T passes would be the same.")
-    engine = Stochastic(model, sites, omega=omega, dropout=dropout)
-    size = chunk_size or default_chunk(inputs.shape[1:])
-    return torch.cat(list(chunks(engine, len(inputs), lambda rows: fed(model, inputs[rows]), size=size)), dim=1)
+    return Predictor(model, omega, dropout=dropout, chunk_size=chunk_size)(inputs)

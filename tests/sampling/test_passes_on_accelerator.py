@@ -108,6 +108,15 @@ def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log
     assert not log.waits, log.report()
 
 
+def test_a_predictor_that_has_its_plan_waits_for_its_inputs_and_one_check_alone(log: Log):
+    net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 20)
+    predictor = bnuq.Predictor(net, bnuq.draw(net, x, samples=8, batch_size=10), dropout=bnuq.Dropout(8))
+    predictor(x)
+    log.clear()
+    predictor(x)
+    assert log.waits.total() <= 3, log.report()  # an example, the points, whether the weights are still the same
+
+
 def test_buffers_that_do_not_change_cost_one_wait_for_each_dtype(log: Log):
     net, x = zoo.settled(small_cnn, (2, 6, 6)).to(NAME), zoo.points((2, 6, 6), 20).to(NAME)
     log.clear()

@@ -123,3 +123,11 @@ def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier,
     assert any(note.startswith("the GPU cannot be used (CUDA error: no kernel image is") for note in result.notes)
     with pytest.raises(RequestError, match=rf"--device {NAME} cannot be used here \(CUDA error: no kernel image"):
         small_run.evaluated(classifier, device=NAME)
+
+
+def test_peak_memory_and_provenance_are_of_this_run_on_the_device(classifier):
+    waste = torch.zeros(10_000_000, device=NAME)
+    del waste
+    result = small_run.evaluated(classifier, device="auto", methods=("mcbn",))
+    assert result.work.peak_bytes is not None and 0 < result.work.peak_bytes < 20_000_000
+    assert result.provenance["device"] == "Fake accelerator"

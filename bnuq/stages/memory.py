@@ -19,9 +19,15 @@ def available(device: torch.device) -> int | None:
     return available_memory()
 
 
+def reset_peak(device: torch.device) -> None:
+    """Let `peak` of a GPU count from here on; of main memory it is the process's."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak(device: torch.device) -> int | None:
-    """The most bytes that this process has held: on the GPU what torch took there, else of main memory; None where
-    that cannot be told."""
+    """The most bytes that were held: on the GPU what torch took there since `reset_peak`, else what this process took
+    of main memory; None where that cannot be told."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

@@ -16,7 +16,7 @@ from bnuq.models.loading import LoadedModel, load_model
 from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.run import MOST, Run, as_toml
-from bnuq.stages import classification, regression
+from bnuq.stages import classification, memory, regression
 from bnuq.stages.batches import check_classes
 from bnuq.stages.material import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.stages.passing import FIRST_ROUND, VALIDATION, Scorer
@@ -56,6 +56,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
         )
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    memory.reset_peak(device)
     pipeline = Pipeline(run, device, input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))

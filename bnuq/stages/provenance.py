@@ -38,6 +38,7 @@ def provenance(
         "h5py": h5py.__version__,
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        **(_cuda_versions() if device.type == "cuda" else {}),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
@@ -45,6 +46,16 @@ def provenance(
         "git": _git_revision(checkpoint.parent),
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _cuda_versions() -> dict[str, str | None]:
+    driver = getattr(torch._C, "_cuda_getDriverVersion", None)
+    known = {
+        "cuda": torch.version.cuda or torch.version.hip,
+        "cuda_driver": None if driver is None else driver(),
+        "cudnn": torch.backends.cudnn.version(),
+    }
+    return {name: None if version is None else str(version) for name, version in known.items()}
 
 
 def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:

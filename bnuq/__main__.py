@@ -33,7 +33,7 @@ def main() -> None:
         if (why := surroundings.what_is_missing(error)) is None:
             raise
         _refuse(why)
-    run(whole_process=True)
+    run()
 
 
 def _refuse(message: str) -> NoReturn:

@@ -82,13 +82,14 @@ for _name, _command in reproduce.COMMANDS.items():
 app.add_typer(_published, name="reproduce")
 
 
-def main(arguments: Sequence[str] | None = None, *, whole_process: bool = False) -> NoReturn:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
-    130/143 interrupted. With `whole_process`, file descriptor 1 becomes bnuq's alone."""
+    130/143 interrupted. Without `arguments` it is a process of its own: what goes to file descriptor 1 is bnuq's alone.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     try:
-        with stopping.on_signals(), stdout_of_bnuq_alone(whole_process=whole_process):
+        with stopping.on_signals(), stdout_of_bnuq_alone(whole_process=arguments is None):
             code = _run([word for word in given if word != "--debug"])
     except BaseException as error:
         if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):

@@ -344,6 +344,62 @@ def _mat_array(limits: _Limits, path: str, name: str, declared: int) -> _Pieces:
     return _Pieces(array.dtype, array.shape, iter([array]))
 
 
+# parquet
+
+
+def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> Any:
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others take address space for what may come
+    limits.allow(_SPARE_MEMORY + decoded, decoded)
+    import pyarrow.parquet  # late: 0.3 s
+
+    return pyarrow.parquet.ParquetFile(path, **options)
+
+
+def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
+    """The columns' names, those that do not hold numbers, and what all take as they are read and in one table."""
+    with _parquet_file(limits, path, 0) as file:
+        import pyarrow.types as kinds
+
+        facts = file.metadata
+        unpacked = sum(
+            facts.row_group(part).column(column).total_uncompressed_size
+            for part in range(facts.num_row_groups)
+            for column in range(facts.num_columns)
+        )
+        numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
+        others = [field.name for field in file.schema_arrow if not any(is_of(field.type) for is_of in numbers)]
+        size = max(0, unpacked) + 16 * facts.num_rows * facts.num_columns
+        return {"names": file.schema_arrow.names, "not numbers": others, "bytes": size}
+
+
+def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int) -> _Pieces:
+    """These columns as a table of float64."""
+    with _parquet_file(limits, path, decoded) as file:
+        found = file.read(columns=names, use_threads=False)
+    columns = [np.asarray(found.column(name).to_numpy(), dtype=np.float64) for name in names]
+    table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
+    return _Pieces(table.dtype, table.shape, iter([table]))
+
+
+def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tuple[list[Any], list[int]]:
+    """The different values of a column, and for each row which it has. Texts of a dictionary stay there, once."""
+    with _parquet_file(limits, path, decoded, read_dictionary=[name]) as file:
+        found = file.read(columns=[name], use_threads=False).column(name)
+    if not hasattr(found.type, "value_type") or not hasattr(found.type, "index_type"):
+        found = found.dictionary_encode()
+    values: list[Any] = []
+    which: list[int] = []
+    for chunk in found.chunks:
+        begin = len(values)
+        values += [*map(_plain, chunk.dictionary.to_pylist()), None]
+        which += [len(values) - 1 if at is None else begin + at for at in chunk.indices.to_pylist()]
+    return values, which
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
 _OPERATIONS = {
     "open": _open,
     "close": _close,
@@ -351,4 +407,7 @@ _OPERATIONS = {
     "texts": _texts,
     "mat variables": _mat_variables,
     "mat array": _mat_array,
+    "parquet": _parquet,
+    "parquet numbers": _parquet_numbers,
+    "parquet values": _parquet_values,
 }

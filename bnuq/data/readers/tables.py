@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, readable
 from bnuq.errors import DataError
+from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
 
 _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
@@ -61,70 +63,44 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
     names = fields if named else [f"column {index}" for index in range(len(fields))]
-    groups = None if words is None else _of_texts(list(seen))[table[:, fields.index(group)].astype(np.intp)]
-    return _contents(path, table, names, group, groups)
+    groups = None
+    if words is not None:
+        at = fields.index(group)
+        groups = _of_texts(list(seen))[table[:, at].astype(np.intp)]
+        table, names = np.delete(table, at, axis=1), [name for name in names if name != group]
+    return _contents(path, table, names, groups)
 
 
 def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
     """A parquet table of numeric columns; that of the groups may hold words."""
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
+    if not _can_read_parquet():
         raise DataError(
             f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
-        ) from error
+        )
+    groups = None
     with readable(path, "parquet"):
-        with parquet.ParquetFile(path) as file:
-            check_size(path, _decoded_bytes(file, path, group), stored=path.stat().st_size, error=DataError)
-            words = [group] if group in file.schema_arrow.names else None
-        # The texts of a dictionary stay there once, however many rows have them.
-        with parquet.ParquetFile(path, read_dictionary=words) as file:
-            read = file.read(use_threads=False)
-        columns, groups = [], None
-        for name in read.column_names:
-            if name == group:
-                found = _values_of(read.column(name))
-                absent = next((row for row, value in enumerate(found) if value is None or value != value), None)
-                if absent is not None:
-                    raise DataError(f"{path}: row {absent} (counted from 0) has no {name}.")
-                groups = _of_values(found)
-                columns.append(np.zeros(len(groups)))
-                continue
-            try:
-                columns.append(np.asarray(read.column(name).to_numpy(), dtype=np.float64))
-            except (ValueError, TypeError, NotImplementedError) as error:
-                raise DataError(f"{path}: column {name!r} does not hold numbers; expected numbers only.") from error
-        table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
-    return _contents(path, table, list(read.column_names), group, groups)
+        found = ask("parquet", str(path.absolute()))
+        names, wrong = found["names"], [name for name in found["not numbers"] if name != group]
+        if wrong:
+            raise DataError(f"{path}: column {wrong[0]!r} does not hold numbers; expected numbers only.")
+        check_size(path, found["bytes"], stored=path.stat().st_size, error=DataError)
+        numeric = [name for name in names if name != group]
+        table = ask("parquet numbers", str(path.absolute()), numeric, found["bytes"])
+        if group in names:
+            words, which = ask("parquet values", str(path.absolute()), group, found["bytes"])
+            values = [words[at] for at in which]  # texts that occur often are kept once
+            absent = next((row for row, value in enumerate(values) if value is None or value != value), None)
+            if absent is not None:
+                raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
+            groups = _of_values(values)
+    return _contents(path, table, numeric, groups)
 
 
-def _decoded_bytes(file: Any, path: Path, group: str) -> int:
-    """What the columns take once they are read, twice: as pyarrow has them, and in one table of float64."""
-    import pyarrow.types as kinds
-
-    for field in file.schema_arrow:
-        words = kinds.is_string(field.type) or kinds.is_large_string(field.type) or kinds.is_binary(field.type)
-        if field.name != group and (words or kinds.is_nested(field.type) or kinds.is_dictionary(field.type)):
-            raise DataError(f"{path}: column {field.name!r} does not hold numbers; expected numbers only.")
-    found = file.metadata
-    unpacked = sum(
-        found.row_group(part).column(column).total_uncompressed_size
-        for part in range(found.num_row_groups)
-        for column in range(found.num_columns)
-    )
-    return unpacked + 16 * found.num_rows * found.num_columns
-
-
-def _values_of(column: Any) -> list[Any]:
-    """The values of a column; texts of a dictionary are the same objects wherever they are."""
-    values: list[Any] = []
-    for chunk in column.chunks:
-        if hasattr(chunk, "dictionary"):
-            words = [*chunk.dictionary.to_pylist(), None]
-            values += [words[-1 if at is None else at] for at in chunk.indices.to_pylist()]
-        else:
-            values += chunk.to_pylist()
-    return values
+def _can_read_parquet() -> bool:
+    try:
+        return importlib.util.find_spec("pyarrow.parquet") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _of_texts(found: Sequence[str]) -> NDArray[Any]:
@@ -147,11 +123,7 @@ def _of_values(found: Sequence[Any]) -> NDArray[Any]:
     return np.array([str(value) for value in found], dtype=object)  # each text has its own length
 
 
-def _contents(path: Path, table: NDArray[Any], names: list[str], group: str, groups: NDArray[Any] | None) -> Contents:
-    """The points of a table, whose column of this name stands for `groups`."""
-    if groups is not None:
-        table = np.delete(table, names.index(group), axis=1)
-        names = [name for name in names if name != group]
+def _contents(path: Path, table: NDArray[Any], names: list[str], groups: NDArray[Any] | None) -> Contents:
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
     target, by_name = _target(path, names)

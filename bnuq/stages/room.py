@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from bnuq.stages.plan import Plan
 _HELD = 4  # times that a draw of ω is held at once: as it was measured, stacked, in the engine, and in the file
 _OBJECTS = 1000  # bytes of a layer's tensors in one draw, beside their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
+_SMALL = 64 * 2**20  # bytes of memory that are never refused: as much more or less is used by everything else
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
 Need = Callable[[int], int]  # bytes, from a number of draws; it grows with them
@@ -39,13 +41,15 @@ def check_room(run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Se
         return _memory(run, todo, sets, labelled, samples=samples, bank=bank)
 
     what = "draws and scores"
-    _check(option, samples, lambda most: of(most, most), free, what, "memory")
+    _check(option, samples, lambda most: of(most, most), free, what, "memory", floor=_SMALL)
     if bank is not None:
-        _check("--bank", bank, lambda most: of(min(samples, most), most), free, what, "memory")
+        _check("--bank", bank, lambda most: of(min(samples, most), most), free, what, "memory", floor=_SMALL)
     if run.save_samples or run.samples == "auto":
         folder = run.out.parent
         place = f"disk ({folder})"
-        _check(option, samples, lambda most: _disk(run, todo, sets, most), _free_on(folder), "the raw samples", place)
+        hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
+        need = partial(_disk, run, todo, sets)
+        _check(option, samples, need, _free_on(folder), "the raw samples", place, hint=hint)
 
 
 def check_room_of_sweep(
@@ -61,14 +65,15 @@ def check_room_of_sweep(
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     free, what = memory.available(torch.device("cpu")), f"draws and scores of {sizes} sizes"
-    _check("--samples", samples, lambda most: of(most, 2), free, what, "memory")
-    _check("--draw-sets", draw_sets, lambda most: of(samples, most), free, what, "memory")
+    _check("--samples", samples, lambda most: of(most, 2), free, what, "memory", floor=_SMALL)
+    _check("--draw-sets", draw_sets, lambda most: of(samples, most), free, what, "memory", floor=_SMALL)
 
 
 def check_room_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int, *, title: str) -> None:
     """SamplingError where the statistics of so many mini-batches do not fit into memory, with the number that would."""
     free = memory.available(torch.device("cpu"))
-    if free is not None and (need := bytes_of_draws(draws, layers, batch_size)) > free:
+    need = bytes_of_draws(draws, layers, batch_size)
+    if free is not None and need > max(free, _SMALL):
         raise SamplingError(
             f"{title}: that takes about {memory.in_words(need)} of memory, and {memory.in_words(free)} are free. At "
             f"most {_largest(draws, lambda most: bytes_of_draws(most, layers, batch_size), free):,} mini-batches fit."
@@ -112,16 +117,16 @@ def _free_on(folder: Path) -> int | None:
         return None
 
 
-def _check(option: str, asked: int, need: Need, free: int | None, what: str, place: str) -> None:
-    if free is None or need(asked) <= free:
+def _check(
+    option: str, asked: int, need: Need, free: int | None, what: str, place: str, *, floor: int = 0, hint: str = ""
+) -> None:
+    if free is None or need(asked) <= max(free, floor):
         return
     fits = _largest(asked, need, free)
-    advice = (
-        f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."
-    )
+    advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."
     raise RequestError(
         f"{option} is {asked}: {what} would take about {memory.in_words(need(asked))} of {place}, and "
-        f"{memory.in_words(free)} are free. {advice}"
+        f"{memory.in_words(free)} are free. {advice}{hint}"
     )
 
 

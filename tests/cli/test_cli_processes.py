@@ -215,13 +215,20 @@ def tiny_disk(tmp_path: Path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.parametrize("options", [(), ("--save-samples",)], ids=["result", "samples"])
-def test_a_full_disk_is_one_message_and_leaves_nothing(small, tiny_disk, options):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), r"(the disk is full|No space left on device)\. Free some space.*"),
+        (("--save-samples",), r"the raw samples would take about 63 kB of disk .* Run without --save-samples.*"),
+    ],
+    ids=["result", "samples"],
+)
+def test_a_full_disk_is_one_message_and_leaves_nothing(small, tiny_disk, options, said):
     (tiny_disk / "filler").write_bytes(bytes(380_000))
     command = [*BNUQ, "evaluate", "run.toml", "-o", str(tiny_disk / "r.h5"), *options]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=small, check=False)
     assert done.returncode == 2, done
-    assert re.fullmatch(r"bnuq: .*(the disk is full|No space left on device)\. Free some space.*\n", done.stderr)
+    assert re.fullmatch(rf"bnuq: .*{said}\n", done.stderr)
     assert [path.name for path in tiny_disk.iterdir()] == ["filler"]
 
 

@@ -81,6 +81,10 @@ def test_raw_samples_beyond_the_disk_are_refused(folder, monkeypatch):
     each = 2 * 4 * small_run.CLASSES * (small_run.TEST + small_run.OTHER)  # aside, and in the file; float32
     assert f"the raw samples would take about 2.6 MB of disk ({folder}), and 1 MB are free." in message
     assert most(message) == 1_000_000 // each
+    assert "--max-samples is 4096: the raw samples" in refusal(folder, samples="auto", max_samples=4096)
+    monkeypatch.undo()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+    assert small_run.evaluated(folder, samples="auto", mc_error=0.9).sampling["samples"] == 16  # 1024 were not needed
 
 
 def test_sets_that_leave_no_room_for_two_draws_are_told_so(folder, monkeypatch):

@@ -44,7 +44,8 @@ def check_room(run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Se
     _check(option, samples, lambda most: of(most, most), free, what, "memory", floor=_SMALL)
     if bank is not None:
         _check("--bank", bank, lambda most: of(min(samples, most), most), free, what, "memory", floor=_SMALL)
-    if run.save_samples or run.samples == "auto":
+    auto = run.samples == "auto"
+    if (run.save_samples or auto) and not (auto and run.max_samples == Run.max_samples):  # of which few may be drawn
         folder = run.out.parent
         place = f"disk ({folder})"
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""

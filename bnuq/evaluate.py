@@ -25,7 +25,7 @@ from bnuq.stages.material import Material
 from bnuq.stages.passing import VALIDATION, Passed, bank_of, check_precision, passed
 from bnuq.stages.plan import Plan, check_random, plan
 from bnuq.stages.preparation import check_request, how_asked, output_cautions, prepare, scored_sets
-from bnuq.stages.provenance import Stopwatch, provenance, request_digest
+from bnuq.stages.provenance import Stopwatch, behaviour, provenance, request_digest
 from bnuq.stages.reference_check import cautions as reference_cautions
 from bnuq.stages.room import check_room
 
@@ -138,6 +138,7 @@ def evaluate(
                     by_group=run.sampler.batches == "group",
                 ),
                 "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
+                **behaviour(model, example),
             },
             reference_check=check,
             bank=found.omega,

@@ -22,17 +22,22 @@ from bnuq.results.file import NORMALIZED
 from bnuq.results.result import Result
 from bnuq.results.several import Several, SharedCaution, one_run, shared_cautions
 from bnuq.run import POPULATION, OneOf, Run, Runs, Task
-from bnuq.stages.material import load_material
-from bnuq.stages.preparation import check_request
-from bnuq.stages.provenance import request_digest
+from bnuq.stages.preparation import check_request, prepare
+from bnuq.stages.provenance import behaviour, request_digest, same_behaviour
 
-OF_ONE_RUN = ("reference_sha256", "reference_groups_sha256", "request")  # provenance that runs do not share
+OF_ONE_RUN = (
+    "reference_sha256",
+    "reference_groups_sha256",
+    "request",
+    "network",
+    "outputs",
+)  # provenance that runs do not share
 
 
 def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and give it.
 
-    A run whose file is there already, made by this version from the same request, checkpoint and data, is read instead:
+    A run whose file is there already, made by this version from the same request, network and data, is read instead:
     an interrupted series goes on. Raises BnuqError, naming the run, where one cannot be carried out; the results of
     those before it are kept, and no aggregate is written.
     """
@@ -123,7 +128,10 @@ def _kept(run: Run) -> Result | None:
         asked = request_digest(run, checkpoint_sha256=sha256_of_file(run.checkpoint))
         if result.provenance["bnuq"] != bnuq.__version__ or result.provenance.get("request") != asked:
             return None
-        material = load_material(run)
+        ready = prepare(run)
+        material = ready.material
+        if not same_behaviour(result.provenance, behaviour(ready.model, ready.example)):
+            return None
     except (BnuqError, OSError):  # what is wrong will show when it is evaluated
         return None
     sets = {"test": material.test, **material.ood}

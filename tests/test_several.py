@@ -26,6 +26,7 @@ from bnuq.results import several as several_file
 from bnuq.results.reading import kind_of_result
 from bnuq.run import Options, Runs, Split, resolve, resolve_all
 from bnuq.several import evaluate_several
+from bnuq.stages.provenance import same_behaviour
 
 SPLITS, SEEDS, POINTS, TRAINED, TESTED = 3, 2, 150, 120, 30
 
@@ -381,6 +382,46 @@ def test_another_request_checkpoint_data_or_architecture_is_evaluated_again(one_
     with h5py.File(one_split / both[1], "r+") as file:
         del file["figures"]
     assert again() == both, "another version, and a damaged file"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("SCALE, RATE = 1.0, 0.2", "SCALE, RATE = 0.1, 0.2"),
+        ("SCALE, RATE = 1.0, 0.2", "SCALE, RATE = 1.0, 0.5"),  # which no pass as it is can tell
+        ("x * SCALE", "x * SCALE if not self.training else 0 * x"),
+    ],
+)
+def test_code_that_the_architecture_imports_is_part_of_what_was_asked(one_split, evaluated, before, after):
+    parts = """import torch
+
+SCALE, RATE = 1.0, 0.2
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return x * SCALE
+"""
+    net = small_regression.NET.replace("from torch import nn", "from parts import RATE, Scaled\nfrom torch import nn")
+    net = net.replace("nn.Dropout(rate)", "nn.Dropout(RATE)").replace("nn.ReLU()", "Scaled()")
+    (one_split / "net.py").write_text(net)
+    (one_split / "parts.py").write_text(parts)
+    asked(one_split, "split = [0]\nseed = [0, 1]", text=QUICK)
+    evaluate_several(runs_of(one_split))
+    assert len(evaluated) == 2
+    evaluate_several(runs_of(one_split))
+    assert len(evaluated) == 2, "nothing has changed"
+    (one_split / "parts.py").write_text(parts.replace(before, after))
+    evaluate_several(runs_of(one_split))
+    assert len(evaluated) == 4
+
+
+def test_outputs_are_the_same_up_to_rounding_and_no_further():
+    told = {"network": "a", "outputs": "1.0 -0.5 0.001"}
+    for other, same in (("1.00002 -0.50001 0.00102", True), ("1.001 -0.5 0.001", False), ("1 2", False), ("x", False)):
+        assert same_behaviour(told, {"network": "a", "outputs": other}) == same
+    assert not same_behaviour(told, {**told, "network": "b"})
+    assert not same_behaviour(told, {}) and not same_behaviour({}, {})
 
 
 def test_a_run_that_fails_is_named_those_before_it_are_kept_and_no_aggregate_is_written(one_split, evaluated):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,11 +17,13 @@ import h5py
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import Tensor, nn
 
 import bnuq
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.run import Run
+from bnuq.sampling.passes import Evaluation
 
 
 def provenance(
@@ -70,6 +74,36 @@ def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
     code = sha256_of_file(source) if source.suffix.lower() == ".py" and is_file(source) else None
     asked = {"request": record, "checkpoint": checkpoint_sha256, "code": code}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:
+    """What a network is and does, whichever files its code comes from: a digest of its structure and of the code of its
+    layers, "network", and its outputs for a few points, "outputs", in 16 random directions.
+
+    A checkpoint's bytes and its architecture file stay the same where code that the file imports is changed.
+    """
+    structure = re.sub(r"0x[0-9a-f]+", "", repr(model))  # a function's address differs from process to process
+    forwards = (getattr(getattr(type(layer), "forward", None), "__code__", None) for layer in model.modules())
+    files = {Path(code.co_filename) for code in forwards if code is not None}
+    ours = (path for path in files if Path(torch.__file__).parent not in path.parents and is_file(path))
+    code = sorted(map(sha256_of_file, ours))
+    flat = Evaluation(model).passes(example)[0].double().cpu().numpy().ravel()
+    directions = np.random.default_rng(0).standard_normal((16, flat.size)) / np.sqrt(flat.size)
+    return {
+        "network": hashlib.sha256(json.dumps([structure, code]).encode()).hexdigest(),
+        "outputs": " ".join(f"{value:.6e}" for value in directions @ flat),
+    }
+
+
+def same_behaviour(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two networks are the same by `behaviour`; their outputs up to the rounding of another machine."""
+    if "network" not in one or one["network"] != other.get("network"):
+        return False
+    try:
+        a, b = (np.array(told["outputs"].split(), dtype=np.float64) for told in (one, other))
+    except (KeyError, ValueError):
+        return False
+    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= 1e-4 * np.max(np.abs(b), initial=0.0)))
 
 
 def _git_revision(folder: Path) -> str | None:

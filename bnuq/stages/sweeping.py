@@ -38,7 +38,7 @@ from bnuq.stages.parts import Parts
 from bnuq.stages.passing import VALIDATION, check_precision
 from bnuq.stages.plan import plan
 from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
-from bnuq.stages.provenance import Stopwatch
+from bnuq.stages.provenance import Stopwatch, behaviour
 from bnuq.stages.reference_check import cautions as reference_cautions
 from bnuq.stages.room import check_room_of_sweep
 from bnuq.stages.sized_figures import figures_of, separation
@@ -163,7 +163,7 @@ class Network:
         fits = self._validation if self.todo.task == "regression" else None
         facts = {
             "versions": [bnuq.__version__, torch.__version__, pipeline.device.type],
-            "network": [self.ready.loaded.checkpoint.sha256, self._behaviour(), run.precision],
+            "network": [self.ready.loaded.checkpoint.sha256, *self._behaviour(), run.precision],
             "layers": [site.name for site in self.todo.layers],
             "pipeline": [msgspec.to_builtins(one) for one in (pipeline.normalize, run.normalize_targets, run.augment)],
             "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],
@@ -172,10 +172,12 @@ class Network:
         }
         return Parts(folder, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
 
-    def _behaviour(self) -> str:
-        """The network's outputs for a few points: whatever code makes it, they change when it does."""
-        outputs = Evaluation(self.ready.model).passes(self.ready.example)[0].double().cpu().numpy()
-        return hashlib.sha256((outputs.round(3) + 0.0).tobytes()).hexdigest()
+    def _behaviour(self) -> list[str]:
+        """What the network is, and its outputs for a few points: whatever code makes it, they change when it does."""
+        found = behaviour(self.ready.model, self.ready.example)
+        outputs = np.array(found["outputs"].split(), dtype=np.float64)
+        size = float(np.max(np.abs(outputs))) or 1.0
+        return [found["network"], f"{size:.2e}", " ".join(f"{value:.3f}" for value in outputs / size)]
 
     @property
     def _validation(self) -> Points | None:

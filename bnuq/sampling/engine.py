@@ -356,7 +356,7 @@ class Predictor:
             self._engines[kind] = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout)
         return self._engines[kind]
 
-    def _on_halved(self, size: int) -> None:
+    def _on_halved(self, _why: str, size: int) -> None:
         self._chunk_size = size
 
 

@@ -7,9 +7,9 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bnuq.errors import BnuqError, SamplingError, is_out_of_memory
+from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -116,15 +116,27 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
     return "some weights, or the inputs, are not"
 
 
-def check_independent(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor, *, where: str = "") -> float:
-    """How far the outputs (n, …) that `run` has of `model` for `inputs` lie from those of the same points in smaller
-    chunks, relative to the largest; SamplingError where that is more than rounding."""
+def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> float:
+    """How far the outputs (n, …) of `model` in evaluation mode lie from those of the same points in smaller chunks,
+    relative to the largest; SamplingError where that is more than rounding. `where` names the inputs."""
+    return _or_in_float64(lambda model, inputs: _independent(model, _evaluated(model), inputs, where), model, inputs)
+
+
+def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    def outputs(inputs: Tensor) -> Tensor:
+        with undisturbed(model):
+            return tensor_output(forward(model, inputs.clone())).clone()
+
+    return outputs
+
+
+def _independent(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor, where: str) -> float:
     parts = inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
     whole = run(inputs)
     found = deviation(torch.cat([run(part) for part in parts]), whole)
     if found > _tolerance(whole):
         check_repeatable(model, inputs, where=where)
-        raise SamplingError(
+        raise _InexactError(
             f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
             f"points together differ from those in {len(parts)} parts by {100 * found:.2g} % of the largest. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
@@ -145,13 +157,15 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
     selected = {site.name for site in layers}
     if unsteady := [site.name for site in sites.live_batchnorms if not site.tracked and site.name not in selected]:
         return Exactness(len(batch), None, f"BatchNorm {unsteady[0]} keeps no running statistics and is not sampled")
+
+    def compared(network: nn.Module, batch: Tensor) -> Exactness:
+        if network is model:
+            return _compared(model, sites, batch, layers)
+        found = find_sites(network, batch[:3], compare_with_training=False)
+        return _compared(network, found, batch, [site for site in found.batchnorms if site.name in selected])
+
     try:
-        return _compared(model, sites, batch, layers)
-    except _InexactError as error:
-        wide = _in_float64(model, batch, layers) if batch.dtype == torch.float32 else None
-        if wide is None:
-            raise SamplingError(str(error)) from None
-        return wide
+        return _or_in_float64(compared, model, batch)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -162,17 +176,19 @@ class _InexactError(SamplingError):
     """The outputs differ by more than rounding."""
 
 
-def _in_float64(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness | None:
-    """The same of a copy in float64; None where there can be none, or it differs, too."""
-    if batch.device.type == "mps":
-        return None
+T = TypeVar("T")
+
+
+def _or_in_float64(check: Callable[[nn.Module, Tensor], T], model: nn.Module, inputs: Tensor) -> T:
+    """What `check` finds; where float32 differs by more than rounding should, a copy in float64 decides."""
     try:
-        wide = copy.deepcopy(model).double()
-        found = find_sites(wide, batch[:3].double(), compare_with_training=False)
-        names = {site.name for site in layers}
-        return _compared(wide, found, batch.double(), [site for site in found.batchnorms if site.name in names])
-    except (BnuqError, RuntimeError):
-        return None
+        return check(model, inputs)
+    except _InexactError as error:
+        with suppress(Exception):  # there is no such copy, or it differs too
+            if inputs.device.type != "mps":
+                wide = inputs.double() if inputs.is_floating_point() else inputs
+                return check(copy.deepcopy(model).double(), wide)
+        raise error from None
 
 
 def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
@@ -186,7 +202,7 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
             with OnePass(sites, statistics, None, draw=0, start=0):
                 return tensor_output(forward(model, inputs.clone())).clone()
 
-        check_independent(model, predicted, batch)
+        _independent(model, predicted, batch, "")
         outputs = predicted(batch)
     twin, why_not = _training_copy(model)
     if twin is None:

@@ -14,7 +14,6 @@ from bnuq.run import Run
 from bnuq.sampling import keyed
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import Exactness, check_exact, check_independent, check_repeatable
-from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.stages.material import Pipeline
 from bnuq.stages.plan import Plan
@@ -79,7 +78,7 @@ def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool
     where = f" on {name}"
     check_repeatable(model, inputs, where=where)
     if independent:
-        check_independent(model, lambda part: Evaluation(model).passes(part)[0], inputs, where=where)
+        check_independent(model, inputs, where=where)
 
 
 def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[str]:

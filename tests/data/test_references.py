@@ -143,7 +143,9 @@ def test_a_factory_that_gives_something_else_is_told(factories):
         ("number", "gave a int; expected a torch Dataset or an iterable of batches"),
     ]:
         assert message in refusal(f"points.py:{name}", base=factories)
-    with pytest.raises(RequestError, match=r"points\.py:broken: calling it failed with ZeroDivisionError at .*points\.py"):
+    with pytest.raises(
+        RequestError, match=r"points\.py:broken: calling it failed with ZeroDivisionError at .*points\.py"
+    ):
         load_points("points.py:broken", base=factories)
 
 

@@ -23,7 +23,6 @@ import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable, deviation
-from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
 
 EXACT = {"rtol": 1e-9, "atol": 1e-10}
@@ -291,7 +290,7 @@ def test_points_that_depend_on_each_other_are_refused_with_the_size_of_it():
     with pytest.raises(SamplingError, match=r"depends on which points pass with it: .* differ .* by \d"):
         bnuq.draw(net, points(60), samples=2, batch_size=20)
     with pytest.raises(SamplingError, match="depends on which points pass with it"):
-        check_independent(net, lambda x: Evaluation(net).passes(x)[0], points(20))
+        check_independent(net, points(20))
 
 
 # Forwards that do not repeat themselves

@@ -32,7 +32,8 @@ def reference_check(
     Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
     the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
     b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
-    Failed where the median layer exceeds 3 times that, or the worst layer 6 times.
+    Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
+    the median layer exceeds 3 times that, or the worst layer 6 times.
 
     A channel that is constant in some batch is left out, and a layer in which no channel varies from batch to batch:
     without noise there is nothing to measure by. Where the mean alone does not vary, as another BatchNorm has just
@@ -66,7 +67,7 @@ def reference_check(
             batches=bank.samples,
             train_batch_size=train_batch_size or BATCH_SIZE,
             population=population,
-            train_size=max(train_size or population, population),
+            train_size=train_size,
         )
         for site, _ in checked
     ]
@@ -82,10 +83,11 @@ def reference_check(
 
 
 def _expected(
-    momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int
+    momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int | None
 ) -> float:
     average = batch_size / train_batch_size * momentum / (2 - momentum)
-    reference = batch_size / population * (1 - population / train_size)
+    of_all = 0.0 if train_size is None else min(1.0, population / train_size)
+    reference = batch_size / population * (1 - of_all)
     return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
 
 

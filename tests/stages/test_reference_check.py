@@ -55,11 +55,24 @@ def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
     ratios = []
     for seed in range(12):
         net, train = averaged(seed=seed)
-        check = check_of(net, train, seed=seed, train_batch_size=M)
+        check = check_of(net, train, seed=seed, train_batch_size=M, train_size=len(train))
         assert check.passed and check.layers == ("1", "4")
         ratios += [check.mean / check.expected, check.log_variance / check.expected]
     assert np.median(ratios) == pytest.approx(1, abs=0.2)
     assert cautions(check, RUN, PICTURES) == []
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_a_small_part_of_the_training_set_passes_though_nothing_says_how_small_it_is(share):
+    for seed in range(5):
+        net, train = averaged(seed=seed)
+        part = train[
+            torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[: int(share * len(train))]
+        ]
+        size = min(M, len(part) // 2)
+        assert check_of(net, part, batch_size=size, seed=seed, train_batch_size=M).passed
+        assert check_of(net, part, batch_size=size, seed=seed, train_batch_size=M, train_size=len(train)).passed
+        assert not check_of(net, 2 * part, batch_size=size, seed=seed, train_batch_size=M).passed
 
 
 @pytest.mark.parametrize("batch_size", [32, 128, 512])

@@ -61,7 +61,7 @@ def _facts(found: BatchSizes) -> Iterator[tuple[str, str]]:
     rate = (
         f"{recipe['rate']:g} · √(M / 128), 5 % warm-up, cosine"
         if recipe["schedule"] == "cosine"
-        else f"{recipe['rate']:g} for every M, a tenth after 150/350 and 250/350 of the steps"
+        else f"{recipe['rate']:g} for every M, a tenth after 40 % and a hundredth after 60 % of the steps"
     )
     yield (
         "by",

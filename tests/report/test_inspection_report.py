@@ -382,6 +382,8 @@ def test_a_cumulative_average_is_called_so():
 def test_why_there_is_no_slope_over_positions():
     noise = made_up_inspection.noise()
     assert "to the power −0.41" in of_space(noise)
+    for value, told in ((-0.04, "this disagrees with Shekhovtsov"), (-0.9, "this agrees with Shekhovtsov")):
+        assert told in of_space(replace(noise, spatial_slope=Figure(value, se=0.2)))
     two = replace(noise, layers=noise.layers[:2], spatial_slope=None)
     assert "at least 3 layers with a known variance, and the network has 2." in of_space(two)
     alike = tuple(replace(one, positions=64) for one in noise.layers)

@@ -64,7 +64,7 @@ def test_the_rate_rises_to_a_peak_by_the_root_of_the_size_and_falls_to_nothing()
 
 def test_a_stepped_rate_drops_twice_and_knows_no_size():
     recipe = Recipe("steps")
-    rates = [recipe.rate_at(step, steps=350, batch_size=2048) for step in (0, 149, 150, 249, 250, 349)]
+    rates = [recipe.rate_at(step, steps=100, batch_size=2048) for step in (0, 39, 40, 59, 60, 99)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 

@@ -19,12 +19,12 @@ def command(
         bool,
         typer.Option(
             "--full",
-            help="ResNet-50 and VGG-16 on all of Fashion-MNIST, M = 32 … 2048, 350 epochs: for a GPU. Goes on after "
+            help="ResNet-50 and VGG-16 on all of Fashion-MNIST, M = 32 … 2048, 100 epochs: for a GPU. Goes on after "
             "the last whole epoch.",
         ),
     ] = False,
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the images.", show_default="60; with --full 350")
+        int | None, typer.Option(help="Passes over the images.", show_default="60; with --full 100")
     ] = None,
     images: Annotated[
         int | None,

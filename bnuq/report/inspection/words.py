@@ -362,10 +362,12 @@ def of_space(noise: Noise) -> str:
     slope = noise.spatial_slope
     if slope is None or not math.isfinite(slope.value):
         return f"Over the layers, no slope of the variance on the number of positions: {_why_no_slope(noise)}."
-    return (
-        f"Over the layers, b times the variance goes by the number of positions to the power {with_error(slope)}; −1 "
-        "would be that of independent positions."
-    )
+    error = error_of(slope)
+    text = f"Over the layers, b times the variance goes by the number of positions to the power {with_error(slope)}"
+    if error is None or not math.isfinite(error):
+        return f"{text}; independent positions give −1, which Shekhovtsov & Flach 2018 found approximately."
+    says = "this disagrees" if abs(slope.value + 1) > 2 * error else "this agrees"
+    return f"{text}: {says} with Shekhovtsov & Flach 2018, who found approximately −1, as of independent ones."
 
 
 def _why_no_slope(noise: Noise) -> str:

@@ -60,7 +60,7 @@ class Protocol:
 
 QUICK = Protocol(("small_resnet",), (32, 128, 512, 2048), 20_000, 60, Recipe("cosine"), equal_steps=True)
 FULL = Protocol(
-    ("resnet50", "vgg16"), (32, 64, 128, 256, 512, 1024, 2048), 60_000, 350, Recipe("steps"), equal_steps=False
+    ("resnet50", "vgg16"), (32, 64, 128, 256, 512, 1024, 2048), 60_000, 100, Recipe("steps"), equal_steps=False
 )
 
 

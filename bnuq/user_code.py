@@ -50,6 +50,8 @@ def user_code(
             raise
         if _asked(is_device_failure, raised, or_else=False):
             raise error(device_failure_in_words(raised)) from raised
+        if isinstance(raised.__cause__, StopIteration):  # a generator in between made it another error
+            raised = raised.__cause__
         said = message_of(raised)
         place = place_of(raised, file)
         raise error(

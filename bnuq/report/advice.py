@@ -33,6 +33,9 @@ ADVICE: dict[str, str] = {
     "few-samples": "",
     "mc-error-not-reached": "",
     "probability-outputs": "",
+    "exactness-unchecked": (
+        "Give the network as a Python module that `copy.deepcopy` copies and that `train()` puts into training mode."
+    ),
     "unreachable": (
         "The other layers are sampled all the same. Where this one's randomness should count, see that the evaluation-"
         "mode forward calls it as a BatchNorm or dropout of torch, without a test of `self.training` around it."

@@ -371,7 +371,7 @@ class _Weights:
         self.tensors = [one for one in chain(model.parameters(), model.buffers()) if not is_lazy(one)]
         by_kind: dict[tuple, list[Tensor]] = {}
         for tensor in self.tensors:
-            if tensor.is_floating_point() and tensor.numel():
+            if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
                 by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
             self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in by_kind.values()]

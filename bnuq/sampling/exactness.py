@@ -214,6 +214,8 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
         found = float("inf") if expected is None else deviation(outputs, expected)
         if found <= _tolerance(outputs):
             return Exactness(len(batch), found, held=tuple(held.items()))
+        if training.is_bound:
+            return Exactness(len(batch), None, "a copy of it runs layers of the original")
         if expected is not None and not training.normalises and isinstance(model, torch.jit.ScriptModule):
             return Exactness(len(batch), None, "its evaluation mode is written into it")
         with undisturbed(model), _recorded_modules(model) as own, OnePass(sites, statistics, None, draw=0, start=0):
@@ -263,26 +265,30 @@ class _TrainingForward:
         tensors = zip(_tensors(model), _tensors(twin), strict=True)
         self._addresses = {copied.data_ptr(): own.data_ptr() for own, copied in tensors}
         self._kept = {site.key for site in sites.batchnorms if site.stochastic} - {site.key for site in layers}
+        self._model = model
         self.normalises = False
         """Whether the last forward normalised by the statistics of its batch."""
+        self.is_bound = False
+        """Whether a forward ran layers of the network that was copied, as a function that holds on to it does."""
 
     def outputs(self, batch: Tensor) -> tuple[Tensor | None, str]:
         """The outputs; None, and why, where the forward fails or gives something else than one tensor."""
         try:
-            with undisturbed(self._twin, evaluation=False), self._mode():
+            with undisturbed(self._model), undisturbed(self._twin, evaluation=False), self._mode():
                 return tensor_output(forward(self._twin, batch.clone())).clone(), ""
         except SamplingError as error:
             return None, str(error)
 
     def modules(self, batch: Tensor) -> list[_ModuleCall]:
         """What every module of it was given and gave."""
-        with undisturbed(self._twin, evaluation=False), _recorded_modules(self._twin) as calls, self._mode():
-            forward(self._twin, batch.clone())
-        return calls
+        with undisturbed(self._model), undisturbed(self._twin, evaluation=False):
+            with _recorded_modules(self._twin) as calls, self._mode():
+                forward(self._twin, batch.clone())
+            return calls
 
     def _mode(self) -> Mode:
         calls: Counter[int] = Counter()
-        training = self
+        training, own = self, set(self._addresses.values())
         self.normalises = False
 
         class Held(Mode):
@@ -292,6 +298,7 @@ class _TrainingForward:
                     return call.input
                 if isinstance(call, BatchNormCall):
                     address = training._addresses.get(call.address, 0)
+                    training.is_bound |= bool(call.address) and call.address in own
                     key = address, calls[address]
                     calls[address] += 1
                     if call.training and key in training._kept:

@@ -376,6 +376,9 @@ def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
     batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
     if isinstance(model, torch.jit.ScriptModule) and not any(call.training for call in batchnorms):
         return None  # a traced network has its mode written into it: train() does nothing
+    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    if any(call.address in own for call in batchnorms):
+        return None  # a function that holds on to the original runs its layers, in its mode
     return calls
 
 
@@ -452,11 +455,12 @@ def _unreachable(
             found[name, f"{type(module).__name__}: its statistics are constants, nothing is left to sample"] = None
         elif isinstance(module, _BatchNorm) and name not in seen:
             found[name, "a BatchNorm that the evaluation-mode forward never calls"] = None
-    read = {traced.call.address for traced in calls if isinstance(traced.call, BatchNormCall)}
+    batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
+    read = {own.data_ptr() for call in batchnorms for own in (call.running_mean, call.running_var) if own is not None}
     named = {layer for layer, _ in found}
     for name, buffer in model.named_buffers():
         layer, _, leaf = name.rpartition(".")
-        if leaf in ("running_mean", "running_var") and layer not in named | seen and buffer.data_ptr() not in read:
+        if leaf in ("running_mean", "running_var") and layer not in named and buffer.data_ptr() not in read:
             found[layer, "it uses its running statistics by operations of its own, not by a BatchNorm call"] = None
     visible = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:

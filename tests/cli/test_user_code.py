@@ -109,6 +109,6 @@ def test_what_other_methods_of_a_network_raise_is_one_message_with_their_line(sm
 
 
 def test_an_exhausted_memory_passes_through_the_wall_and_halves_the_chunk(small, cli):
-    (small / "net.py").write_text(net_whose_forward("if len(x) > 16: raise MemoryError"))
-    done = cli("evaluate", "run.toml", "--method", "deterministic", "--limit", "20")
+    (small / "net.py").write_text(net_whose_forward("if len(x) > 50: raise MemoryError"))  # of 60 test points
+    done = cli("evaluate", "run.toml", "--method", "deterministic")
     assert done.code == 0, done.err

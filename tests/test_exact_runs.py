@@ -48,7 +48,7 @@ def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     result = small_run.evaluated(tmp_path, methods=("mcbn",))
     assert result.sampling["batch_size"] == 8
     assert "mini-batches of 8: the network normalises slices of its batch of that size" in result.notes
-    assert any("normalises slices of more points, so 7 points pass together" in note for note in result.notes)
+    assert any("normalises larger chunks in slices, so 7 points pass together" in note for note in result.notes)
     again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
 

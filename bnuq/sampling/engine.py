@@ -297,7 +297,7 @@ def chunks(
             size = max(1, min(size, count - start) // 2)
             if scarce and isinstance(engine, Shrinking):
                 engine.shrink()
-            on_halved("memory ran out" if scarce else "the network normalises slices of more points", size)
+            on_halved("memory ran out" if scarce else "the network normalises larger chunks in slices", size)
             continue
         yield outputs
         start += outputs.shape[1]

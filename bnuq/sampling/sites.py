@@ -232,11 +232,14 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training))
 
 
+_SMALLEST_SLICE = 4  # points; nobody normalises fewer at a time, so something else decides
+
+
 def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor) -> OtherCallsError:
     """Why `model` calls its BatchNorms otherwise for `batch` than it did for a few points; call it inside
     `undisturbed`."""
     largest = largest_batch(model, sites, batch, len(batch))
-    if largest == len(batch):
+    if largest == len(batch) or largest < _SMALLEST_SLICE:
         return OtherCallsError(f"how often the network calls its BatchNorms depends on its input. {_FIXED_PATH}")
     return OtherCallsError(
         f"the network calls its BatchNorms more often for {len(batch)} points than for {largest}: it normalises slices "
@@ -354,7 +357,8 @@ def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
     rate = given.get("dropout", given.get("dropout_p"))
     if isinstance(rate, float):
         return f"dropout inside {name}" if rate > 0 and given.get("train", True) else None
-    if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name:
+    active = given.get("training", True)
+    if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name and active:
         return f"random numbers ({name})"
     return None
 

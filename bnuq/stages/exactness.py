@@ -85,9 +85,10 @@ def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Ite
     compared = [(found.deviation, found.points) for found in checked if found.deviation is not None]
     if layers and compared:
         deviation, points = max(compared)
+        apart = ", modules that the warnings name being in evaluation mode" if any(f.held for f in checked) else ""
         yield (
             f"MCBN was checked on this network: with the statistics of a mini-batch of {points} points its outputs "
-            f"equal those of its training-mode forward to within {deviation:.1g} of the largest"
+            f"equal those of its training-mode forward to within {deviation:.1g} of the largest{apart}"
         )
 
 

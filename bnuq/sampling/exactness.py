@@ -293,6 +293,9 @@ class _TrainingForward:
         for key, count in self.calls:
             if key[0] in sampled and key not in self._kept and counts.get(key) != count:
                 return f"{count} values a channel where it normalises {counts.get(key, 'none')} in evaluation mode"
+        called = {key for key, _ in self.calls}
+        if any(address == 0 for address, _ in called - counts.keys()) and counts.keys() - called:
+            return "by another call than in evaluation mode"
         return ""
 
     def modules(self, batch: Tensor) -> list[_ModuleCall]:
@@ -386,8 +389,16 @@ def _first_difference(own: Sequence[_ModuleCall], other: Sequence[_ModuleCall]) 
         call = path, numbered[path]
         numbered[path] += 1
         if call in by_call and _differ(made, by_call[call][1]):
-            return caller if _differ(given, by_call[call][0]) else path
+            return _above(caller, own, by_call) if _differ(given, by_call[call][0]) else path
     return ""
+
+
+def _above(path: str, own: Sequence[_ModuleCall], by_call: Mapping[Any, Any]) -> str:
+    """The module at `path`, or the nearest one around it that was given the same inputs."""
+    for module, caller, given, _ in own:
+        if path and module == path and (path, 0) in by_call and _differ(given, by_call[path, 0][0]):
+            return _above(caller, own, by_call)
+    return path
 
 
 def _differ(own: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

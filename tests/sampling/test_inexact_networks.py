@@ -221,6 +221,38 @@ def test_a_sampled_batchnorm_that_does_not_do_what_training_does_is_refused():
         bnuq.statistics_of(made(lambda m, h: m.bn(h), bn=lambda: Shrunk(6)), [points(32)])
 
 
+def folded(m: Net, h: Tensor) -> Tensor:
+    """Virtual batches of 8 as channels of one call, on no running statistics."""
+    if not m.training:
+        return m.bn(h)
+    wide = h.reshape(-1, 8, 6).transpose(0, 1).reshape(8, -1)
+    return F.batch_norm(wide, None, None, training=True).reshape(8, -1, 6).transpose(0, 1).reshape(h.shape)
+
+
+def test_virtual_batches_by_another_call_in_training_are_refused():
+    net = Net(folded, bn=bn()).double().eval()
+    with pytest.raises(
+        SamplingError, match="in training mode a BatchNorm normalises by another call than in evaluation"
+    ):
+        bnuq.statistics_of(net, [points(32)])
+
+
+def test_noise_on_the_input_of_training_is_named_where_it_is_made():
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), nn.Linear(6, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x + 0.1 * torch.randn_like(x) if self.training else x)
+
+    net = zoo.settled(Noisy, (4,))
+    sites = find_sites(net, points(32))
+    found = check_exact(net, sites, points(32), sites.live_batchnorms)
+    assert found.deviation is not None and found.deviation < 1e-12
+    assert [layer for layer, _ in found.held] == [""]
+
+
 VIRTUAL_IN_TRAINING = {
     "slices": lambda m, h: torch.cat([m.bn(part) for part in h.split(8)]) if m.training else m.bn(h),
     "half": lambda m, h: torch.cat([m.bn(h[: len(h) // 2 + 1]), h[len(h) // 2 + 1 :]]) if m.training else m.bn(h),

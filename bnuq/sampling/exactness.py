@@ -136,7 +136,7 @@ def _independent(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tens
     found = deviation(torch.cat([run(part) for part in parts]), whole)
     if found > _tolerance(whole):
         check_repeatable(model, inputs, where=where)
-        raise _InexactError(
+        raise InexactError(
             f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
             f"points together differ from those in {len(parts)} parts by {100 * found:.3g} % of the largest. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
@@ -172,7 +172,7 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
         return Exactness(len(batch), None, "memory ran out")
 
 
-class _InexactError(SamplingError):
+class InexactError(SamplingError):
     """The outputs differ by more than rounding."""
 
 
@@ -183,7 +183,7 @@ def _or_in_float64(check: Callable[[nn.Module, Tensor], T], model: nn.Module, in
     """What `check` finds; where float32 differs by more than rounding should, a copy in float64 decides."""
     try:
         return check(model, inputs)
-    except _InexactError as error:
+    except InexactError as error:
         with suppress(Exception):  # there is no such copy, or it differs too
             if inputs.device.type != "mps":
                 wide = inputs.double() if inputs.is_floating_point() else inputs
@@ -217,7 +217,7 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
         if found <= _tolerance(outputs):
             return Exactness(len(batch), found, held=tuple(held.items()))
         if not held and (otherwise := training.otherwise({key: count for key, (_, _, count) in measured.items()})):
-            raise _InexactError(
+            raise InexactError(
                 f"MCBN of this network would not be exact: in training mode a BatchNorm normalises {otherwise}. The "
                 "noise of its training is that of such parts of a mini-batch."
             )
@@ -232,7 +232,7 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
         if not more or len(set(held.values())) > _MOST_HELD:
             if expected is None:
                 return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
-            raise _InexactError(
+            raise InexactError(
                 f"MCBN of this network would not be exact: with the statistics of a mini-batch of {len(batch)} points "
                 f"its outputs differ from those of its training-mode forward by {100 * found:.3g} % of the largest, "
                 f"first in {culprit or 'the network itself'}."

@@ -223,7 +223,7 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
             )
         if training.is_bound:
             return Exactness(len(batch), None, "a copy of it runs layers of the original")
-        if expected is not None and not training.normalises and isinstance(model, torch.jit.ScriptModule):
+        if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
             return Exactness(len(batch), None, "its evaluation mode is written into it")
         with undisturbed(model), _recorded_modules(model) as own, OnePass(sites, statistics, None, draw=0, start=0):
             forward(model, batch.clone())
@@ -272,10 +272,8 @@ class _TrainingForward:
         self._addresses = {copied.data_ptr(): own.data_ptr() for own, copied in tensors}
         self._kept = {site.key for site in sites.batchnorms if site.stochastic} - {site.key for site in layers}
         self._model = model
-        self.normalises = False
-        """Whether the last forward normalised by the statistics of its batch."""
         self.calls: list[tuple[tuple[int, int], int]] = []
-        """The BatchNorm calls of the last forward: site and values a channel."""
+        """The calls of the last forward that normalised by their batch: site and values a channel."""
         self.is_bound = False
         """Whether a forward ran layers of the network that was copied, as a function that holds on to it does."""
 
@@ -308,7 +306,7 @@ class _TrainingForward:
     def _mode(self) -> Mode:
         calls: Counter[int] = Counter()
         training, own = self, set(self._addresses.values())
-        self.normalises, self.calls = False, []
+        self.calls = []
 
         class Held(Mode):
             def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -325,7 +323,6 @@ class _TrainingForward:
                     if call.training and key in training._kept:
                         assert call.running_mean is not None and call.running_var is not None
                         return call.normalized(call.running_mean, call.running_var)
-                    training.normalises |= call.training
                 return func(*args, **(kwargs or {}))
 
         return Held()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Any, Literal
 
-if TYPE_CHECKING:
-    import numpy as np
+import msgspec
+import numpy as np
 
 Direction = Literal["higher", "lower", "none"]
 Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
@@ -54,3 +55,33 @@ class Caution:
 
     code: str
     text: str
+
+
+class Axis(str):
+    """In an annotation, of a field that holds the coordinates of an axis: Annotated[tuple[str, ...], Axis("layer")]."""
+
+
+class Coordinate(str):
+    """In an annotation, of a field or of a mapping's keys: the estimates inside are found by it."""
+
+
+class Unit(str):
+    """In an annotation, the unit of an array; without one it is that of the metric of this name."""
+
+
+class ByHand(str):
+    """In an annotation, of a field that the codec leaves to whoever knows how to store it."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
+MetricName = Annotated[str, Coordinate("metric")]
+
+
+def require(values: Mapping[str, Any], **types: Any) -> None:
+    """Raise ValueError where a value is missing, or not of its type; one that may be None may be missing."""
+    for key, wanted in types.items():
+        try:
+            msgspec.convert(values.get(key), wanted)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{key}: {error}") from error

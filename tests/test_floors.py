@@ -18,6 +18,7 @@ FLOORS = [
     {"metrics", "files", "randomness", "progress", "user_code"},
     {"code", "forms"},
     {"run"},
+    {"store"},
     {"sampling", "models", "data", "results"},
     {"stages", "gate"},
     {"evaluate"},
@@ -29,7 +30,7 @@ FLOORS = [
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {"errors", "records", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
-WITHOUT_TORCH |= {"code", "run", "results", "gate", "report", "cli"}
+WITHOUT_TORCH |= {"code", "run", "store", "results", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:

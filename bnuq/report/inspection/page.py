@@ -17,7 +17,7 @@ from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count
 from bnuq.report.page import OnPage, run_file
 from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
-from bnuq.results.inspection import COMMAND, Inspection
+from bnuq.results.inspection import Inspection
 
 HOW = {
     "gap": (
@@ -57,7 +57,7 @@ def page_parts(found: Inspection, folder: Path | None, without: str = "") -> Ite
     if folder is not None:
         with for_page():
             shown = {kind: picture_at(path, HOW[kind]) for (kind,), path in draw_all(pictures_of(found), folder)}
-    yield title(f"bnuq {COMMAND}: {Path(str(found.model['path'])).name}")
+    yield title(f"bnuq {Inspection.COMMAND}: {Path(str(found.model['path'])).name}")
     yield Facts(tuple(facts(found)))
     yield from (title("In short"), Items(tuple(_short(found))))
     if without:

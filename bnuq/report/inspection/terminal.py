@@ -11,7 +11,7 @@ from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, 
 from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, columns_of, draw, title
-from bnuq.results.inspection import COMMAND, Inspection, Pipelines
+from bnuq.results.inspection import Inspection, Pipelines
 
 
 def print_inspection(inspection: Inspection, stream: TextIO, width: int | None = None) -> None:
@@ -23,7 +23,7 @@ def print_inspection(inspection: Inspection, stream: TextIO, width: int | None =
 def report_parts(found: Inspection, columns: int = 100) -> Iterator[Part]:
     """What the report is made of, for so many columns."""
     name = max(12, min(44, columns // 2 - 4))
-    yield title(f"bnuq {COMMAND}  {found.provenance['bnuq']}")
+    yield title(f"bnuq {Inspection.COMMAND}  {found.provenance['bnuq']}")
     yield Facts(tuple(facts(found)))
     yield from (GAP, title("In short"), Items(tuple(in_words(found))))
     yield from (GAP, title(SITES), *site_parts(found, name=name))

@@ -1,9 +1,8 @@
 """An inspection of a network: its records, its file and its summary."""
 
-from bnuq.results.inspection.file import FORMAT, read, write
+from pathlib import Path
+
 from bnuq.results.inspection.records import (
-    COMMAND,
-    KIND,
     Candidate,
     Crossing,
     Domain,
@@ -18,11 +17,10 @@ from bnuq.results.inspection.records import (
     SiteRow,
 )
 from bnuq.results.inspection.summary import summary
+from bnuq.store import codec
+from bnuq.store.codec import write
 
 __all__ = [
-    "COMMAND",
-    "FORMAT",
-    "KIND",
     "Candidate",
     "Crossing",
     "Domain",
@@ -39,3 +37,11 @@ __all__ = [
     "summary",
     "write",
 ]
+
+
+def read(path: Path) -> Inspection:
+    """The inspection in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+
+    Everything that a report or a summary uses is there and of its kind: what reads an Inspection need not look again.
+    """
+    return codec.read(Inspection, path, summary=summary)

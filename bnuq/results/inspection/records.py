@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.records import Caution, Figure
-
-KIND = "inspection"
-COMMAND = "inspect"
+from bnuq.metrics import METRICS
+from bnuq.records import Axis, Caution, Coordinate, Count, Figure, MetricName, Size, require
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
 SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
@@ -32,14 +30,14 @@ class SiteRow:
 
     name: str
     kind: Literal["batchnorm", "dropout"]
-    order: int
+    order: Count
     reason: str = ""
     flags: tuple[Flag, ...] = ()
-    channels: int | None = None
-    positions: int | None = None
+    channels: Count | None = None
+    positions: Count | None = None
     eps: float | None = None
     momentum: float | None = None
-    vanishing: int | None = None
+    vanishing: Count | None = None
     p: float | None = None
     variety: str | None = None
 
@@ -68,7 +66,11 @@ class LayerGap:
     explained_log_ratio: float
     ratio_mean: float
     ratio_log_variance: float
-    dead: int
+    dead: Count
+
+    def __post_init__(self) -> None:
+        if not len(self.shift):
+            raise ValueError("a layer has no channels")
 
     @property
     def rms_shift(self) -> float:
@@ -90,8 +92,8 @@ class Gap:
     `passed` is the reference check's verdict, None where nothing could be checked.
     """
 
-    points: int
-    batch_size: int
+    points: Size
+    batch_size: Size
     worth: float | None
     passed: bool | None
     layers: tuple[LayerGap, ...]
@@ -115,10 +117,10 @@ class LayerNoise:
     Source: Shekhovtsov & Flach 2018, §3.1.
     """
 
-    name: str
-    channels: int
-    positions: int
-    nominal: int
+    name: Annotated[str, Coordinate("layer")]
+    channels: Count
+    positions: Count
+    nominal: Count
     sigma_u: float
     sigma_v: float
     values_mean: float
@@ -139,11 +141,17 @@ class Noise:
     ln z across layers that have a variance: only roughly −1 is expected; None where all have the same z.
     """
 
-    batch_size: int
-    draws: int
-    sizes: tuple[int, ...]
+    batch_size: Size
+    draws: Size
+    sizes: Annotated[tuple[Size, ...], Axis("size")]
     layers: tuple[LayerNoise, ...]
     spatial_slope: Figure | None
+
+    def __post_init__(self) -> None:
+        if any(layer.variances.shape != (len(self.sizes),) for layer in self.layers):
+            raise ValueError("a layer has not one variance for each size")
+        if any(layer.spread.shape[0] != self.draws or not layer.spread.shape[1] for layer in self.layers):
+            raise ValueError("the spread of a layer is not of every draw")
 
 
 @dataclass(frozen=True)
@@ -155,9 +163,9 @@ class Domain:
 
     name: str
     reference: str
-    n: int
+    n: Count
     labelled: bool
-    layers: tuple[str, ...]
+    layers: Annotated[tuple[str, ...], Axis("layer")]
     shift: Float[np.ndarray, " layer"]
     log_ratio: Float[np.ndarray, " layer"]
     ratio: Float[np.ndarray, " layer"]
@@ -170,17 +178,21 @@ class Crossing:
     population statistics where the domain is labelled, rmse of a regression; mutual_information (variance) of MCBN
     with mini-batches from there, in the layers that the run samples."""
 
-    domain: str
-    statistics: str
-    figures: Mapping[str, Figure]
+    domain: Annotated[str, Coordinate("domain")]
+    statistics: Annotated[str, Coordinate("statistics")]
+    figures: Mapping[MetricName, Figure]
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.figures) - set(METRICS):
+            raise ValueError(f"a figure of {min(unknown)} is unknown")
 
 
 @dataclass(frozen=True)
 class Domains:
     domains: tuple[Domain, ...]
     crossings: tuple[Crossing, ...]
-    batch_size: int
-    samples: int
+    batch_size: Size
+    samples: Size
 
 
 @dataclass(frozen=True)
@@ -220,6 +232,8 @@ class Pipelines:
 class Inspection:
     """Everything that one `bnuq inspect` found; what needs a reference is None without one."""
 
+    KIND: ClassVar[str] = "inspection"
+    COMMAND: ClassVar[str] = "inspect"
     run: Mapping[str, Any]
     model: Mapping[str, Any]
     sites: tuple[SiteRow, ...]
@@ -233,3 +247,9 @@ class Inspection:
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     path: Path | None = None
+
+    def __post_init__(self) -> None:
+        counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers"), Count)
+        require(self.model, path=str, train_batch_size=Size | None, **counts)
+        require(self.seconds, total=float)
+        require(self.provenance, bnuq=str)

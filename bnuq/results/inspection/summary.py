@@ -7,8 +7,6 @@ from typing import Any
 
 from bnuq.records import Figure
 from bnuq.results.inspection.records import (
-    COMMAND,
-    KIND,
     Candidate,
     Domains,
     Gap,
@@ -28,8 +26,8 @@ def summary(inspection: Inspection) -> dict[str, Any]:
     return {
         "bnuq": inspection.provenance["bnuq"],
         "schema": SCHEMA,
-        "command": COMMAND,
-        "kind": KIND,
+        "command": inspection.COMMAND,
+        "kind": inspection.KIND,
         "model": dict(inspection.model),
         "sites": [_site(site) for site in inspection.sites],
         "unreachable": [{"name": name, "reason": why} for name, why in inspection.unreachable],

@@ -1,0 +1,52 @@
+"""What the annotations of a record's fields say: axes, coordinates, units, and what a mapping or a sequence holds."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any
+
+from bnuq.records import ByHand
+
+
+@cache
+def fields_of(record: type) -> dict[str, Any]:
+    """The annotations of the fields that the codec stores."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(record) if not metadata(hints[each.name], ByHand)}
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """The annotation itself and, of an optional or annotated one, what it is of."""
+    yield hint
+    if typing.get_origin(hint) is Annotated:
+        yield from _parts(typing.get_args(hint)[0])
+    elif typing.get_origin(hint) in (typing.Union, type(int | None)):
+        for part in typing.get_args(hint):
+            yield from _parts(part)
+
+
+def metadata(hint: Any, kind: type[str]) -> str | None:
+    extras = (extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ()))
+    return next((extra for extra in extras if isinstance(extra, kind)), None)
+
+
+def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
+    """The first arguments of the mapping or sequence that the annotation names."""
+    for part in _parts(hint):
+        origin = typing.get_origin(part)
+        if isinstance(origin, type) and issubclass(origin, of):
+            return typing.get_args(part)[:count]
+    return (None,) * count
+
+
+def axes_of(hint: Any) -> tuple[str, ...] | None:
+    """("draw", "channel") of Float[np.ndarray, "draw channel"], also where that is what a mapping holds."""
+    for part in _parts(hint):
+        if (text := getattr(part, "dim_str", None)) is not None:
+            return tuple(text.split())
+        if typing.get_origin(part) is not None and issubclass(typing.get_origin(part), Mapping):
+            return axes_of(typing.get_args(part)[1])
+    return None

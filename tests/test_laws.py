@@ -65,7 +65,7 @@ def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
 
 def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     stream = io.StringIO()
-    print_report(beside, stream, width=100)
+    print_report(beside, stream, full=True, width=100)
     text = stream.getvalue()
     assert "Analytic laws beside mcbn" in text and "≈ mcbn-chi2" in text
     assert "mcbn-chi2 is a model of MCBN's noise, not MCBN" in text
@@ -78,7 +78,7 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
 def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
     def facts(result):
         stream = io.StringIO()
-        print_report(result, stream, width=100)
+        print_report(result, stream, full=True, width=100)
         return stream.getvalue()
 
     def with_keys(methods, **sampling):
@@ -127,7 +127,7 @@ def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_to
     assert result.methods["mcbn-chi2"].sets["test"].figures["mutual_information"].value > 0
     assert approximations(result) == () and "approximations" not in summary(result)
     stream = io.StringIO()
-    print_report(result, stream, width=100)
+    print_report(result, stream, full=True, width=100)
     assert "held against nothing here" in " ".join(stream.getvalue().split())
 
 
@@ -228,7 +228,7 @@ def test_no_verdict_is_given_where_the_error_is_not_known(beside):
 def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
     def told(result) -> str:
         stream = io.StringIO()
-        print_report(result, stream, width=100)
+        print_report(result, stream, full=True, width=100)
         return stream.getvalue()
 
     alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))

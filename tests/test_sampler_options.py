@@ -84,8 +84,8 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
     assert {key: getattr(again.sampler, key) for key in kept} == kept
     told, before = StringIO(), StringIO()
-    print_report(result, told, width=200)
-    print_report(usual, before, width=200)
+    print_report(result, told, full=True, width=200)
+    print_report(usual, before, full=True, width=200)
     assert f"batches  {WORDS[name]}\n" in told.getvalue()
     assert "batches  " not in before.getvalue()
 

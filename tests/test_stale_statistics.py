@@ -59,7 +59,7 @@ def sound(folder: Path) -> Result:
 
 def report(result: Result) -> str:
     stream = io.StringIO()
-    print_report(result, stream, width=100)
+    print_report(result, stream, full=True, width=100)
     return " ".join(stream.getvalue().split())
 
 

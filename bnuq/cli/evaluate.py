@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from bnuq.cli.options import (
     Debug,
     Device,
     FitBy,
+    Full,
     Group,
     LawDraws,
     Layers,
@@ -154,6 +156,7 @@ def command(
         ),
     ] = None,
     as_json: AsJson = False,
+    full: Full = False,
     quiet: Quiet = False,
     strict: Strict = False,
     trust_pickle: TrustPickle = False,
@@ -217,14 +220,15 @@ def command(
         tell(aggregate, summary=several.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
         return
     run = _run(model, again, options)
-    gate = None if baseline is None else Gate(baseline, run, quiet=quiet)
+    gate = None if baseline is None else Gate(baseline, run, full=full, quiet=quiet)
     from bnuq.evaluate import evaluate
     from bnuq.report.terminal import print_report
     from bnuq.results.summary import summary
 
     result = evaluate(run, progress=progress, look=None if gate is None else gate.look)
     if gate is None:
-        tell(result, summary=summary, show=print_report, as_json=as_json, quiet=quiet, strict=strict)
+        show = partial(print_report, full=full)
+        tell(result, summary=summary, show=show, as_json=as_json, quiet=quiet, strict=strict)
     else:
         gate.end(result, as_json=as_json, strict=strict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -50,8 +51,8 @@ class Gate:
     where the result would replace it.
     """
 
-    def __init__(self, baseline: Path, run: Run, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, baseline: Path, run: Run, *, full: bool, quiet: bool) -> None:
+        self._full, self._quiet = full, quiet
         with self._telling_ci():
             self._prepare(baseline, run)
 
@@ -99,7 +100,14 @@ class Gate:
                 verdict = self._verdict(result)
         except ResultError as error:
             if not as_json:  # which is empty after an error
-                tell(result, summary=summary, show=print_report, as_json=False, quiet=quiet, strict=False)
+                tell(
+                    result,
+                    summary=summary,
+                    show=partial(print_report, full=self._full),
+                    as_json=False,
+                    quiet=quiet,
+                    strict=False,
+                )
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def told(one: Result) -> dict[str, Any]:
@@ -108,7 +116,7 @@ class Gate:
             return {**summary(one), "check": of_verdict(verdict)}
 
         def shown(one: Result, stream: TextIO) -> None:
-            print_report(one, stream)
+            print_report(one, stream, full=self._full)
             stream.write("\n")
             print_verdict(verdict, stream)
 

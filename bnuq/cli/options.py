@@ -127,6 +127,7 @@ ChunkSize = Annotated[
 Limit = Annotated[int | None, typer.Option(help="At most this many points of each evaluated set.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Where known data sets lie, before $BNUQ_DATA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+Full = Annotated[bool, typer.Option("--full", help="Print everything, not one screen of what matters.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Strict = Annotated[bool, typer.Option("--strict", help="A warning becomes exit code 2.")]
 TrustPickle = Annotated[bool, typer.Option("--trust-pickle", help="Run the code inside a pickled checkpoint.")]

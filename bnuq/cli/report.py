@@ -7,12 +7,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.options import replaceable
+from bnuq.cli.options import Full, replaceable
 from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
@@ -54,6 +55,7 @@ def command(
     form: Annotated[
         str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
     ] = None,
+    full: Full = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Show the report of a result file, as it was printed when it was made; of several, their figures side by side."""
@@ -81,7 +83,7 @@ def command(
     if markdown == "-":
         say(_markdown(shown, found), nl=False)
         return
-    shown.show(found, stdout())
+    (shown.show_full or shown.show if full else shown.show)(found, stdout())
     if drawn:
         from bnuq.report.terminal import print_figures
 
@@ -99,6 +101,7 @@ class _Kind:
 
     `draw` is None where they have no pictures. `on_page` says what their page is made of, of the record, a folder for
     pictures (None without matplotlib) and why there are none; without it, the page is `parts` with all pictures.
+    `show_full` is there where `show` leaves things out.
     """
 
     of: str
@@ -108,6 +111,7 @@ class _Kind:
     parts: Callable[[Any], Iterable[Any]]
     draw: Draw | None = None
     on_page: Callable[[Any, Path | None, str], Iterable[Any]] | None = None
+    show_full: Callable[[Any, TextIO], None] | None = None
 
 
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +223,16 @@ def _evaluate() -> _Kind:
         shown = {} if folder is None else shown_of(pictures_of(found), folder)
         return page_parts(found, shown, without=without)
 
-    return _Kind("bnuq evaluate", read, summary, print_report, report_parts, draw_figures, on_page)
+    return _Kind(
+        "bnuq evaluate",
+        read,
+        summary,
+        print_report,
+        report_parts,
+        draw_figures,
+        on_page,
+        partial(print_report, full=True),
+    )
 
 
 def _beside() -> _Kind:

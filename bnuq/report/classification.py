@@ -16,6 +16,7 @@ from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 from bnuq.results.result import MethodResult, Result, SetResult
 from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
+HEADLINE = ("accuracy", "pll", "ece", "mutual_information")  # of the short report
 CONVERGING = ("pll",)
 ORDER = (
     "accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy", "expected_entropy",

@@ -10,7 +10,7 @@ from bnuq.report.laws import labelled
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import named, number
 from bnuq.report.parts import Cell, Row, Table
-from bnuq.results.result import Result
+from bnuq.results.result import MethodResult, Result
 from bnuq.run import ONE_PASS
 
 _COLUMNS = {
@@ -75,6 +75,32 @@ def table(result: Result, name: str, *, roomy: bool) -> Table:
             others = (Cell(number(figures[key].value)) for key in _COLUMNS)
             rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
     return Table(("AUROC", "95 % interval", *_COLUMNS.values()), tuple(rows))
+
+
+def short_table(result: Result) -> Table:
+    """A row a set, a column a method: its AUROC by one score, mutual information (variance in a regression) where
+    there is one, else the first that there is."""
+    rows: list[Row] = []
+    scores = {name: _main_score(method, result) for name, method in result.methods.items()}
+    shown = {name: score for name, score in scores.items() if score is not None}
+    for name in names(result):
+        found = [result.methods[method].ood[name].get(score, {}) for method, score in shown.items()]
+        rows.append((name, tuple(_auroc(figures.get("auroc")) for figures in found)))
+    by = {score: named(score, roomy=False) for score in shown.values()}
+    rows.append(("  by", tuple(Cell(by[score], style="dim") for score in shown.values())))
+    return Table(tuple(map(labelled, shown)), (("AUROC against the test set", ()), *rows), stacks=True)
+
+
+def _main_score(method: MethodResult, result: Result) -> str | None:
+    scores = [score for name in names(result) for score in method.ood[name]]
+    return next((score for score in ("mutual_information", "variance", *scores) if score in scores), None)
+
+
+def _auroc(figure: Figure | None) -> Cell:
+    if figure is None:
+        return Cell("–")
+    half = "" if figure.low is None or figure.high is None else f"±{number((figure.high - figure.low) / 3.92, 3)}"
+    return Cell(number(figure.value, 3), half)
 
 
 def legend(result: Result) -> Iterator[str]:

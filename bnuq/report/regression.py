@@ -18,6 +18,7 @@ from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, spa
 from bnuq.results.result import MethodResult, Result
 from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
+HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")
 ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
 IN_TARGET_UNITS = ("rmse", "mae", "crps", "variance", "tau")

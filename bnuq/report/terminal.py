@@ -8,9 +8,20 @@ from typing import TextIO
 
 import numpy as np
 
+from bnuq.metrics import METRICS
 from bnuq.report import classification, laws, ood, regression
 from bnuq.report.advice import advised
-from bnuq.report.numbers import NAMES, count, decimals, number, of_reference
+from bnuq.report.numbers import (
+    ARROWS,
+    NAMES,
+    count,
+    decimals,
+    named,
+    number,
+    of_reference,
+    share_with_error,
+    with_error,
+)
 from bnuq.report.parts import (
     GAP,
     Advice,
@@ -34,16 +45,62 @@ _ROOMY = 60  # columns from which names are written out
 _KINDS = ("test", "validation", "ood")  # of sets, in the order they are told
 
 
-def print_report(result: Result, stream: TextIO, *, width: int | None = None) -> None:
-    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
+def print_report(result: Result, stream: TextIO, *, full: bool = False, width: int | None = None) -> None:
+    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it.
+
+    One screen, of what matters; everything with `full`.
+    """
     columns = columns_of(stream, width)
-    draw(report_parts(result, roomy=columns >= _ROOMY), stream, columns)
+    roomy = columns >= _ROOMY
+    draw(report_parts(result, roomy=roomy) if full else short_parts(result, roomy=roomy), stream, columns)
 
 
 def print_figures(paths: Sequence[Path], stream: TextIO, *, width: int | None = None) -> None:
     """Tell on `stream` which pictures were drawn, and where they lie."""
     names = Items(tuple(path.name for path in paths))
     draw((GAP, PathLine(paths[0].parent, "Figures"), names), stream, columns_of(stream, width))
+
+
+def short_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
+    """The report on one screen: the verdict, a table of the methods, one of the OOD sets, warnings, and what is left
+    out."""
+    task = regression if result.model.get("task") == "regression" else classification
+    yield title(f"bnuq evaluate  {result.provenance['bnuq']}")
+    yield Facts(tuple(facts(result)))
+    yield from (GAP, title("In short"), Items(tuple(in_words(result, tuple(task.in_words(result))))))
+    yield from (GAP, _methods_table(result, task.HEADLINE, roomy=roomy))
+    if ood.names(result):
+        yield from (GAP, ood.short_table(result))
+    yield from (GAP, Paragraph(of_errors(result), "dim"))
+    if cost := _cost(result):
+        yield Paragraph(cost, "dim")
+    if result.cautions:
+        yield from (GAP, title("Warnings", "bold yellow"))
+        yield Advice(advised(result.cautions))
+    notes = f" and {count(len(result.notes), 'note')}" if result.notes else ""
+    yield from (GAP, Paragraph(f"`bnuq report RESULT --full` prints all scores, curves{notes}.", "dim"))
+    if result.path is not None:
+        yield PathLine(result.path)
+
+
+def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
+    """A row a method, a column a metric of the test set that some method has."""
+    test = {name: method.sets["test"].figures for name, method in result.methods.items()}
+    shown = [metric for metric in metrics if any(metric in figures for figures in test.values())]
+    normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
+    header = [f"{ARROWS[METRICS[metric].direction]} {named(metric, roomy=False)}".strip() for metric in shown]
+    header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
+    rows = tuple(
+        (
+            laws.labelled(name),
+            (
+                *(with_error(test[name].get(metric)) for metric in shown),
+                *(share_with_error(method.normalized.get(metric)) for metric in normalized),
+            ),
+        )
+        for name, method in result.methods.items()
+    )
+    return Table(tuple(header), rows, stacks=True)
 
 
 def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
@@ -190,6 +247,13 @@ def work_in_words(result: Result) -> Iterator[str]:
     if result.work.peak_bytes:
         held = "GPU memory" if str(result.sampling["device"]).startswith("cuda") else "memory"
         yield f"{result.work.peak_bytes / 1e9:.2g} GB of {held} at most, the network and torch itself included."
+
+
+def _cost(result: Result) -> str:
+    """The cost in one line."""
+    ratios = {name: took.ratio for name, took in result.work.methods.items() if took.ratio and name not in ONE_PASS}
+    told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return f"Cost over that of as many plain forwards: {told}." if told else ""
 
 
 def of_errors(result: Result) -> str:

@@ -17,7 +17,7 @@ from bnuq.results.summary import summary
 
 def _result(path: Path) -> None:
     result = result_file.read(path)
-    print_report(result, io.StringIO())
+    print_report(result, io.StringIO(), full=True)
     json.dumps(summary(result), allow_nan=False)
 
 

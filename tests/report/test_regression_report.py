@@ -21,7 +21,7 @@ from bnuq.results.result import MethodResult, Result
 def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_report(result, stream, width=width)
+    print_report(result, stream, full=True, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 

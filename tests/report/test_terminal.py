@@ -26,10 +26,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
+def drawn(result: Result, *, full: bool = True, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_report(result, stream, width=width)
+    print_report(result, stream, full=full, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -45,11 +45,26 @@ RESULTS = [*CLASSIFICATIONS, "regression", "given_tau", "without_tau", "two_outp
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 @pytest.mark.parametrize("name", RESULTS)
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, width, encoding):
+@pytest.mark.parametrize("full", [True, False])
+def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(request, name, width, encoding, full):
     result = request.getfixturevalue(name)
-    for line in drawn(result, width=width, encoding=encoding).splitlines():
+    for line in drawn(result, full=full, width=width, encoding=encoding).splitlines():
         assert len(line) <= width or line == str(result.path)
         assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_short_report_fits_on_a_screen_and_has_every_method_set_and_warning(request, name):
+    result = request.getfixturevalue(name)
+    short, full = (one_line(drawn(result, full=full, width=100)) for full in (False, True))
+    assert len(drawn(result, full=False, width=100).splitlines()) <= 45
+    assert len(short) < len(full)
+    for method in result.methods:
+        assert f" {method} " in short
+    for score in (name for name, one in result.sets.items() if one.kind == "ood"):
+        assert score in short
+    assert all(one_line(caution.text) in short for caution in result.cautions)
+    assert "--full" in short
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
@@ -104,7 +119,7 @@ def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colour(four_methods, mo
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b" not in drawn(four_methods)
     terminal = Terminal()
-    print_report(four_methods, terminal, width=80)
+    print_report(four_methods, terminal, full=True, width=80)
     assert "\x1b[1m" in terminal.getvalue()
     plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert [line.rstrip() for line in plain.splitlines()] == drawn(four_methods).splitlines()
@@ -112,7 +127,7 @@ def test_a_pipe_gets_no_escape_codes_and_a_terminal_gets_colour(four_methods, mo
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
             quiet = Terminal()
-            print_report(four_methods, quiet, width=80)
+            print_report(four_methods, quiet, full=True, width=80)
             assert quiet.getvalue() == drawn(four_methods)
 
 

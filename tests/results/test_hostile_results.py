@@ -35,7 +35,7 @@ def outcome(path: Path) -> str:
         assert len(str(refused).splitlines()) == 1
         return "refused"
     stream = io.StringIO()
-    print_report(result, stream)
+    print_report(result, stream, full=True)
     json.dumps(summary(result), allow_nan=False)
     assert not [c for c in stream.getvalue() if not c.isprintable() and c != "\n"]
     return "shown"
@@ -120,7 +120,7 @@ def test_names_and_texts_cannot_drive_the_terminal_or_the_markup(lean, tmp_path)
         }.items():
             file.attrs[attribute] = json.dumps(change(json.loads(file.attrs[attribute])))
     stream = io.StringIO()
-    print_report(result_file.read(path), stream)
+    print_report(result_file.read(path), stream, full=True)
     report = stream.getvalue()
     assert "\\x1b[2J" in report and "[bold red]\\u202e[/]" in "".join(report.split("\n"))
     assert not [c for c in report if not c.isprintable() and c != "\n"]

@@ -287,7 +287,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert read.methods["mcbn"].sets["test"].log_likelihood.shape == (8, 150)  # pyright: ignore
     assert summary(read)["sampling"]["bank"] == 40
     stream = io.StringIO()
-    print_report(read, stream)
+    print_report(read, stream, full=True)
     assert re.search(r"passes +8 of a bank of 40 a point", stream.getvalue())
 
     again = resolve_again(dict(read.run), small / "model.bnuq.h5", Options(out=Path("again.h5")), folder=small)

@@ -213,7 +213,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
         again = resolve_again(dict(result.run), result.path, Options(), folder=tmp_path)
         assert again.mutual_information == estimator
         stream = io.StringIO()
-        print_report(result, stream)
+        print_report(result, stream, full=True)
         told[estimator] = " ".join(stream.getvalue().split())
         points = result.methods["mcbn"].sets["test"].points["mutual_information"]
         assert result.methods["mcbn"].sets["test"].figures["mutual_information"].value == pytest.approx(points.mean())
@@ -222,7 +222,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
     run_file.write_text(small_run.RUN)
     plain = small_run.evaluated(tmp_path)
     stream = io.StringIO()
-    print_report(plain, stream)
+    print_report(plain, stream, full=True)
     assert "MI is corrected" not in " ".join(stream.getvalue().split())
     assert plain.sampling["mutual_information"] == "plug-in"
     ratio = result.methods["mcbn"].sets["test"].points["mutual_information"]

@@ -20,7 +20,7 @@ from bnuq.results import file as result_file
 from bnuq.results import several as several_file
 from bnuq.results.file import NORMALIZED
 from bnuq.results.result import Result
-from bnuq.results.several import Several, SharedCaution, one_run, shared_cautions
+from bnuq.results.several import Several, SharedCaution, one_run, shared_cautions, table_of
 from bnuq.run import POPULATION, OneOf, Run, Runs, Task
 from bnuq.stages.preparation import check_request, prepare
 from bnuq.stages.provenance import behaviour, request_digest, same_behaviour
@@ -61,7 +61,8 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
             of_runs.append(_told(one, result))
             advance(1)
     several = Several(
-        runs=tuple(found),
+        runs=tuple(run for run, _ in found),
+        **table_of([figures for _, figures in found]),
         task=of_runs[0].task,
         cautions=tuple(shared_cautions([told.cautions for told in of_runs])),
         notes=(*runs.notes, *_notes(of_runs, kept=kept, replaces=runs.out if replaces else None)),

@@ -144,7 +144,7 @@ def test_the_result_opens_in_xarray_and_arviz(folder: Path) -> None:
 
     result = small.evaluated(folder, save_samples=True)
     tree = xarray.open_datatree(result.path, engine="h5netcdf")
-    assert tree["methods/mcbn/test/sigma"].attrs["units"] == "target unit"
+    assert tree["methods/mcbn/sets/test/sigma"].attrs["units"] == "target unit"
     assert tree["methods/mcbn/uncertainty_error/error"].dims == ("rank",)
     data = arviz.from_netcdf(str(result.path))
     assert data.log_likelihood["mcbn_test"].shape == (1, 16, small.TEST)

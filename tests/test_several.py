@@ -14,6 +14,7 @@ import pytest
 import scipy.stats
 import small_regression
 import torch
+from records_at_rest import edited
 from torch import nn
 
 import bnuq.several
@@ -27,6 +28,7 @@ from bnuq.results.reading import kind_of_result
 from bnuq.run import Options, Runs, Split, resolve, resolve_all
 from bnuq.several import evaluate_several
 from bnuq.stages.provenance import same_behaviour
+from bnuq.store import codec
 
 SPLITS, SEEDS, POINTS, TRAINED, TESTED = 3, 2, 150, 120, 30
 
@@ -334,10 +336,13 @@ def test_splits_of_the_same_test_points_are_warned_of(one_split):
 
 def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_was():
     def run(figures):
-        return several_file.OneRun(Path("r.h5"), "", {}, {("m", "normalized", "", k): v for k, v in figures.items()})
+        return {("m", "normalized", "", metric): value for metric, value in figures.items()}
 
-    runs = (run({"pll": math.nan, "pll_without_exact": 3.0}), run({"pll": 5.0}))
-    several = several_file.Several(runs, "regression", (), (), 0.0, {"bnuq": "0"})
+    table = several_file.table_of([run({"pll": math.nan, "pll_without_exact": 3.0}), run({"pll": 5.0})])
+    runs = (several_file.OneRun(Path("r.h5"), "", {"model": {"checkpoint": "m.pt"}}),) * 2
+    several = several_file.Several(
+        runs, **table, task="regression", cautions=(), notes=(), seconds=0.0, provenance={"bnuq": "0"}
+    )
     assert several.aggregates["m", "normalized", "", "pll_without_exact"].values.tolist() == [3.0, 5.0]
     assert np.isnan(several.aggregates["m", "normalized", "", "pll"].values).tolist() == [True, False]
 
@@ -376,11 +381,10 @@ def test_another_request_checkpoint_data_or_architecture_is_evaluated_again(one_
     assert again() == both
     (one_split / "net.py").write_text(small_regression.NET.replace("rate: float = 0.2", "rate: float = 0.3"))
     assert again() == both
-    with h5py.File(one_split / both[0], "r+") as file:
-        told = json.loads(str(file.attrs["provenance"]))
-        file.attrs["provenance"] = json.dumps(told | {"bnuq": "0.0.1"})
+    with edited(one_split / both[0]) as record:
+        record["provenance"]["bnuq"] = "0.0.1"
     with h5py.File(one_split / both[1], "r+") as file:
-        del file["figures"]
+        del file["estimates"]
     assert again() == both, "another version, and a damaged file"
 
 
@@ -487,9 +491,10 @@ def test_the_file_gives_back_what_was_written(finished):
     _, several = finished
     assert several.path is not None and kind_of_result(several.path) == "several"
     again = several_file.read(several.path)
-    assert again.runs == several.runs or [vars(run) for run in again.runs] == [
+    assert [vars(run) for run in again.runs] == [
         vars(run) | {"record": json.loads(json.dumps(run.record))} for run in several.runs
     ]
+    np.testing.assert_array_equal(again.values, several.values)
     assert several_file.summary(again) == several_file.summary(several)
     assert drawn(again) == drawn(several)
 
@@ -497,21 +502,12 @@ def test_the_file_gives_back_what_was_written(finished):
 def test_the_file_is_readable_without_bnuq_and_every_number_has_a_unit(finished):
     _, several = finished
     with h5py.File(several.path) as file:
-        assert (file.attrs["command"], file.attrs["kind"]) == ("evaluate", "several")
-        assert file["runs/split"][:].tolist() == [0, 0, 1, 1, 2, 2]  # pyright: ignore
-        column = file["runs/mcdo.normalized.crps"]
-        assert column.attrs["units"] == "percent" and column.dims[0].keys() == ["run"]  # pyright: ignore
+        record = json.loads(file["record"][()])  # pyright: ignore
+        assert file.attrs["kind"] == "several" and [run["split"] for run in record["runs"]] == [0, 0, 1, 1, 2, 2]
+        assert [axis.keys() for axis in file["values"].dims] == [["estimate"], ["run"]]  # pyright: ignore
+        row = list(file["estimate"].asstr()[:]).index("mcdo.normalized..crps")  # pyright: ignore
         crps = several.aggregates["mcdo", "normalized", "", "crps"]
-        assert column[:].tolist() == crps.values.tolist()  # pyright: ignore
-        table = file["figures"]
-        rows = zip(*(table[key].asstr()[:] for key in ("method", "set", "score", "metric")), strict=True)  # pyright: ignore
-        row = list(rows).index(("mcdo", "normalized", "", "crps"))
-        for key, value in {
-            "mean": crps.mean, "sd": crps.sd, "t_test_p": crps.t_test.p, "nadeau_bengio_p": crps.nadeau_bengio.p,
-            "se": crps.nadeau_bengio.se, "low": crps.nadeau_bengio.interval()[0], "ratio_of_means": crps.ratio_of_means,
-        }.items():  # fmt: skip
-            assert table[key][row] == value  # pyright: ignore
-        assert table["t_test_stars"].asstr()[row] == crps.t_test.stars  # pyright: ignore
+        assert file["values"][row].tolist() == crps.values.tolist()  # pyright: ignore
 
         def has_unit(name, item):
             if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf":
@@ -559,11 +555,9 @@ def test_the_report_fits_its_width_and_an_ascii_stream(finished, width):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda file: file["runs"].pop("mcdo.test.rmse"), "incomplete or damaged"),
-        (lambda file: file["runs"].pop("record"), "incomplete or damaged"),
-        (lambda file: file.pop("figures"), "incomplete or damaged"),
-        (lambda file: file.attrs.pop("warnings"), "incomplete or damaged"),
-        (lambda file: file.attrs.update(format=several_file.FORMAT + 1), "reads up to format"),
+        (lambda file: file.pop("values"), "incomplete or damaged"),
+        (lambda file: file.pop("record"), "incomplete or damaged"),
+        (lambda file: file.attrs.update(format=codec.FORMAT + 1), "reads up to format"),
         (lambda file: file.attrs.update(kind="other"), r"is not a result file of bnuq evaluate for a \[runs\] list"),
     ],
 )

@@ -1,19 +1,8 @@
-"""The result file: one HDF5 file a run, laid out so that h5py, xarray and ArviZ read it without bnuq.
+"""The file of an evaluation: what `store.codec` writes of a Result, and beside it what ArviZ reads.
 
-    /                                attributes: format, bnuq, command, and as JSON run, model, sampling, sets, seconds,
-                                     work, warnings, notes, provenance
-    /sets/SET                        label(point), or target(point, output); group(point)
-    /methods/METHOD/SET              one variable a per-point score (point); predicted(point), or of a regression
-                                     predicted and sigma (point, output)
-    /methods/METHOD/convergence      pll, accuracy, mutual_information (samples)
-    /methods/METHOD/calibration      count, confidence, accuracy (bin); of a regression coverage (level)
-    /methods/METHOD/risk_coverage    risk (coverage)
-    /methods/METHOD/uncertainty_error  sigma, error, running_error (rank), of a regression
-    /figures                         one row a figure: method, set, score, metric, unit, value, se, mc_se, low, high,
-                                     (those of the set "bounds/constant", "bounds/optimum" and "normalized" are of the
-                                     test set)
-                                     jackknife(figure, draw), bootstrap(figure, resample); with a bank of which points
-                                     use their own draws, `draw` is one of the bank in the rows of MCBN
+    /sets/SET                        labels(point), or targets(point, output); group(point)
+    /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
+    /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)
@@ -21,37 +10,33 @@
     /posterior_predictive            METHOD_SET (chain, draw, SET_point, class), raw outputs, only where kept; of a
                                      regression (…, output), in target units
 
-In /log_likelihood and /posterior_predictive `draw` is the position among a point's own draws. Missing numbers are NaN,
-and every data set of numbers has units. Texts are UTF-8. A reader must refuse a `format` above its own.
+In /log_likelihood and /posterior_predictive `draw` is the position among a point's own draws. With a bank of which
+points use their own draws, the `draw` of replicates is one of the bank in the rows of MCBN.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
-import msgspec
 import numpy as np
 
-from bnuq.errors import ResultError
-from bnuq.files.content import kind_of
-from bnuq.files.hdf5 import image_of, open_hdf5
-from bnuq.files.writing import check_writable, replaced
+from bnuq.files.hdf5 import image_of
+from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Caution, Estimator, Figure
-from bnuq.results.reading import numbers, open_result
-from bnuq.results.result import EvaluatedSet, MethodResult, ReferenceCheck, Result, Samples, SetResult, Work
+from bnuq.records import Estimator, Figure, require
+from bnuq.results.result import MethodResult, Result, Samples
 from bnuq.run import DETERMINISTIC, ONE_PASS, ScoringSection, Task
+from bnuq.store import codec
+from bnuq.store.codec import PACKED, check_replaceable, unit_of
 
-FORMAT = 1
+__all__ = ["BOUNDS", "NORMALIZED", "Address", "check_replaceable", "figures_of", "read", "unit_of", "write"]
+
 Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
-
-_TEXTS = ("run", "model", "sampling", "sets", "seconds", "work", "warnings", "notes", "provenance")
-_NUMBERS = ("value", "se", "mc_se", "low", "high")
 
 
 def write(result: Result, path: Path) -> None:
@@ -72,26 +57,6 @@ def write(result: Result, path: Path) -> None:
 
             with h5py.File(beside.name, "r+", locking=False) as file:
                 _add_samples(file, result)
-
-
-def check_replaceable(path: Path) -> None:
-    """Raise ResultError where a result cannot be put at `path`, or would replace a file that is not one."""
-    kind = kind_of(path)
-    if kind in ("folder", "special"):
-        raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
-    if kind == "unreadable":
-        raise ResultError(f"{path}: cannot be opened; its name is too long, or it may not be read. Name another file.")
-    if kind != "missing" and (kind != "hdf5" or not _is_result(path)):
-        raise ResultError(f"{path} is not a result of bnuq; name another file to write.")
-    check_writable(path)
-
-
-def _is_result(path: Path) -> bool:
-    try:
-        with open_hdf5(path) as file:
-            return {"format", "bnuq"} <= set(file.attrs)
-    except ResultError:
-        return False
 
 
 def _most_bytes(kept: Samples) -> int:
@@ -117,91 +82,12 @@ def _reserve(file: BinaryIO, size: int) -> None:
 
 
 def _lay_out(file: Any, result: Result) -> None:
-    file.attrs["format"] = FORMAT
-    file.attrs["bnuq"] = str(result.provenance["bnuq"])
-    file.attrs["command"] = "evaluate"
-    texts = {
-        "run": result.run,
-        "model": result.model,
-        "sampling": result.sampling,
-        "sets": {name: _facts(one) for name, one in result.sets.items()},
-        "seconds": result.seconds,
-        "work": result.work.told(),
-        "warnings": [asdict(caution) for caution in result.cautions],
-        "notes": result.notes,
-        "provenance": result.provenance,
-    }
-    for name, value in texts.items():
-        # A path may hold bytes that are not UTF-8, which Python keeps as surrogates: they become JSON's own escapes.
-        file.attrs[name] = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
-    for name, one in result.sets.items():
-        room = file.create_group(f"sets/{name}")
-        point = add_scale(room, "point", np.arange(one.n))
-        for key, values in (("label", one.labels), ("group", one.group)):
-            if values is not None:
-                add_variable(room, key, values, (point,))
-        if one.targets is not None:
-            output = add_scale(room, "output", np.arange(one.targets.shape[1]))
-            add_variable(room, "target", one.targets, (point, output), unit="target unit")
-    for name, method in result.methods.items():
-        _lay_out_method(file.create_group(f"methods/{name}"), method)
-    _lay_out_figures(file.create_group("figures"), result)
-    if result.reference_check is not None:
-        check = result.reference_check
-        room = file.create_group("reference_check")
-        room.attrs["passed"] = check.passed
-        layer = add_scale(room, "layer", list(check.layers))
-        for key in ("mean", "log_variance", "expected"):
-            add_variable(room, key, getattr(check, key), (layer,), unit="standard deviations of batch noise")
+    codec.lay_out(file, result)
     if result.bank is not None:
         bank = file.create_group("statistics")
         result.bank.write_to(bank)
         bank.visititems(_give_unit)
     _lay_out_for_arviz(file, result)
-
-
-def _facts(one: EvaluatedSet) -> dict[str, Any]:
-    return {key: value for key, value in vars(one).items() if key not in ("labels", "targets", "group")}
-
-
-def _lay_out_method(room: Any, method: MethodResult) -> None:
-    for name, one in method.sets.items():
-        group = room.create_group(name)
-        point = add_scale(group, "point", np.arange(len(one.predicted)))
-        if one.sigma is None:
-            add_variable(group, "predicted", one.predicted, (point,))
-        else:
-            output = add_scale(group, "output", np.arange(one.predicted.shape[1]))
-            for key, values in (("predicted", one.predicted), ("sigma", one.sigma)):
-                add_variable(group, key, values, (point, output), unit="target unit")
-        for key, values in one.points.items():
-            add_variable(group, key, values, (point,), unit=unit_of(key))
-    for name, values in (
-        ("convergence", method.convergence),
-        ("calibration", method.calibration),
-        ("risk_coverage", method.risk),
-        ("uncertainty_error", method.uncertainty_error),
-    ):
-        if not values:
-            continue
-        group = room.create_group(name)
-        axis, *_ = (key for key in values if key in _AXES)
-        scale = add_scale(group, axis, values[axis])
-        for key, value in values.items():
-            if key != axis:
-                add_variable(group, key, value, (scale,), unit=unit_of(key))
-
-
-_AXES = ("samples", "bin", "level", "coverage", "rank")  # of the curves, before what is told along them
-_IN_TARGET_UNITS = ("error", "running_error", "crps_constant", "crps_optimum")
-
-
-def unit_of(name: str) -> str:
-    """The unit of a metric, a score, or a variable that is neither: a count, a number of order, a share."""
-    if name in _IN_TARGET_UNITS:
-        return "target unit"
-    metric = METRICS.get(name) or SCORES.get(name)
-    return "1" if metric is None or metric.unit == "fraction" else metric.unit
 
 
 def _give_unit(name: str, item: Any) -> None:
@@ -229,31 +115,6 @@ def figures_of(result: Result) -> Iterable[tuple[Address, Figure]]:
                 yield (method, f"{BOUNDS}{bound}", "", metric), figure
         for metric, figure in found.normalized.items():
             yield (method, NORMALIZED, "", metric), figure
-
-
-def _lay_out_figures(room: Any, result: Result) -> None:
-    rows = list(figures_of(result))
-    figure = add_scale(room, "figure", np.arange(len(rows)))
-    for place, key in enumerate(("method", "set", "score", "metric")):
-        add_variable(room, key, [address[place] for address, _ in rows], (figure,))
-    units = ["percent" if name == NORMALIZED else unit_of(metric) for (_, name, _, metric), _ in rows]
-    add_variable(room, "unit", units, (figure,))
-    for key in _NUMBERS:
-        values = [getattr(f, key) for _, f in rows]
-        column = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-        add_variable(room, key, column, (figure,), unit=_BY_ROW)
-    for key, axis in (("jackknife", "draw"), ("bootstrap", "resample")):
-        values = [getattr(f, key) for _, f in rows]
-        width = max((len(v) for v in values if v is not None), default=0)
-        if width:
-            table = np.full((len(rows), width), np.nan)
-            for row, value in zip(table, values, strict=True):
-                if value is not None:
-                    row[: len(value)] = value
-            add_variable(room, key, table, (figure, add_scale(room, axis, np.arange(width))), unit=_BY_ROW)
-
-
-_BY_ROW = "that of the row, in unit"
 
 
 def _lay_out_for_arviz(file: Any, result: Result) -> None:
@@ -309,7 +170,7 @@ def _add_samples(file: Any, result: Result) -> None:
                 shape=tuple(axes.values()),
                 dtype=one.samples.dtype,
                 chunks=(1, samples, chunk, classes),
-                **_PACKED,
+                **PACKED,
             )
             for start, block in _in_chunks(one.samples.blocks(), chunk):
                 kept[0, :, start : start + block.shape[1]] = block
@@ -332,9 +193,6 @@ def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[
         yield start, rest
 
 
-_PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-
-
 def add_scale(room: Any, name: str, values: Any) -> Any:
     data = room.create_dataset(name, data=values)
     data.make_scale(name)
@@ -344,7 +202,7 @@ def add_scale(room: Any, name: str, values: Any) -> Any:
 
 
 def add_variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "1") -> None:
-    packed = _PACKED if isinstance(values, np.ndarray) and values.size > 1024 else {}
+    packed = PACKED if isinstance(values, np.ndarray) and values.size > 1024 else {}
     data = room.create_dataset(name, data=values, **packed)
     for axis, scale in enumerate(axes):
         data.dims[axis].attach_scale(scale)
@@ -358,185 +216,53 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again. The
     log-likelihoods (T × n), most of a file, may be left out.
     """
-    with open_result(path, "evaluate", newest=FORMAT) as file:
-        result = _read(file, path.absolute(), file.get("log_likelihood", {}) if log_likelihoods else {})
+
+    def complete(file: Any, result: Result) -> Result:
+        _check_texts(result)
+        likelihoods = file.get("log_likelihood", {}) if log_likelihoods else {}
+        result = replace(result, methods=dict(_with_likelihoods(result, likelihoods)))
         _check_complete(result)
         if log_likelihoods:
             _check_log_likelihoods(result)
-    return result
+        return result
+
+    return codec.read(Result, path, by_hand=complete)
 
 
-class _Set(msgspec.Struct):
-    name: str
-    kind: Literal["test", "validation", "ood"]
-    reference: str
-    sha256: str
-    n: Annotated[int, msgspec.Meta(ge=1)]
-    classes: tuple[str, ...] = ()
+def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, MethodResult]]:
+    for name, method in result.methods.items():
+        sets = dict(method.sets)
+        for set_name in sets:
+            if (key := f"{name}_{set_name}") in likelihoods:
+                values = likelihoods[key][()]
+                if values.dtype.kind != "f" or values.ndim != 3 or len(values) != 1:
+                    raise ValueError(f"{key} does not hold log-likelihoods")
+                sets[set_name] = replace(sets[set_name], log_likelihood=values[0])
+        yield name, replace(method, sets=sets)
 
 
-class _Caution(msgspec.Struct):
-    code: str
-    text: str
-
-
-class _Texts(msgspec.Struct):
-    """What the root attributes hold, each as JSON; the shape of `run` is checked when it is run again."""
-
-    run: dict[str, Any]
-    model: dict[str, Any]
-    sampling: dict[str, Any]
-    sets: dict[str, _Set]
-    seconds: dict[str, float]
-    work: Work
-    warnings: list[_Caution]
-    notes: tuple[str, ...]
-    provenance: dict[str, Any]
-
-
-_NEEDED: dict[str, dict[str, Any]] = {
-    "model": {"path": str, "parameters": int, "batchnorm_layers": int, "dropout_layers": int, "task": Task},
-    "sampling": {"samples": int, "batch_size": int | None, "seed": int, "device": str, "precision": str},
-    "seconds": {"total": float},
-    "provenance": {"bnuq": str},
-}
-
-
-def _read_texts(file: Any) -> _Texts:
-    texts = {name: json.loads(file.attrs[name]) for name in _TEXTS}
-    for name, keys in _NEEDED.items():
-        for key, kind in keys.items():
-            msgspec.convert(texts[name][key], kind)
-    msgspec.convert(texts["sampling"].get("bank"), int | None)
-    msgspec.convert(texts["model"]["outputs" if texts["model"]["task"] == "regression" else "classes"], int)
-    data = texts["run"].get("data", {})
-    if not isinstance(data, dict) or not isinstance(data.get("train", ""), str):
+def _check_texts(result: Result) -> None:
+    """Raise ValueError where something that a report tells is missing; the run is checked when it is run again."""
+    counts = dict.fromkeys(("parameters", "batchnorm_layers", "dropout_layers"), int)
+    outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int}
+    require(result.model, path=str, task=Task, **counts, **outputs)
+    require(
+        result.sampling, samples=int, batch_size=int | None, bank=int | None, seed=int, device=str, precision=str,
+        mutual_information=Estimator | None,
+    )  # fmt: skip
+    require(result.seconds, total=float)
+    require(result.provenance, bnuq=str)
+    require(result.run, data=dict[str, Any] | None, sampling=dict[str, Any] | None, scoring=ScoringSection | None)
+    require(result.run.get("data") or {}, train=str | None)
+    if not isinstance(result.run.get("data", {}), dict):
         raise ValueError("its run names no data")
-    msgspec.convert(texts["run"].get("sampling", {}), dict[str, Any])
-    msgspec.convert(texts["sampling"].get("mutual_information", "plug-in"), Estimator)
-    msgspec.convert(texts["run"].get("scoring", {}), ScoringSection)
-    return msgspec.convert(texts, _Texts)
-
-
-def _read(file: Any, path: Path, likelihoods: Any) -> Result:
-    texts = _read_texts(file)
-    sets = {}
-    for name, facts in texts.sets.items():
-        room = file["sets"][name]
-        arrays = {key: numbers(room, key, "iu") if key in room else None for key in ("label", "group")}
-        targets = None
-        if "target" in room:
-            targets = numbers(room, "target", "f", shape=(facts.n, texts.model["outputs"]))
-        sets[name] = EvaluatedSet(
-            **msgspec.structs.asdict(facts), labels=arrays["label"], targets=targets, group=arrays["group"]
-        )
-    figures = _read_figures(file["figures"], texts.sampling)
-    order = list(dict.fromkeys(address[0] for address, _ in figures))
-    methods = {name: _read_method(file["methods"][name], name, figures, sets, likelihoods) for name in order}
-    check = None
-    if "reference_check" in file:
-        room = file["reference_check"]
-        check = ReferenceCheck(
-            layers=tuple(room["layer"].asstr()[()]),
-            mean=numbers(room, "mean", "f"),
-            log_variance=numbers(room, "log_variance", "f"),
-            expected=numbers(room, "expected", "f"),
-            passed=bool(room.attrs["passed"]),
-        )
-    return Result(
-        run=texts.run,
-        model=texts.model,
-        sampling=texts.sampling,
-        sets=sets,
-        methods=methods,
-        cautions=tuple(Caution(caution.code, caution.text) for caution in texts.warnings),
-        notes=texts.notes,
-        seconds=texts.seconds,
-        work=texts.work,
-        provenance=texts.provenance,
-        reference_check=check,
-        path=path,
-    )
-
-
-def _read_figures(room: Any, sampling: Mapping[str, Any]) -> list[tuple[Address, Figure]]:
-    texts = [room[key].asstr()[()] for key in ("method", "set", "score", "metric")]
-    rows = texts[0].shape
-    columns = {key: numbers(room, key, "f", shape=rows) for key in _NUMBERS}
-    replicates = {
-        key: numbers(room, key, "f", dimensions=2) if key in room else None for key in ("jackknife", "bootstrap")
-    }
-    found = []
-    for row, address in enumerate(zip(*texts, strict=True)):
-        errors = {key: float(columns[key][row]) for key in _NUMBERS[1:]}
-        if any(np.isinf(errors[key]) or errors[key] < 0 for key in ("se", "mc_se")):
-            raise ValueError(f"the error of {'/'.join(map(str, address))} is none")
-        given: dict[str, Any] = {key: None if np.isnan(value) else value for key, value in errors.items()}
-        arrays = {k: None if v is None or np.isnan(v[row]).all() else v[row] for k, v in replicates.items()}
-        if arrays["jackknife"] is not None and not address[0].startswith("mcbn"):  # the row is as long as the bank
-            arrays["jackknife"] = arrays["jackknife"][: sampling["samples"]]
-        found.append((tuple(map(str, address)), Figure(float(columns["value"][row]), **given, **arrays)))
-    return found
-
-
-def _read_method(
-    room: Any,
-    name: str,
-    figures: list[tuple[Address, Figure]],
-    known: Mapping[str, EvaluatedSet],
-    likelihoods: Any,
-) -> MethodResult:
-    found: dict[str, dict[str, Figure]] = {}
-    ood: dict[str, dict[str, dict[str, Figure]]] = {one.name: {} for one in known.values() if one.kind == "ood"}
-    bounds: dict[str, dict[str, Figure]] = {}
-    normalized: dict[str, Figure] = {}
-    for (method, set_name, score, metric), figure in figures:
-        if method != name:
-            continue
-        if set_name == NORMALIZED or set_name.startswith(BOUNDS):
-            home = normalized if set_name == NORMALIZED else bounds.setdefault(set_name.removeprefix(BOUNDS), {})
-            home[metric] = figure
-            continue
-        home = ood.setdefault(set_name, {}).setdefault(score, {}) if score else found.setdefault(set_name, {})
-        home[metric] = figure
-    for set_name, one in known.items():  # a set may have no figures: a regression's OOD set under one pass
-        if one.kind != "validation" and set_name in room:
-            found.setdefault(set_name, {})
-            if one.kind == "ood":
-                ood.setdefault(set_name, {})
-    sets: dict[str, SetResult] = {}
-    for set_name in (one.name for one in known.values() if one.kind != "validation"):
-        group, points = room[set_name], (known[set_name].n,)
-        key = f"{name}_{set_name}"
-        several = "sigma" in group
-        sets[set_name] = SetResult(
-            figures=found.get(set_name, {}),
-            points={k: numbers(group, k, "f", shape=points) for k in group if k not in _NO_SCORES},
-            predicted=numbers(group, "predicted", "iuf", dimensions=2 if several else 1),
-            sigma=numbers(group, "sigma", "f", dimensions=2) if several else None,
-            log_likelihood=numbers(likelihoods, key, "f", dimensions=3)[0] if key in likelihoods else None,
-        )
-    curves = {
-        curve: {key: numbers(room[curve], key, "fiu") for key in room[curve]} if curve in room else {}
-        for curve in ("convergence", "calibration", "risk_coverage", "uncertainty_error")
-    }
-    return MethodResult(
-        sets=sets,
-        ood=ood,
-        convergence=curves["convergence"],
-        calibration=curves["calibration"],
-        risk=curves["risk_coverage"],
-        uncertainty_error=curves["uncertainty_error"],
-        bounds=bounds,
-        normalized=normalized,
-    )
-
-
-_NO_SCORES = ("point", "output", "predicted", "sigma")
 
 
 def _check_complete(result: Result) -> None:
     """Raise ValueError where a figure is missing that every result has, or is one that this version cannot know."""
+    for address, figure in figures_of(result):
+        if math.isinf(figure.se or 0) or math.isinf(figure.mc_se or 0):
+            raise ValueError(f"the error of {'/'.join(address)} is none")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
     others = {name for name, one in result.sets.items() if one.kind == "ood"}

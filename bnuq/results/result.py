@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Num
 
-from bnuq.records import Caution, Figure
+from bnuq.records import Axis, ByHand, Caution, Coordinate, Figure, MetricName, Size, Unit
 
-Figures = Mapping[str, Figure]
+MethodName = Annotated[str, Coordinate("method")]
+SetName = Annotated[str, Coordinate("set")]
+ScoreName = Annotated[str, Coordinate("score")]
+BoundName = Annotated[str, Coordinate("bound")]
+Figures = Mapping[MetricName, Figure]
+Percentages = Mapping[MetricName, Annotated[Figure, Unit("percent")]]
+TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
+BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
@@ -44,12 +51,12 @@ class EvaluatedSet:
     """
 
     name: str
-    kind: str
+    kind: Literal["test", "validation", "ood"]
     reference: str
     sha256: str
-    n: int
+    n: Size
     labels: Int64[np.ndarray, " point"] | None = None
-    targets: Float[np.ndarray, "point output"] | None = None
+    targets: TargetUnits | None = None
     group: Int64[np.ndarray, " point"] | None = None
     classes: tuple[str, ...] = ()
 
@@ -64,10 +71,10 @@ class SetResult:
 
     figures: Figures
     points: Mapping[str, Float[np.ndarray, " point"]]
-    predicted: Int64[np.ndarray, " point"] | Float[np.ndarray, "point output"]
-    sigma: Float[np.ndarray, "point output"] | None = None
-    log_likelihood: Float[np.ndarray, "sample point"] | None = None
-    samples: Samples | None = None
+    predicted: Annotated[Num[np.ndarray, "#point *output"], Unit("number of a class, or target unit")]
+    sigma: TargetUnits | None = None
+    log_likelihood: Annotated[Float[np.ndarray, "sample point"] | None, ByHand("")] = None
+    samples: Annotated[Samples | None, ByHand("")] = None
 
 
 @dataclass(frozen=True)
@@ -80,14 +87,14 @@ class MethodResult:
     `normalized` where the method's own lie between them, in percent.
     """
 
-    sets: Mapping[str, SetResult]
-    ood: Mapping[str, Mapping[str, Figures]]  # set → score → figure
-    convergence: Mapping[str, np.ndarray]
-    calibration: Mapping[str, np.ndarray]
-    risk: Mapping[str, np.ndarray]
-    uncertainty_error: Mapping[str, np.ndarray] = field(default_factory=dict)
-    bounds: Mapping[str, Figures] = field(default_factory=dict)
-    normalized: Figures = field(default_factory=dict)
+    sets: Mapping[SetName, SetResult]
+    ood: Mapping[SetName, Mapping[ScoreName, Figures]]
+    convergence: Mapping[str, Num[np.ndarray, " samples"]]
+    calibration: Mapping[str, Num[np.ndarray, " bin"]]
+    risk: Mapping[str, Num[np.ndarray, " coverage"]]
+    uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
+    bounds: Mapping[BoundName, Figures] = field(default_factory=dict)
+    normalized: Percentages = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,10 +105,10 @@ class ReferenceCheck:
     is what batch noise alone gives. Source: the null of Wu & Johnson 2021's moving averages, under a fixed network.
     """
 
-    layers: tuple[str, ...]
-    mean: Float[np.ndarray, " layer"]
-    log_variance: Float[np.ndarray, " layer"]
-    expected: Float[np.ndarray, " layer"]
+    layers: Annotated[tuple[str, ...], Axis("layer")]
+    mean: BatchNoise
+    log_variance: BatchNoise
+    expected: BatchNoise
     passed: bool
 
 
@@ -145,16 +152,19 @@ class Result:
     """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first; beside mcbn
     "deterministic+population" is there where the reference check failed."""
 
+    KIND: ClassVar[str] = "evaluate"
+    COMMAND: ClassVar[str] = "evaluate"
+
     run: Mapping[str, Any]
     model: Mapping[str, Any]
     sampling: Mapping[str, Any]
     sets: Mapping[str, EvaluatedSet]
-    methods: Mapping[str, MethodResult]
+    methods: Mapping[MethodName, MethodResult]
     cautions: tuple[Caution, ...]
     notes: tuple[str, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     work: Work = field(default_factory=Work)
     reference_check: ReferenceCheck | None = None
-    bank: Bank | None = field(default=None, repr=False)
+    bank: Annotated[Bank | None, ByHand("")] = field(default=None, repr=False)
     path: Path | None = None

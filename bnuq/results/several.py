@@ -1,57 +1,32 @@
-"""Several runs of one request: every figure over the runs, the tests of whether they differ from 0, and their file.
+"""Several runs of one request: every figure over the runs, and the tests of whether they differ from 0.
 
-    /                 attributes: format, bnuq, command, kind ("several"), and as JSON task, seconds, warnings, notes,
-                      provenance
-    /runs             one row a run: split and seed (−1 where there is none), path (beside this file) and sha256 of its
-                      result, test_share, record (its request, JSON), and a column a figure, METHOD.SET.METRIC or
-                      METHOD.SET.SCORE.METRIC
-    /figures          one row a figure: method, set, score, metric, unit, mean and sd over the runs; se, low and high by
-                      Nadeau & Bengio on split means; of normalised scores (set "normalized") the t-test as published,
-                      t_test_t, t_test_p, t_test_stars, ours, nadeau_bengio_p, nadeau_bengio_stars, and ratio_of_means
-
-/figures follows from /runs: it is there for readers without bnuq. Missing numbers are NaN, a missing mark is "n/a", and
-every data set of numbers has units. A reader must refuse a `format` above its own.
+In their file, `/values` (estimate, run) holds the runs' figures; what is computed over runs follows from them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.files.hdf5 import image_of
-from bnuq.files.writing import write_bytes
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
-from bnuq.results.file import (
-    BOUNDS,
-    NORMALIZED,
-    Address,
-    add_scale,
-    add_variable,
-    check_replaceable,
-    figures_of,
-    unit_of,
-)
-from bnuq.results.reading import numbers, open_result
+from bnuq.records import Axis, Size, Unit, require
+from bnuq.results.file import BOUNDS, NORMALIZED, Address, figures_of
 from bnuq.results.result import Result
 from bnuq.results.summary import SCHEMA, json_number
 from bnuq.run import POPULATION, Task
-
-FORMAT = 1
-KIND = "several"
+from bnuq.store import codec
 
 
 @dataclass(frozen=True)
 class OneRun:
-    """One run: the split and the seed it is of, where its result lies, its request, and its figures.
+    """One run: the split and the seed it is of, where its result lies, and its request.
 
     `test_share` is n_test/n_train, how many points it was tested on for each that its network was trained on; None
     where the training set is not known.
@@ -60,10 +35,15 @@ class OneRun:
     path: Path
     sha256: str
     record: Mapping[str, Any]
-    figures: Mapping[Address, float]
     split: int | None = None
     seed: int | None = None
     test_share: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.record, model=dict[str, Any])  # the rest is checked when it is run again
+        require(self.record["model"], checkpoint=str)
+        if self.test_share is not None and not 0 < self.test_share < math.inf:
+            raise ValueError("test_share is no share")
 
     @property
     def words(self) -> str:
@@ -77,7 +57,7 @@ class SharedCaution:
 
     code: str
     text: str
-    runs: int
+    runs: Size
 
 
 @dataclass(frozen=True)
@@ -110,15 +90,40 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Several:
-    """Everything that several runs found together."""
+    """Everything that several runs found together. `values` are their figures, NaN where a run has one not, in the
+    order of `estimates`: METHOD.SET.SCORE.METRIC, without a score where there is none."""
+
+    KIND: ClassVar[str] = "several"
+    COMMAND: ClassVar[str] = "evaluate for a [runs] list"
 
     runs: tuple[OneRun, ...]
+    estimates: Annotated[tuple[str, ...], Axis("estimate")]
+    values: Annotated[Float64[np.ndarray, "estimate run"], Unit("that of the estimate")]
     task: Task
     cautions: tuple[SharedCaution, ...]
     notes: tuple[str, ...]
     seconds: float
     provenance: Mapping[str, str]
     path: Path | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        require(self.provenance, bnuq=str)
+        if not self.runs or self.values.shape[1] != len(self.runs):
+            raise ValueError("it holds no run, or the values of other runs")
+        for method, place, score, metric in self.addresses:
+            of_place = {NORMALIZED: {"pll_without_exact"}, f"{BOUNDS}constant": {"confidence"}}.get(place, set())
+            if metric not in METRICS.keys() | of_place:
+                raise ValueError(f"the figure {metric} of {method} is unknown")
+            if score and score not in SCORES:
+                raise ValueError(f"the score {score} of {method} is unknown")
+
+    @cached_property
+    def addresses(self) -> list[Address]:
+        """Those of `estimates`, taken apart."""
+        found = [tuple(name.split(".")) for name in self.estimates]
+        if any(len(address) != 4 for address in found):
+            raise ValueError("the name of an estimate has not four parts")
+        return found  # type: ignore[return-value]
 
     @property
     def splits(self) -> list[int]:
@@ -143,9 +148,7 @@ class Several:
         The mean over runs of a normalised score is that of the runs' own ratios.
         Source: Teye, Azizpour & Smith 2018, §4, and their code; Nadeau & Bengio 2003.
         """
-        values = {}
-        for address in dict.fromkeys(address for run in self.runs for address in run.figures):
-            values[address] = np.array([_value(run, address) for run in self.runs])
+        values = dict(zip(self.addresses, self.values, strict=True))
         return {address: self._aggregate(address, found, values) for address, found in values.items()}
 
     def _aggregate(
@@ -166,178 +169,54 @@ class Several:
         return Aggregate(found, ours, t_test(found), ratio)
 
 
-def _value(run: OneRun, address: Address) -> float:
-    method, place, score, metric = address
-    if place == NORMALIZED and metric == "pll_without_exact" and address not in run.figures:
-        metric = "pll"  # no point was met exactly, so that none was left out
-    return run.figures.get((method, place, score, metric), math.nan)
-
-
-def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> OneRun:
-    """What is kept of a run's `result`, whose file has this SHA-256."""
+def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> tuple[OneRun, dict[Address, float]]:
+    """What is kept of a run's `result`, whose file has this SHA-256; its figures."""
     assert result.path is not None
     # Before --limit: what counts is how much the splits overlap.
     trained = result.run.get("data", {}).get("train_size") or result.sampling.get("reference_points")
-    return OneRun(
+    run = OneRun(
         path=result.path,
         sha256=sha256,
         record=result.run,
-        figures={address: figure.value for address, figure in figures_of(result) if address[0] != POPULATION},
         split=split,
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
+    return run, {address: figure.value for address, figure in figures_of(result) if address[0] != POPULATION}
 
 
-# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def table_of(figures: Sequence[Mapping[Address, float]]) -> dict[str, Any]:
+    """`estimates` and `values` of the runs with these figures."""
+    addresses = list(dict.fromkeys(address for of_run in figures for address in of_run))
+    values = [[_value(of_run, address) for of_run in figures] for address in addresses]
+    return {
+        "estimates": tuple(".".join(address) for address in addresses),
+        "values": np.array(values, np.float64).reshape(len(addresses), len(figures)),
+    }
+
+
+def _value(figures: Mapping[Address, float], address: Address) -> float:
+    method, place, score, metric = address
+    if place == NORMALIZED and metric == "pll_without_exact" and address not in figures:
+        metric = "pll"  # no point was met exactly, so that none was left out
+    return figures.get((method, place, score, metric), math.nan)
 
 
 def write(several: Several, path: Path) -> None:
     """Write `several` to `path`, whole or not at all; ResultError where that cannot be done."""
-    check_replaceable(path)
-    write_bytes(path, image_of(lambda file: _lay_out(file, several, path.absolute().parent)))
-
-
-def _lay_out(file: Any, several: Several, folder: Path) -> None:
-    file.attrs["format"] = FORMAT
-    file.attrs["bnuq"] = str(several.provenance["bnuq"])
-    file.attrs["command"] = "evaluate"
-    file.attrs["kind"] = KIND
-    texts = {
-        "task": several.task,
-        "seconds": several.seconds,
-        "warnings": [asdict(caution) for caution in several.cautions],
-        "notes": several.notes,
-        "provenance": dict(several.provenance),
-    }
-    for name, value in texts.items():
-        file.attrs[name] = json.dumps(value)
-    runs = several.runs
-    room = file.create_group("runs", track_order=True)  # the figures in the order in which they were made
-    run = add_scale(room, "run", np.arange(len(runs)))
-    for key in ("split", "seed"):
-        numbers = [getattr(one, key) for one in runs]
-        add_variable(room, key, np.array([-1 if n is None else n for n in numbers], dtype=np.int64), (run,))
-    paths = [one.path.relative_to(folder) if one.path.is_relative_to(folder) else one.path for one in runs]
-    add_variable(room, "path", [_utf8(str(one)) for one in paths], (run,))
-    add_variable(room, "sha256", [one.sha256 for one in runs], (run,))
-    add_variable(room, "record", [json.dumps(one.record) for one in runs], (run,))
-    add_variable(room, "test_share", _column(one.test_share for one in runs), (run,))
-    for address, found in several.aggregates.items():
-        add_variable(room, _column_name(address), found.values, (run,), unit=_unit(address))
-    _lay_out_figures(file.create_group("figures"), several)
-
-
-def _utf8(text: str) -> str:
-    """A path may hold bytes that are not UTF-8, which Python keeps as surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _column(values: Any) -> Float64[np.ndarray, " row"]:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _column_name(address: Address) -> str:
-    return ".".join(part.replace("/", "-") for part in address if part)
-
-
-def _unit(address: Address) -> str:
-    return "percent" if address[1] == NORMALIZED else unit_of(address[3])
-
-
-def _lay_out_figures(room: Any, several: Several) -> None:
-    rows = list(several.aggregates.items())
-    figure = add_scale(room, "figure", np.arange(len(rows)))
-    for place, key in enumerate(("method", "set", "score", "metric")):
-        add_variable(room, key, [address[place] for address, _ in rows], (figure,))
-    add_variable(room, "unit", [_unit(address) for address, _ in rows], (figure,))
-    by_row = "that of the row, in unit"
-    ours = [found.nadeau_bengio for _, found in rows]
-    intervals = [None if test is None else test.interval() for test in ours]
-    for key, values in {
-        "mean": [found.mean for _, found in rows],
-        "sd": [found.sd for _, found in rows],
-        "se": [None if test is None else test.se for test in ours],
-        "low": [None if ends is None else ends[0] for ends in intervals],
-        "high": [None if ends is None else ends[1] for ends in intervals],
-        "ratio_of_means": [found.ratio_of_means for _, found in rows],
-    }.items():
-        add_variable(room, key, _column(values), (figure,), unit=by_row)
-    published = [found.t_test for _, found in rows]
-    tested = [test if address[1] == NORMALIZED else None for test, (address, _) in zip(ours, rows, strict=True)]
-    for key, values in {
-        "t_test_t": [None if test is None else test.t for test in published],
-        "t_test_p": [None if test is None else test.p for test in published],
-        "nadeau_bengio_p": [None if test is None else test.p for test in tested],
-    }.items():
-        add_variable(room, key, _column(values), (figure,))
-    for key, tests in (("t_test_stars", published), ("nadeau_bengio_stars", tested)):
-        add_variable(room, key, ["n/a" if test is None else test.stars for test in tests], (figure,))
-
-
-class _Caution(msgspec.Struct):
-    code: str
-    text: str
-    runs: Annotated[int, msgspec.Meta(ge=1)]
-
-
-class _Texts(msgspec.Struct):
-    task: Task
-    seconds: float
-    warnings: list[_Caution]
-    notes: tuple[str, ...]
-    provenance: dict[str, str]
+    folder = path.absolute().parent
+    beside = (run.path.relative_to(folder) if run.path.is_relative_to(folder) else run.path for run in several.runs)
+    runs = tuple(replace(run, path=path) for run, path in zip(several.runs, beside, strict=True))
+    codec.write(replace(several, runs=runs), path)
 
 
 def read(path: Path) -> Several:
     """The runs in the file at `path`; ResultError where that is not one of several runs, is newer, or is damaged."""
-    with open_result(path, "several", newest=FORMAT) as file:
-        return _read(file, path.absolute())
 
+    def with_paths(_: Any, several: Several) -> Several:
+        return replace(several, runs=tuple(replace(run, path=path.parent / run.path) for run in several.runs))
 
-def _read(file: Any, path: Path) -> Several:
-    texts = msgspec.convert({key: json.loads(file.attrs[key]) for key in _Texts.__struct_fields__}, _Texts)
-    if not isinstance(texts.provenance["bnuq"], str):
-        raise ValueError("its version is missing")
-    room, table = file["runs"], file["figures"]
-    columns = [table[key].asstr()[()] for key in ("method", "set", "score", "metric")]
-    addresses: list[Address] = list(zip(*(map(str, column) for column in columns), strict=True))
-    count = room["split"].shape[0]
-    shape = (count,)
-    if not count:
-        raise ValueError("it holds no run")
-    values = {address: numbers(room, _column_name(address), "f", shape=shape) for address in addresses}
-    for method, place, score, metric in addresses:
-        of_place = {NORMALIZED: {"pll_without_exact"}, f"{BOUNDS}constant": {"confidence"}}.get(place, set())
-        if metric not in METRICS.keys() | of_place:
-            raise ValueError(f"the figure {metric} of {method} is unknown")
-        if score and score not in SCORES:
-            raise ValueError(f"the score {score} of {method} is unknown")
-    split, seed = (numbers(room, key, "i", shape=shape) for key in ("split", "seed"))
-    share = numbers(room, "test_share", "f", shape=shape)
-    if np.isinf(share).any() or (share <= 0).any():
-        raise ValueError("test_share is no share")
-    paths, digests, records = (room[key].asstr()[()] for key in ("path", "sha256", "record"))
-    runs = tuple(
-        OneRun(
-            path=path.parent / paths[row],
-            sha256=str(digests[row]),
-            record=_record(json.loads(records[row])),
-            figures={address: float(column[row]) for address, column in values.items()},
-            split=None if split[row] < 0 else int(split[row]),
-            seed=None if seed[row] < 0 else int(seed[row]),
-            test_share=None if math.isnan(share[row]) else float(share[row]),
-        )
-        for row in range(count)
-    )
-    cautions = tuple(SharedCaution(one.code, one.text, one.runs) for one in texts.warnings)
-    return Several(runs, texts.task, cautions, texts.notes, texts.seconds, texts.provenance, path)
-
-
-def _record(value: Any) -> dict[str, Any]:
-    """The request of a run, of which a report tells the checkpoint; the rest is checked when it is run again."""
-    msgspec.convert(value["model"]["checkpoint"], str)
-    return msgspec.convert(value, dict[str, Any])
+    return codec.read(Several, path, by_hand=with_paths)
 
 
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +228,7 @@ def summary(several: Several) -> dict[str, Any]:
         "bnuq": several.provenance["bnuq"],
         "schema": SCHEMA,
         "command": "evaluate",
-        "kind": KIND,
+        "kind": several.KIND,
         "task": several.task,
         "runs": [
             {key: value for key, value in (("split", run.split), ("seed", run.seed)) if value is not None}

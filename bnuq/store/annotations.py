@@ -15,7 +15,7 @@ from bnuq.records import ByHand
 def fields_of(record: type) -> dict[str, Any]:
     """The annotations of the fields that the codec stores."""
     hints = typing.get_type_hints(record, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(record) if not metadata(hints[each.name], ByHand)}
+    return {each.name: hints[each.name] for each in fields(record) if metadata(hints[each.name], ByHand) is None}
 
 
 def _parts(hint: Any) -> Iterator[Any]:
@@ -30,7 +30,7 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 def metadata(hint: Any, kind: type[str]) -> str | None:
     extras = (extra for part in _parts(hint) for extra in getattr(part, "__metadata__", ()))
-    return next((extra for extra in extras if isinstance(extra, kind)), None)
+    return next((str(extra) for extra in extras if isinstance(extra, kind)), None)
 
 
 def arguments(hint: Any, of: type, count: int) -> tuple[Any, ...]:
@@ -46,7 +46,7 @@ def axes_of(hint: Any) -> tuple[str, ...] | None:
     """("draw", "channel") of Float[np.ndarray, "draw channel"], also where that is what a mapping holds."""
     for part in _parts(hint):
         if (text := getattr(part, "dim_str", None)) is not None:
-            return tuple(text.split())
-        if typing.get_origin(part) is not None and issubclass(typing.get_origin(part), Mapping):
+            return tuple(name.lstrip("*#") for name in text.split())
+        if isinstance(origin := typing.get_origin(part), type) and issubclass(origin, Mapping):
             return axes_of(typing.get_args(part)[1])
     return None

@@ -110,12 +110,13 @@ class _Place:
 class _Writer:
     def __init__(self, file: Any) -> None:
         self.file = file
-        self.estimates: list[tuple[_Place, Figure]] = []
+        self.estimates: list[tuple[_Place, str, Figure]] = []
 
     def encode(self, value: Any, hint: Any, place: _Place) -> Any:
         """The value as JSON; arrays and estimates go into the file."""
         if isinstance(value, Figure):
-            self.estimates.append((place, value))
+            unit = metadata(hint, Unit) or unit_of(place.path.rpartition("/")[2])
+            self.estimates.append((place, unit, value))
             return {"estimate": len(self.estimates) - 1}
         if isinstance(value, np.ndarray):
             group, _, name = place.path.rpartition("/")
@@ -129,7 +130,8 @@ class _Writer:
             axis = metadata(key_hint, Coordinate)
             inside = replace(place, scales=dict(place.scales))
             named = {key: inside.at(key, **({axis: str(key)} if axis else {})) for key in value}
-            return {str(key): self.encode(item, item_hint, named[key]) for key, item in value.items()}
+            axis_first = sorted(value, key=lambda key: axes_of(item_hint) != (key,))
+            return {str(key): self.encode(value[key], item_hint, named[key]) for key in axis_first}
         if isinstance(value, list | tuple):
             (item_hint,) = arguments(hint, Sequence, 1)
             return [self.encode(item, item_hint, place.at(number)) for number, item in enumerate(value)]
@@ -143,13 +145,14 @@ class _Writer:
             if axis := metadata(hint, Axis):
                 scales[axis] = self.add_scale(place.path, axis, getattr(record, key))
         inside = replace(place, coordinates=coordinates, scales=scales)
-        return {key: self.encode(getattr(record, key), hint, inside.at(key)) for key, hint in hints.items()}
+        arrays_first = sorted(hints, key=lambda key: not isinstance(getattr(record, key), np.ndarray))  # for their axes
+        return {key: self.encode(getattr(record, key), hints[key], inside.at(key)) for key in arrays_first}
 
     def add(
         self, group: str, name: str, values: Any, axes: Sequence[str], scales: dict[str, Any], *, unit: str = "1"
     ) -> None:
         """A data set with a dimension scale for each axis."""
-        if axes == (name,):  # it is the scale of its neighbours
+        if tuple(axes) == (name,):  # it is the scale of its neighbours
             scales[name] = self.add_scale(group, name, values)
             return
         data = self.file.require_group(group or "/").create_dataset(
@@ -166,7 +169,7 @@ class _Writer:
 
     def add_scale(self, group: str, name: str, values: Any) -> Any:
         room = self.file.require_group(group or "/")
-        if name in room:
+        if name in room:  # of another length
             name = f"{name}_{sum(key.startswith(name) for key in room)}"
         scale = room.create_dataset(name, data=_storable(np.asarray(values)))
         scale.make_scale(name)
@@ -178,17 +181,17 @@ class _Writer:
         if not self.estimates:
             return
         rows, scales = self.estimates, dict[str, Any]()
-        names = dict.fromkeys(name for place, _ in rows for name in place.coordinates)
-        columns: dict[str, Any] = {"path": [place.path for place, _ in rows]}
-        columns |= {name: [place.coordinates.get(name, "") for place, _ in rows] for name in names}
-        columns["unit"] = [unit_of(place.path.rpartition("/")[2]) for place, _ in rows]
-        numbers = {key: [getattr(estimate, key) for _, estimate in rows] for key in _NUMBERS}
+        names = dict.fromkeys(name for place, _, _ in rows for name in place.coordinates)
+        columns: dict[str, Any] = {"path": [place.path for place, _, _ in rows]}
+        columns |= {name: [place.coordinates.get(name, "") for place, _, _ in rows] for name in names}
+        columns["unit"] = [unit for _, unit, _ in rows]
+        numbers = {key: [getattr(estimate, key) for _, _, estimate in rows] for key in _NUMBERS}
         columns |= {key: [np.nan if value is None else value for value in given] for key, given in numbers.items()}
         for name, column in columns.items():
             values = np.asarray(column, np.float64 if name in _NUMBERS else object)
             self.add("/estimates", name, values, ("estimate",), scales, unit="that of the row, in unit")
         for name, axis in _REPLICATES.items():
-            given = [getattr(estimate, name) for _, estimate in rows]
+            given = [getattr(estimate, name) for _, _, estimate in rows]
             if all(values is None for values in given):
                 continue
             counts = np.array([-1 if values is None else len(values) for values in given], np.int64)
@@ -345,7 +348,7 @@ def _check_axes(record: Any) -> None:
         named = [(axis, len(value))] if axis else []
         for values in value.values() if isinstance(value, Mapping) else (value,):
             if isinstance(values, np.ndarray) and (axes := axes_of(hint)):
-                named += zip(axes, values.shape, strict=True)
+                named += zip(axes, values.shape, strict=False)
         for axis, length in named:
             if lengths.setdefault(axis, length) != length:
                 raise ValueError(f"{key} has {length} along {axis}, another {lengths[axis]}")

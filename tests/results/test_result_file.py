@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from records_at_rest import edited
 
 import bnuq
 from bnuq.errors import ResultError
@@ -22,6 +23,7 @@ from bnuq.results import file as result_file
 from bnuq.results.result import Result
 from bnuq.results.spool import Spool
 from bnuq.run import Options, resolve
+from bnuq.store import codec
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 SAMPLED = METHODS[1:]
@@ -41,16 +43,17 @@ def tree(path: Path) -> dict[str, tuple[int, ...]]:
 
 def test_the_tree_is_the_documented_one(written):
     found = tree(written.path)
-    expected = {"sets/test/label": (60,), "sets/test/point": (60,), "observed_data/test": (60,)}
+    expected = {"sets/test/labels": (60,), "sets/test/point": (60,), "observed_data/test": (60,)}
     for name, n in SETS.items():
         for method in METHODS:
-            scores = ("predictive_entropy", "expected_entropy", "max_probability", "predicted")
+            scores = ("predictive_entropy", "expected_entropy", "max_probability")
             scores += ("mutual_information", "variation_ratio") if method in SAMPLED else ()
-            expected |= {f"methods/{method}/{name}/{score}": (n,) for score in scores}
+            expected |= {f"methods/{method}/sets/{name}/points/{score}": (n,) for score in scores}
+            expected |= {f"methods/{method}/sets/{name}/predicted": (n,)}
         expected |= {f"posterior_predictive/{method}_{name}": (1, T, n, K) for method in SAMPLED}
     for method in METHODS:
         expected |= {f"methods/{method}/calibration/{key}": (15,) for key in ("bin", "count", "confidence", "accuracy")}
-        expected |= {f"methods/{method}/risk_coverage/{key}": (60,) for key in ("coverage", "risk")}
+        expected |= {f"methods/{method}/risk/{key}": (60,) for key in ("coverage", "risk")}
     for method in SAMPLED:
         expected |= {f"methods/{method}/convergence/{key}": (4,) for key in ("samples", "pll", "accuracy")}
         expected |= {f"log_likelihood/{method}_test": (1, T, 60)}
@@ -60,15 +63,16 @@ def test_the_tree_is_the_documented_one(written):
         "statistics/layer000/count": (T,),
     }
     expected |= {f"reference_check/{key}": (1,) for key in ("layer", "mean", "log_variance", "expected")}
-    rows = found["figures/value"]
+    rows = found["estimates/value"]
     expected |= {
-        f"figures/{key}": rows for key in ("method", "set", "score", "metric", "unit", "se", "mc_se", "low", "high")
+        f"estimates/{key}": rows
+        for key in ("path", "method", "set", "score", "metric", "unit", "se", "mc_se", "low", "high")
     }
-    expected |= {"figures/jackknife": (*rows, T), "figures/bootstrap": (*rows, 100)}
+    expected |= {"estimates/jackknife": (*rows, T), "estimates/bootstrap": (*rows, 100)}
     assert expected.items() <= found.items()
     assert not any(f"log_likelihood/deterministic_{name}" in found for name in SETS)
     groups = {name.partition("/")[0] for name in found}
-    documented = set(re.findall(r"^    /(\w+)", result_file.__doc__ or "", flags=re.MULTILINE))
+    documented = set(re.findall(r"^    /([a-z_]+)", f"{result_file.__doc__}{codec.__doc__}", flags=re.MULTILINE))
     assert groups == documented
 
 
@@ -84,11 +88,11 @@ def test_every_data_set_has_scales_on_all_its_axes_and_every_number_has_units(wr
 
         file.visititems(look)
         assert bare == []
-        assert file["methods/mcbn/test/mutual_information"].attrs["units"] == "nats"
-        assert file["methods/mcbn/test/max_probability"].attrs["units"] == "1"
-        assert file["methods/mcbn/test/brier"].attrs["units"] == "squared probability"
+        assert file["methods/mcbn/sets/test/points/mutual_information"].attrs["units"] == "nats"
+        assert file["methods/mcbn/sets/test/points/max_probability"].attrs["units"] == "1"
+        assert file["methods/mcbn/sets/test/points/brier"].attrs["units"] == "squared probability"
         assert file["statistics/layer000/mean"].attrs["units"] == "activation units"
-        rows = zip(file["figures/metric"].asstr()[()], file["figures/unit"].asstr()[()], strict=True)
+        rows = zip(file["estimates/metric"].asstr()[()], file["estimates/unit"].asstr()[()], strict=True)
         assert {("pll", "nats"), ("accuracy", "1"), ("brier", "squared probability"), ("auroc", "1")} <= set(rows)
         assert file["log_likelihood/mcbn_test"].attrs["units"] == "nats"
         assert file["log_likelihood/mcbn_test"].dims[1][0].name == "/log_likelihood/draw"
@@ -98,7 +102,7 @@ def test_a_result_without_samples_has_no_posterior_predictive(folder):
     result = small_run.evaluated(folder, out=Path("without.h5"), limit=10, methods=("mcdo",))
     found = tree(result.path)
     assert not any(name.startswith(("posterior_predictive", "statistics")) for name in found)
-    assert "methods/mcdo/test/pll" in found
+    assert "methods/mcdo/sets/test/points/pll" in found
 
 
 # ── other people's readers ───────────────────────────────────────────────────────────────────────────────────────────
@@ -109,12 +113,12 @@ def test_xarray_opens_it_as_a_tree(written):
     xarray = pytest.importorskip("xarray")
     pytest.importorskip("h5netcdf")
     with xarray.open_datatree(written.path, engine="h5netcdf") as opened:
-        information = opened["methods/mcbn/test"]["mutual_information"]
+        information = opened["methods/mcbn/sets/test/points"]["mutual_information"]
         assert information.dims == ("point",)
         assert information.attrs["units"] == "nats"
         np.testing.assert_array_equal(information, written.methods["mcbn"].sets["test"].points["mutual_information"])
         assert opened["posterior_predictive"]["mcdo_other"].dims == ("chain", "draw", "other_point", "class")
-        assert opened["figures"]["jackknife"].dims == ("figure", "draw")
+        assert opened["estimates"]["jackknife"].dims == ("estimate", "draw")
         assert opened["statistics/layer000"]["mean"].dims == ("draw", "channel")
 
 
@@ -350,13 +354,15 @@ def test_a_foreign_file_and_other_hdf5_are_refused(tmp_path, folder):
 
 def test_links_to_other_files_and_huge_declarations_are_refused(copy, written):
     with h5py.File(copy, "r+") as file:
-        del file["methods/mcbn/test/pll"]
-        file["methods/mcbn/test/pll"] = h5py.ExternalLink(str(written.path), "/methods/mcbn/test/pll")
+        del file["methods/mcbn/sets/test/points/pll"]
+        file["methods/mcbn/sets/test/points/pll"] = h5py.ExternalLink(
+            str(written.path), "/methods/mcbn/sets/test/points/pll"
+        )
     with pytest.raises(ResultError, match="is a link to another file"):
         result_file.read(copy)
     with h5py.File(copy, "r+") as file:
-        del file["methods/mcbn/test/pll"]
-        file.create_dataset("methods/mcbn/test/pll", shape=(10**12,), dtype="f8", chunks=(1000,))
+        del file[place]
+        file.create_dataset(place, shape=(10**12,), dtype="f8", chunks=(1000,))
     with pytest.raises(ResultError, match=r"declares 8e\+12 bytes of data in"):
         result_file.read(copy)
 
@@ -372,15 +378,11 @@ def test_a_result_may_lie_in_a_read_only_place(copy):
 
 def test_options_in_a_result_file_cannot_give_leave_to_run_code(copy, tmp_path):
     """A result file that says of itself that its code is trusted."""
-    import json
-
     from bnuq.errors import RequestError
     from bnuq.run import resolve_again
 
-    with h5py.File(copy, "r+") as file:
-        run = json.loads(file.attrs["run"])
-        run["options"]["trust_code"] = True
-        file.attrs["run"] = json.dumps(run)
+    with edited(copy) as record:
+        record["run"]["options"]["trust_code"] = True
     with pytest.raises(RequestError, match=r"copy\.h5: options\.trust_code is not known"):
         resolve_again(dict(result_file.read(copy).run), copy, Options(), folder=tmp_path)
 

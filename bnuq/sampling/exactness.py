@@ -7,9 +7,9 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,11 +28,12 @@ from bnuq.sampling.interception import (
     undisturbed,
 )
 from bnuq.sampling.measured import Measure, Measurement
-from bnuq.sampling.passes import OnePass, tensor_output
+from bnuq.sampling.passes import OnePass, Statistics, tensor_output
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
+_DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
 _MOST_HELD = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
@@ -119,7 +120,12 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
 def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> float:
     """How far the outputs (n, …) of `model` in evaluation mode lie from those of the same points in smaller chunks,
     relative to the largest; SamplingError where that is more than rounding. `where` names the inputs."""
-    return _or_in_float64(lambda model, inputs: _independent(model, _evaluated(model), inputs, where), model, inputs)
+
+    def check(model: nn.Module, inputs: Tensor) -> tuple[float, float]:
+        apart = _independent(model, _evaluated(model), inputs, where)
+        return apart, apart
+
+    return _or_in_float64(check, model, inputs)
 
 
 def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -158,14 +164,14 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
     if unsteady := [site.name for site in sites.live_batchnorms if not site.tracked and site.name not in selected]:
         return Exactness(len(batch), None, f"BatchNorm {unsteady[0]} keeps no running statistics and is not sampled")
 
-    def compared(network: nn.Module, batch: Tensor) -> Exactness:
+    def compared(network: nn.Module, batch: Tensor) -> tuple[Exactness, float]:
         if network is model:
             return _compared(model, sites, batch, layers)
         found = find_sites(network, batch[:3], compare_with_training=False)
         return _compared(network, found, batch, [site for site in found.batchnorms if site.name in selected])
 
     try:
-        return _or_in_float64(compared, model, batch)
+        return _or_in_float64(compared, model, batch, preferred=_naming_all)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -179,19 +185,60 @@ class InexactError(SamplingError):
 T = TypeVar("T")
 
 
-def _or_in_float64(check: Callable[[nn.Module, Tensor], T], model: nn.Module, inputs: Tensor) -> T:
-    """What `check` finds; where float32 differs by more than rounding should, a copy in float64 decides."""
+def _naming_all(found: Exactness, in_float64: Exactness) -> Exactness:
+    """The second where it alone names what training does otherwise."""
+    return in_float64 if in_float64.deviation is not None and in_float64.held != found.held else found
+
+
+def _or_in_float64(
+    check: Callable[[nn.Module, Tensor], tuple[T, float]],
+    model: nn.Module,
+    inputs: Tensor,
+    preferred: Callable[[T, T], T] = lambda found, _: found,
+) -> T:
+    """What `check` finds, which comes with the largest deviation that it let pass. Where that leaves doubt, or is more
+    than rounding should leave, a copy in float64 decides; without one that can, the verdict stands. `preferred` of two
+    findings is told."""
+    found, refusal = None, None
     try:
-        return check(model, inputs)
+        found, deviation = check(model, inputs)
+        if deviation <= _DOUBTFUL:
+            return found
     except InexactError as error:
-        with suppress(Exception):  # there is no such copy, or it differs too
-            if inputs.device.type != "mps":
-                wide = inputs.double() if inputs.is_floating_point() else inputs
-                return check(copy.deepcopy(model).double(), wide)
-        raise error from None
+        refusal = error
+    narrow = _Narrow()
+    try:
+        if inputs.device.type != "mps":
+            copied, wide = copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
+            with narrow:
+                in_float64 = check(copied, wide)[0]
+            return in_float64 if found is None else preferred(found, in_float64)
+    except InexactError as error:
+        refusal = refusal if refusal is not None or narrow.seen else error
+    except Exception:  # there is no such copy
+        pass
+    if refusal is not None:
+        raise refusal from None
+    return cast(T, found)
 
 
-def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
+class _Narrow(Mode):
+    """Watches whether anything is computed in less than float64, as a forward does that casts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen |= any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors_in(result))
+        return result
+
+
+def _compared(
+    model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]
+) -> tuple[Exactness, float]:
+    """What `check_exact` finds, and the largest deviation that it let pass."""
     with undisturbed(model):
         try:
             measured = _statistics(model, batch, layers)
@@ -204,8 +251,23 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
             with OnePass(sites, statistics, None, draw=0, start=0):
                 return tensor_output(forward(model, inputs.clone())).clone()
 
-        _independent(model, predicted, batch, "")
+        apart = _independent(model, predicted, batch, "")
         outputs = predicted(batch)
+    counts = {key: count for key, (_, _, count) in measured.items()}
+    exactness = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
+    return exactness, max(apart, exactness.deviation or 0.0)
+
+
+def _compared_with_training(
+    model: nn.Module,
+    sites: Sites,
+    batch: Tensor,
+    layers: Sequence[BatchNormSite],
+    outputs: Tensor,
+    statistics: Statistics,
+    counts: Mapping[tuple[int, int], int],
+) -> Exactness:
+    """How close f_ω(batch), these `outputs`, is to the training-mode forward."""
     twin, why_not = _training_copy(model)
     if twin is None:
         return Exactness(len(batch), None, why_not)
@@ -216,7 +278,7 @@ def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[Ba
         found = float("inf") if expected is None else deviation(outputs, expected)
         if found <= _tolerance(outputs):
             return Exactness(len(batch), found, held=tuple(held.items()))
-        if not held and (otherwise := training.otherwise({key: count for key, (_, _, count) in measured.items()})):
+        if not held and (otherwise := training.otherwise(counts)):
             raise InexactError(
                 f"MCBN of this network would not be exact: in training mode a BatchNorm normalises {otherwise}. The "
                 "noise of its training is that of such parts of a mini-batch."

@@ -16,6 +16,7 @@ from bnuq.sweep import sweep
 
 FORWARDS = {
     "slices": "return torch.cat([super(Net, self).forward(part) for part in x.split(8)])",
+    "slices alone": "return torch.cat([super(Net, self).forward(part) for part in x.split(8 + self.training * 99)])",
     "centred": "return super().forward(x - x.mean(0))",
     "shifted": "h = super().forward(x); return h - h.mean(0) if self.training else h",
     "random": "return super().forward(x) + random.random()",
@@ -51,6 +52,14 @@ def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     assert any("normalises larger chunks in slices, so 7 points pass together" in note for note in result.notes)
     again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
+
+
+def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_path):
+    written(tmp_path, "slices alone")
+    notes = small_run.evaluated(tmp_path, methods=("mcbn",)).notes
+    assert any(
+        note.startswith("mini-batches of 8: in evaluation mode alone the network normalises slices") for note in notes
+    )
 
 
 def test_a_mini_batch_beyond_a_slice_is_refused_with_the_size_that_works(tmp_path):

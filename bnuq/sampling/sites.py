@@ -241,11 +241,40 @@ def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor)
     largest = largest_batch(model, sites, batch, len(batch))
     if largest == len(batch) or largest < _SMALLEST_SLICE:
         return OtherCallsError(f"how often the network calls its BatchNorms depends on its input. {_FIXED_PATH}")
+    training = {
+        True: ", in training mode too, and so the noise of its training is that of a slice",
+        False: " there, and the whole of it in training mode",
+        None: "",
+    }[slices_in_training(model, batch, largest)]
     return OtherCallsError(
-        f"the network calls its BatchNorms more often for {len(batch)} points than for {largest}: it normalises slices "
-        "of its batch, and so the noise of its training is that of a slice. Use mini-batches of at most "
-        f"{largest} points (--batch-size {largest})."
+        f"in evaluation mode the network calls its BatchNorms more often for {len(batch)} points than for {largest}: "
+        f"it normalises slices of its batch{training}. Use mini-batches of at most {largest} points (--batch-size "
+        f"{largest})."
     )
+
+
+def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | None:
+    """Whether training, too, normalises more often for `batch` than for `largest` of its points; None where that cannot
+    be seen."""
+    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    seen: Counter[int] = Counter()  # calls that normalise by their batch, by the number of points
+
+    class Watch(Mode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+            call = stochastic_call(func, args, kwargs or {})
+            if isinstance(call, BatchNormCall) and call.training and call.address not in own:
+                seen[points] += 1
+            return func(*args, **(kwargs or {}))
+
+    points = 0
+    try:
+        twin = copy.deepcopy(model).train()
+        for points in (largest, len(batch)):
+            with undisturbed(twin, evaluation=False), Watch():
+                forward(twin, batch[:points].clone())
+    except Exception:  # as in _training_trace
+        return None
+    return seen[len(batch)] > seen[largest] if seen else None
 
 
 def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, wanted: int) -> int:

@@ -17,7 +17,7 @@ from bnuq.records import Caution
 from bnuq.run import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
-from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
 from bnuq.stages.batches import check_mini_batches
 from bnuq.stages.task import TASK_KEY, task_of
 
@@ -231,7 +231,11 @@ def _batch_size(
     with undisturbed(model):
         slice_size = largest_batch(model, layers, example, chosen)
     if slice_size < chosen:
-        return slice_size, [f"mini-batches of {slice_size}: the network normalises slices of its batch of that size"]
+        repeated = torch.cat([example] * (chosen // len(example) + 1))[:chosen]
+        alone = slices_in_training(model, repeated, slice_size) is False
+        mode = "in evaluation mode alone " if alone else ""
+        why = f"{mode}the network normalises slices of its batch of that size"
+        return slice_size, [f"mini-batches of {slice_size}: {why}"]
     advice = "" if trained_with else "; it is what MCBN's uncertainty depends on most, so set batch_size if you know it"
     return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
 

@@ -70,6 +70,21 @@ def test_mini_batches_beyond_a_slice_are_refused_with_the_largest_size(kind):
         bnuq.population_statistics(net, [points(128), points(128, seed=1)])
 
 
+@pytest.mark.parametrize(
+    ("modes", "said"),
+    [
+        ((True, False), "slices of its batch, in training mode too, and so the noise of its training is that of"),
+        ((False,), "slices of its batch there, and the whole of it in training mode. Use mini-batches of at most 64"),
+    ],
+)
+def test_who_slices_is_told_by_the_mode(modes, said):
+    net = made(lambda m, h: torch.cat([m.bn(part) for part in h.split(64 if m.training in modes else 999)]), bn=bn)
+    with pytest.raises(SamplingError, match=f"in evaluation mode the network calls .* normalises {said}"):
+        bnuq.statistics_of(net, [points(128)])
+    omega = bnuq.statistics_of(net, [points(64)])  # the remedy
+    assert_close(bnuq.predict(net, points(64), omega)[0], zoo.trained_forward(net, points(64)), **EXACT)
+
+
 @pytest.mark.parametrize("kind", SLICED)
 @pytest.mark.parametrize("chunk_size", [None, 256, 48])
 def test_sliced_networks_are_sampled_exactly_whatever_the_chunk(kind, chunk_size):

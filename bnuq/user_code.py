@@ -1,7 +1,8 @@
 """The one wall around code that is not bnuq's own: whatever it raises becomes one BnuqError that says where.
 
 Networks, factories, data sets and their transforms may raise anything: SystemExit, GeneratorExit, exceptions that
-cannot be printed. None of it may end the process with an exit code that means something else.
+cannot be printed. None of it may end the process with an exit code that means something else. What raises nothing
+passes it: `os._exit`, a signal that cannot be caught, and a crash in native code end the process with no message.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def user_code(
             raise error(device_failure_in_words(raised)) from raised
         if isinstance(raised.__cause__, StopIteration):  # a generator in between made it another error
             raised = raised.__cause__
+        if isinstance(raised, SystemExit):
+            advice = "It is that code itself that asks for the end of the process (sys.exit): take the call out."
         said = message_of(raised)
         place = place_of(raised, file)
         raise error(

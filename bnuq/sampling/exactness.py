@@ -79,7 +79,10 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         states = random.getstate(), _numpys_state(), torch.get_rng_state()
         again = tensor_output(forward(model, inputs.clone()))
         if first.numel() and not bool(first.isfinite().any()):
-            raise SamplingError(f"none of the network's outputs{where} is finite: {_why_not_finite(model, inputs)}.")
+            what = f"the network's outputs{where} are NaN for every point"
+            if not bool(first.isnan().all()):
+                what = f"none of the network's outputs{where} is finite"
+            raise SamplingError(f"{what}: {_why_not_finite(model, inputs)}.")
         if deviation(again, first) <= _tolerance(first) / 100:
             return first
         raise SamplingError(
@@ -113,8 +116,8 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
         forward(model, inputs.clone())
     for path, _, given, made in calls:
         if all(value.isfinite().all() for value in given) and not all(value.isfinite().all() for value in made):
-            return f"those of {path or 'the network'} are not, though its inputs are"
-    return "some weights, or the inputs, are not"
+            return f"{path or 'its forward'} is the first to make such numbers, of finite ones"
+    return "some weights, or the inputs, are not finite"
 
 
 def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> float:

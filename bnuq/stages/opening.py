@@ -140,6 +140,8 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
     try:
         _run(model, example)
     except SamplingError as error:
+        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+            raise
         raise DataError(
             f"the network does not take points of shape {points.point_shape} ({points.reference}): {error}"
         ) from error

@@ -126,6 +126,8 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     try:
         output = Evaluation(model).passes(example)[0]
     except SamplingError as error:
+        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+            raise
         raise DataError(
             f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"
         ) from error

@@ -420,11 +420,20 @@ def test_a_random_forward_is_refused_with_the_cause(noise, cause):
 def test_outputs_that_are_not_finite_are_traced_to_their_cause():
     net = made(lambda m, h: m.bn(h), bn=bn)
     net.bn.running_var.copy_(torch.full((6,), -0.5))
-    with pytest.raises(SamplingError, match=r"is finite: bn.running_var is negative \(-0.5\)"):
+    with pytest.raises(SamplingError, match=r"are NaN for every point: bn.running_var is negative \(-0.5\)"):
         check_repeatable(net, points(8))
     other = made(lambda m, h: torch.log(m.bn(h) * 0 - 1), bn=bn)
-    with pytest.raises(SamplingError, match="those of the network are not, though its inputs are"):
+    with pytest.raises(SamplingError, match="are NaN for every point: its forward is the first to make such numbers"):
         check_repeatable(other, points(8))
+
+    class Divided(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / 0
+
+    last = made(lambda m, h: m.bn(h), bn=bn)
+    last.last.__class__ = Divided
+    with pytest.raises(SamplingError, match="none of the network's outputs on svhn is finite: last is the first"):
+        check_repeatable(last, points(8), where=" on svhn")
 
 
 def test_a_deviation_counts_values_that_are_not_finite():

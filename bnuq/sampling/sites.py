@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import RequestError, SamplingError
@@ -326,20 +328,48 @@ class _Traced:
 
 
 def _trace(model: nn.Module, inputs: Tensor) -> list[_Traced]:
-    trace = _Trace(model, inputs)
+    trace, before = _Trace(model, inputs), states_outside_torch()
+    with _hooked(trace.enter, trace.leave), trace:
+        forward(model, inputs)
+    if states_outside_torch() == before:
+        return trace.calls
+    drawing = _Drawing(trace.paths)  # another forward, as looking at the states takes longer than small layers do
+    with _hooked(drawing.enter, drawing.leave):
+        forward(model, inputs)
+    return [*trace.calls, *(_Traced(layer, f"random numbers of {name}", False) for layer, name in drawing.seen)]
+
+
+@contextmanager
+def _hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
     hooks = (
-        module_hooks.register_module_forward_pre_hook(trace.enter),
-        module_hooks.register_module_forward_hook(trace.leave, always_call=True),
+        module_hooks.register_module_forward_pre_hook(enter),
+        module_hooks.register_module_forward_hook(leave, always_call=True),
     )
-    before = states_outside_torch()
     try:
-        with trace:
-            forward(model, inputs)
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-    drawn = [f"random numbers of {name}" for name, state in states_outside_torch().items() if state != before[name]]
-    return [*trace.calls, *(_Traced(_anonymous(call), call, False) for call in drawn)]
+
+
+class _Drawing:
+    """Which modules draw from the global generators of Python and numpy during a forward."""
+
+    def __init__(self, paths: Mapping[int, str]) -> None:
+        self._paths, self._inside, self._states = paths, [""], states_outside_torch()
+        self.seen: dict[tuple[str, str], None] = {}
+
+    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
+        self._look()
+        self._inside.append(self._paths.get(id(module), self._inside[-1]))
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+        self._look()
+        self._inside.pop()
+
+    def _look(self) -> None:
+        before, self._states = self._states, states_outside_torch()
+        self.seen |= {(self._inside[-1], name): None for name in before if before[name] != self._states[name]}
 
 
 class _Trace(Mode):
@@ -348,7 +378,7 @@ class _Trace(Mode):
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         super().__init__()
         self.calls: list[_Traced] = []
-        self._paths = {id(module): original_name(name) for name, module in model.named_modules(remove_duplicate=True)}
+        self.paths = {id(module): original_name(name) for name, module in model.named_modules(remove_duplicate=True)}
         self._owners = {
             tensor.data_ptr(): original_name(name.rpartition(".")[0])
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -359,7 +389,7 @@ class _Trace(Mode):
         self._alive: list[Tensor] = []  # so that no address is used twice
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
-        self._inside.append(self._paths.get(id(module), self._inside[-1]))
+        self._inside.append(self.paths.get(id(module), self._inside[-1]))
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
         self._inside.pop()
@@ -393,9 +423,7 @@ def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
 
 
 def _anonymous(call: BatchNormCall | DropoutCall | str) -> str:
-    return (
-        "batch_norm" if isinstance(call, BatchNormCall) else "dropout" if isinstance(call, DropoutCall) else "forward"
-    )
+    return "batch_norm" if isinstance(call, BatchNormCall) else "dropout" if isinstance(call, DropoutCall) else ""
 
 
 def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
@@ -494,7 +522,10 @@ def _unreachable(
     for name, buffer in model.named_buffers():
         layer, _, leaf = name.rpartition(".")
         if leaf in ("running_mean", "running_var") and layer not in named and buffer.data_ptr() not in read:
-            found[layer, "it uses its running statistics by operations of its own, not by a BatchNorm call"] = None
+            reason = "it uses its running statistics by operations of its own, not by a BatchNorm call"
+            if isinstance(module := model.get_submodule(layer), _InstanceNorm):
+                reason = f"{type(module).__name__} with running statistics: training normalises each point by itself"
+            found[layer, reason] = None
     visible = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:
         if isinstance(traced.call, str):

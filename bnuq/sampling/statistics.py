@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -188,17 +192,36 @@ def _stochastic_sites(model: nn.Module, batch: Tensor, layers: Any) -> tuple[Bat
 def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "all") -> tuple[BatchNormSite, ...]:
     """The BatchNorms that `layers` selects, once `batch`, a real mini-batch, has shown that sampling them is exact.
 
-    A UserWarning names each layer that training makes random or dependent on its batch and that stays as it is.
-    SamplingError where there is no BatchNorm to sample.
+    A UserWarning, at the caller's line and once for a network, names each layer that training makes random or dependent
+    on its batch and that stays as it is. SamplingError where there is no BatchNorm to sample.
     """
     sites = find_sites(model, batch)
     if not sites.live_batchnorms:
-        why = f" ({sites.batchnorms[0].name}: {sites.batchnorms[0].reason})" if sites.batchnorms else ""
-        raise SamplingError(f"the network has no BatchNorm layer that could be sampled{why}; MCBN needs at least one.")
+        reasons = [(site.name, site.reason) for site in sites.batchnorms[:1]]
+        reasons = reasons or [*sites.left_out(check_exact(model, sites, batch, ()).held)]
+        why = "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in reasons[:3])
+        raise SamplingError(
+            f"the network has no BatchNorm layer that could be sampled{why and f' ({why})'}; MCBN needs at least one."
+        )
     selected = select_layers(sites.live_batchnorms, layers)
     for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
-        warnings.warn(f"{layer or 'the network'} stays as it is: {reason}.", stacklevel=4)
+        _warn_once(model, f"{layer or 'the network'} stays as it is: {reason}.")
     return selected
+
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+_warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()  # networks, by what was said of them
+
+
+def _warn_once(model: nn.Module, text: str) -> None:
+    """A UserWarning at the line that called this package, unless the same was said of this network before."""
+    if _warned.get((id(model), text)) is model:
+        return
+    _warned[id(model), text] = model
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def _measure(

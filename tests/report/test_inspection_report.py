@@ -204,6 +204,8 @@ def test_an_ill_network_is_told_which_layers_and_what_to_do():
     assert "Not-finite: layer1.1.bn1. Its statistics or weights hold NaN" in said and "Vanishing: layer1.1.bn1." in said
     assert "2 channels are dead in some batch (variance below 10 ε), most in layer1.2.bn1" in said
     assert "out of reach here: rnn (dropout inside an LSTM cannot be reached)" in said
+    rootless = replace(made_up_inspection.ill(), unreachable=(("", "random numbers in training only"),))
+    assert "out of reach here: the network (random numbers in training only)" in words(rootless)
     assert "No pipeline that was tried fits the running statistics" in said and "It is not recommended." in said
     assert "8.5 times batch noise in the worst layer, layer1.0.bn1 (up to 6 is normal)." in said
     found = replace(made_up_inspection.ill(), pipelines=None)

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -217,6 +218,23 @@ def test_batch_normalization_by_other_means_is_named_and_all_else_stays_exact(ki
     twin.hidden.eval()
     with torch.no_grad():
         assert_close(bnuq.predict(net, batch, omega)[0], twin(batch), **EXACT)
+
+
+def test_a_warning_is_given_once_for_a_network_and_at_the_line_that_asked():
+    def named(of: nn.Module) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bnuq.draw(of, points(32), samples=2, batch_size=8)
+            bnuq.statistics_of(of, [points(32)])
+            bnuq.population_statistics(of, [points(32)])
+        return [Path(warning.filename).name for warning in caught]
+
+    nets = [made(lambda m, h: m.bn(m.hidden(h)), hidden=ByHand, bn=bn) for _ in range(2)]
+    here = [Path(__file__).name]
+    assert [named(net) for net in (*nets, *nets)] == [here, here, [], []]
+    with pytest.warns(UserWarning, match="hidden") as caught:
+        bnuq.statistics_of(copy.deepcopy(nets[0]), [points(32)])
+    assert caught[0].filename == __file__
 
 
 def test_batch_normalization_in_the_forward_itself_is_named():

@@ -155,6 +155,21 @@ def test_other_normalisations_are_no_sites(norm):
     assert sites_of(nn.Sequential(nn.Conv2d(1, 3, 2), norm), 1, 4, 4).batchnorms == ()
 
 
+def test_an_instance_norm_with_running_statistics_is_named_as_one():
+    net = nn.Sequential(nn.Conv2d(1, 3, 2), nn.InstanceNorm2d(3, track_running_stats=True))
+    told = "InstanceNorm2d with running statistics: training normalises each point by itself"
+    assert reasons(sites_of(net, 1, 4, 4)) == {"1": told}
+
+
+def test_batch_normalization_written_by_hand_alone_is_named_in_the_refusal():
+    class ByHand(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0) if self.training else x
+
+    with pytest.raises(SamplingError, match=r"no BatchNorm layer .* \(1: ByHand computes something else in training"):
+        bnuq.draw(nn.Sequential(nn.Linear(4, 3), ByHand()), torch.randn(9, 4), samples=2, batch_size=4)
+
+
 def test_a_layer_that_is_never_called_is_named():
     net = Wrapped(lambda m, x: m.fc(x), fc=nn.Linear(4, 3), spare=nn.BatchNorm1d(3))
     assert reasons(sites_of(net, 4)) == {"spare": "a BatchNorm that the evaluation-mode forward never calls"}

@@ -247,7 +247,7 @@ def _of_sites(found: Inspection) -> Iterator[str]:
     cannot = "; ".join(f"{named(names)}: {reason}" for reason, names in fixed.items())
     yield f"{text}; not {cannot}." if fixed else f"{text}."
     if found.unreachable:
-        names = [name for name, _ in found.unreachable]
+        names = [name or "the network" for name, _ in found.unreachable]
         yield f"Random in training and out of reach here: {named(names)} ({found.unreachable[0][1]})."
 
 

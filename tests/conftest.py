@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -37,3 +39,14 @@ def data_pack() -> Path:
 def sample_configs() -> Path:
     """The run files that ship."""
     return ROOT / "sample_configs"
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Iterator[Any]:
+    """The log of a device that stands in for CUDA in every test of the module."""
+    import fake_accelerator  # only here, as it brings torch along
+
+    if not fake_accelerator.AVAILABLE:
+        pytest.skip("this torch cannot register a device written in Python")
+    with fake_accelerator.standing_in_for_cuda() as log:
+        yield log

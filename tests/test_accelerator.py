@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 import small_regression
 import small_run
 import torch
-from fake_accelerator import NAME, Log
+from fake_accelerator import NAME
 
 from bnuq.errors import RequestError
 from bnuq.evaluate import evaluate
@@ -21,15 +20,9 @@ from bnuq.precise_bn import precise_bn
 from bnuq.run import Options, resolve, resolve_sweep
 from bnuq.sweep import sweep
 
+pytestmark = pytest.mark.usefixtures("accelerator")
+
 DEVICES = "cpu", "auto"  # the second is the accelerator
-
-
-@pytest.fixture(scope="module", autouse=True)
-def accelerator() -> Iterator[Log]:
-    if not fake_accelerator.AVAILABLE:
-        pytest.skip("this torch cannot register a device written in Python")
-    with fake_accelerator.standing_in_for_cuda() as log:
-        yield log
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import adversaries
-import fake_accelerator
 import pytest
 import torch
 import zoo
@@ -22,18 +20,12 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
 
+pytestmark = pytest.mark.usefixtures("accelerator")
+
 MAKE_CPU_TENSORS = {  # in their own forward
     "slices_assigned", "points_repeated_before_the_first_draw", "points_that_know_their_place", "attention_over_tokens",
     "memory_of_numpy",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def accelerator() -> Iterator[Log]:
-    if not fake_accelerator.AVAILABLE:
-        pytest.skip("this torch cannot register a device written in Python")
-    with fake_accelerator.standing_in_for_cuda() as log:
-        yield log
 
 
 @pytest.fixture

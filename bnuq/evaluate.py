@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from bnuq.data import Points
-from bnuq.progress import Progress, silent
+from bnuq.progress import Foresight, Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
 from bnuq.results.approximation import approximations
@@ -19,6 +19,7 @@ from bnuq.run import ANALYTIC, DETERMINISTIC, Run
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.stages import memory, scoring
 from bnuq.stages.drawing import check_reference, draw_bank, needs_bank
+from bnuq.stages.duration import Subject, forecast
 from bnuq.stages.exactness import check_network
 from bnuq.stages.laws import Laws, fit_laws
 from bnuq.stages.material import Material
@@ -33,12 +34,17 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
 def evaluate(
-    run: Run, *, progress: Progress = silent, look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None
+    run: Run,
+    *,
+    progress: Progress = silent,
+    look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
+    foresight: Foresight | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and give the result.
 
-    `look` is shown the sets before anything is drawn, and may raise where they will not do. Raises BnuqError with one
-    message where the request cannot be carried out; the result file is then not touched.
+    `look` is shown the sets before anything is drawn, and may raise where they will not do; `foresight` is told how
+    long it will take, where that is long. Raises BnuqError with one message where the request cannot be carried out;
+    the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -65,6 +71,10 @@ def evaluate(
     check_precision(run, pipeline.device)
     check_room(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
     checked = check_network(run, todo, model, pipeline, sets, material.train)
+    if foresight is not None:
+        subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
+        if (foreseen := forecast(subject, limit=foresight.limit)) is not None:
+            foresight.say(foreseen)
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)

@@ -15,7 +15,7 @@ import bnuq
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluate import evaluate
 from bnuq.files.content import is_file, kind_of, sha256_of_file
-from bnuq.progress import Progress, silent
+from bnuq.progress import Forecast, Foresight, Progress, silent
 from bnuq.results import file as result_file
 from bnuq.results import several as several_file
 from bnuq.results.file import NORMALIZED
@@ -34,12 +34,13 @@ OF_ONE_RUN = (
 )  # provenance that runs do not share
 
 
-def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
+def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Foresight | None = None) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and give it.
 
     A run whose file is there already, made by this version from the same request, network and data, is read instead:
-    an interrupted series goes on. Raises BnuqError, naming the run, where one cannot be carried out; the results of
-    those before it are kept, and no aggregate is written.
+    an interrupted series goes on. `foresight` is told before the first is drawn how long those that are left will take
+    if each takes as long, where that is long. Raises BnuqError, naming the run, where one cannot be carried out; the
+    results of those before it are kept, and no aggregate is written.
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
@@ -52,7 +53,8 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
                 result = _kept(one.run)
                 kept += result is not None
                 if result is None:
-                    result = evaluate(one.run)
+                    result = evaluate(one.run, foresight=_of_all(foresight, len(runs.all) - len(found)))
+                    foresight = None  # which has heard of all
                 first = first or (one, _form(result))
                 _check_alike(*first, _form(result))
             except BnuqError as error:
@@ -74,6 +76,18 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent) -> Several:
     several = replace(several, cautions=cautions, notes=(*several.notes, *_without_errors(several)))
     several_file.write(several, runs.out)
     return several
+
+
+def _of_all(foresight: Foresight | None, left: int) -> Foresight | None:
+    """What hears the forecast of one run, and says that of all that are left."""
+    if foresight is None:
+        return None
+
+    def say(forecast: Forecast) -> None:
+        work = f"{left:,} runs, each of {forecast.work}," if left > 1 else forecast.work
+        foresight.say(replace(forecast, work=work, seconds=left * forecast.seconds))
+
+    return Foresight(say, foresight.limit / left)
 
 
 @dataclass(frozen=True)

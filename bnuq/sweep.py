@@ -12,7 +12,7 @@ import msgspec
 
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
-from bnuq.progress import Progress, silent
+from bnuq.progress import Forecast, Foresight, Progress, silent
 from bnuq.records import Caution
 from bnuq.results import sweep as sweep_file
 from bnuq.results.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
@@ -40,12 +40,14 @@ def sweep(
     out: Path | None = None,
     work: Path | None = None,
     progress: Progress = silent,
+    foresight: Foresight | None = None,
 ) -> Sweep:
     """Sweep MCBN's mini-batch size, write the result to `out` (the first run's, where None), and give it.
 
     One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
     every size of `settings.batch_sizes` too, where there are any. What is finished is kept in `work` (beside `out`) and
-    not done again after an interruption. Raises BnuqError where it cannot be carried out; `out` is then not touched.
+    not done again after an interruption. `foresight` is told before anything is drawn how long it will take from
+    scratch, where that is long. Raises BnuqError where it cannot be carried out; `out` is then not touched.
     Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
     """
     watch = Stopwatch()
@@ -60,6 +62,8 @@ def sweep(
         ready.append(Network(number, names[number], run, one, settings, several=len(runs) > 1))
         _check_alike(ready)
     watch.lap("load")
+    if foresight is not None:
+        _foresee(ready, foresight)
     keepers = [network.keeper(folder) for network in ready]
     keepers[0].make_folder()
     try:
@@ -98,6 +102,15 @@ def sweep(
     if work is None:
         forget_folder(folder)
     return result
+
+
+def _foresee(networks: Sequence[Network], foresight: Foresight) -> None:
+    forecasts = [network.forecast(limit=foresight.limit / len(networks)) for network in networks]
+    long = [forecast for forecast in forecasts if forecast is not None]
+    if (seconds := sum(forecast.seconds for forecast in long)) >= foresight.limit:
+        longest = max(long, key=lambda forecast: forecast.seconds)
+        of_all = f"{len(networks)} networks, each of {longest.work}," if len(networks) > 1 else longest.work
+        foresight.say(Forecast(of_all, seconds, longest.lower))
 
 
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:

@@ -131,9 +131,9 @@ def evaluated(monkeypatch):
     names: list[str] = []
     evaluate = bnuq.several.evaluate
 
-    def counted(run):
+    def counted(run, **options):
         names.append(run.out.name)
-        return evaluate(run)
+        return evaluate(run, **options)
 
     monkeypatch.setattr(bnuq.several, "evaluate", counted)
     return names

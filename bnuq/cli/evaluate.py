@@ -205,10 +205,11 @@ def command(
         trust_pickle=trust_pickle,
         trust_code=trust_code,
     )
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.progress import silent
 
-    progress = silent if quiet else bars
+    bars = Bars()
+    progress, foresight = (silent, None) if quiet else (bars, bars.foresight)
     if (runs := _runs(model, again, options)) is not None:
         from bnuq.report.several import print_several
         from bnuq.results import several
@@ -216,7 +217,7 @@ def command(
 
         if baseline is not None:
             raise RequestError(f"--baseline {baseline} is held against one result, and several runs were asked for.")
-        aggregate = evaluate_several(runs, progress=progress)
+        aggregate = evaluate_several(runs, progress=progress, foresight=foresight)
         tell(aggregate, summary=several.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
         return
     run = _run(model, again, options)
@@ -225,7 +226,7 @@ def command(
     from bnuq.report.terminal import print_report
     from bnuq.results.summary import summary
 
-    result = evaluate(run, progress=progress, look=None if gate is None else gate.look)
+    result = evaluate(run, progress=progress, look=None if gate is None else gate.look, foresight=foresight)
     if gate is None:
         show = partial(print_report, full=full)
         tell(result, summary=summary, show=show, as_json=as_json, quiet=quiet, strict=strict)

@@ -211,14 +211,16 @@ def command(
 
         drawing.check()
         drawing.make_folder(figures)
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.progress import silent
     from bnuq.report.sweep import print_sweep, save_figures
     from bnuq.report.terminal import print_figures
     from bnuq.results.sweep import summary
     from bnuq.sweep import sweep
 
-    result = sweep(runs, settings, work=work, progress=silent if quiet else bars)
+    bars = Bars()
+    progress, foresight = (silent, None) if quiet else (bars, bars.foresight)
+    result = sweep(runs, settings, work=work, progress=progress, foresight=foresight)
     drawn = () if figures is None else save_figures(result, figures, kind="svg")
 
     def show(found: Any, stream: TextIO) -> None:

@@ -18,7 +18,7 @@ from bnuq import metrics
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import RequestError
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.progress import Progress
+from bnuq.progress import Forecast, Progress
 from bnuq.records import Caution, Figure
 from bnuq.results.sweep import Decay, Repeated, SweepPoint, SweptModel
 from bnuq.run import Run, SweepSection
@@ -31,6 +31,7 @@ from bnuq.sampling.sites import largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.stages.choosing import Candidate
 from bnuq.stages.drawing import check_reference
+from bnuq.stages.duration import Subject, forecast_of_sweep
 from bnuq.stages.exactness import check_network
 from bnuq.stages.lower_bound import LowerBound, TrainingErrors, lower_bound
 from bnuq.stages.material import Scale, target_scale
@@ -178,6 +179,18 @@ class Network:
         outputs = np.array(found["outputs"].split(), dtype=np.float64)
         size = float(np.max(np.abs(outputs))) or 1.0
         return [found["network"], f"{size:.2e}", " ".join(f"{value:.3f}" for value in outputs / size)]
+
+    def forecast(self, *, limit: float) -> Forecast | None:
+        """How long the sweep of this network takes from scratch; None where that is less than `limit` seconds."""
+        ready = self.ready
+        return forecast_of_sweep(
+            Subject(self.run, self.todo, ready.model, ready.pipeline, self.sets, self._scorer, self._train),
+            sizes=self.sizes,
+            samples=self._draw_sets.samples,
+            draw_sets=self._draw_sets.sets,
+            training_points=0 if self._training is None else len(self._training.points),
+            limit=limit,
+        )
 
     @property
     def _validation(self) -> Points | None:

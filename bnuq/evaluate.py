@@ -146,6 +146,7 @@ def evaluate(
                     device=pipeline.device,
                     train=material.train,
                     by_group=run.sampler.batches == "group",
+                    precision=run.precision,
                 ),
                 "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
                 **behaviour(model, example),

@@ -92,7 +92,10 @@ def sweep(
         ),
         seconds=watch.seconds(),
         provenance=provenance(
-            checkpoint=runs[0].checkpoint, device=first.ready.pipeline.device, train=first.ready.material.train
+            checkpoint=runs[0].checkpoint,
+            device=first.ready.pipeline.device,
+            train=first.ready.material.train,
+            precision=runs[0].precision,
         ),
         path=out,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from bnuq.evaluate import evaluate
 from bnuq.inspect import Settings, inspect
 from bnuq.precise_bn import precise_bn
 from bnuq.run import Options, resolve, resolve_sweep
+from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.passes import Evaluation
 from bnuq.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
@@ -124,3 +127,36 @@ def test_peak_memory_and_provenance_are_of_this_run_on_the_device(classifier):
     result = small_run.evaluated(classifier, device="auto", methods=("mcbn",))
     assert result.work.peak_bytes is not None and 0 < result.work.peak_bytes < 20_000_000
     assert result.provenance["device"] == "Fake accelerator"
+
+
+@pytest.mark.parametrize(("precision", "rounded"), [("float32", "false"), ("tf32", "true")])
+def test_whether_products_were_rounded_to_tf32_is_recorded_as_it_was_in_the_samples(classifier, precision, rounded):
+    result = small_run.evaluated(classifier, device="auto", methods=("mcbn",), precision=precision)
+    recorded = {name: result.provenance.get(name) for name in ("cuda_matmul_allow_tf32", "cudnn_allow_tf32")}
+    assert recorded == dict.fromkeys(recorded, rounded)
+    assert result.provenance["float32_matmul_precision"] == {"false": "highest", "true": "high"}[rounded]
+
+
+@pytest.mark.parametrize("bank", [None, 12])
+def test_what_a_gpu_does_once_at_its_first_passes_is_not_in_their_time(classifier, monkeypatch, bank):
+    for engine in (Stochastic, Evaluation):
+        monkeypatch.setattr(engine, "passes", _slow_at_first(engine.passes))
+    work = small_run.evaluated(classifier, device="auto", methods=("mcbn",), bank=bank).work
+    assert work is not None
+    assert work.methods["deterministic"].seconds < _START
+    assert work.methods["mcbn"].seconds < _START
+
+
+_START = 2.0  # seconds that a cold start takes
+
+
+def _slow_at_first(passes):
+    started = set()
+
+    def slow(engine, inputs, *args):
+        if len(inputs) > 3 and id(engine) not in started:
+            started.add(id(engine))
+            time.sleep(_START)
+        return passes(engine, inputs, *args)
+
+    return slow

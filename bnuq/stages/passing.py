@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.data import Points
-from bnuq.errors import RequestError, SamplingError
+from bnuq.errors import RequestError, SamplingError, is_out_of_memory
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
 from bnuq.records import Caution
@@ -28,6 +28,7 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.sites import OtherCallsError
 from bnuq.sampling.tiles import FromBank, tiles
 from bnuq.stages import memory, scoring
 from bnuq.stages.classification import bytes_of_scoring
@@ -290,6 +291,8 @@ class _Passing:
             for method, engine in engines.items():
                 spent = self._spent.setdefault(method, _Spent(engine))
                 spent.engine = engine
+                if self._pipeline.device.type == "cuda":
+                    self._warm_up(engine, size)
                 found[method] = self._scored(method, engine, draws, size, advance)
                 if draws.start == 0:
                     self._note_precision(method, engine)
@@ -361,6 +364,23 @@ class _Passing:
                 spent.passes += engine.samples * block.shape[1]
                 yield block
                 advance(engine.samples * block.shape[1])
+
+    def _warm_up(self, engine: Engine, size: int) -> None:
+        """Let a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
+        core, points = _stochastic(engine), next(iter(self._sets.values()))
+        if isinstance(engine, PerQuery):  # of many small forwards the first does not count
+            return
+        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), size)))
+        try:
+            if core is None:
+                engine.passes(inputs)
+            else:
+                work = core.work(len(inputs))
+                core.passes(inputs, 0, range(min(core.samples, 1 if work is None else work.stacked)))
+        except (MemoryError, RuntimeError, OtherCallsError) as error:
+            if not (is_out_of_memory(error) or isinstance(error, OtherCallsError)):
+                raise  # the chunks that are timed are halved there
+        torch.cuda.synchronize(self._pipeline.device)
 
     def _chunk_size(self, engines: Mapping[str, Engine]) -> tuple[int, int]:
         """The points that pass together, as many as were asked for or memory allows; and the bytes that takes."""

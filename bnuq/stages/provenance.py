@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,16 +24,23 @@ from torch import Tensor, nn
 import bnuq
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
-from bnuq.run import Run
+from bnuq.run import Precision, Run
+from bnuq.sampling.interception import float32_as
 from bnuq.sampling.passes import Evaluation
 
 
 def provenance(
-    *, checkpoint: Path, device: torch.device, train: Points | None, by_group: bool = False
+    *,
+    checkpoint: Path,
+    device: torch.device,
+    train: Points | None,
+    by_group: bool = False,
+    precision: Precision = "float32",
 ) -> dict[str, str]:
     """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
 
-    Where mini-batches are drawn `by_group`, which points of the reference `train` are of one group is in it too.
+    On CUDA also whether float32 products were rounded to TF32 in the samples, which are of this `precision`. Where
+    mini-batches are drawn `by_group`, which points of the reference `train` are of one group is in it too.
     """
     codes = train.group if by_group and train is not None else None
     known = {
@@ -42,7 +51,7 @@ def provenance(
         "h5py": h5py.__version__,
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        **(_cuda_versions() if device.type == "cuda" else {}),
+        **(_cuda_versions() | _float32_settings(precision) if device.type == "cuda" else {}),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
@@ -60,6 +69,24 @@ def _cuda_versions() -> dict[str, str | None]:
         "cudnn": torch.backends.cudnn.version(),
     }
     return {name: None if version is None else str(version) for name, version in known.items()}
+
+
+def _float32_settings(precision: Precision) -> dict[str, str]:
+    """torch's switches as they stand while samples are computed, whatever they are outside; without those that this
+    torch does not let be read beside its newer ones."""
+    backends = torch.backends
+    readers: dict[str, Callable[[], object]] = {
+        "float32_matmul_precision": torch.get_float32_matmul_precision,
+        "cuda_matmul_allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "cudnn_allow_tf32": lambda: backends.cudnn.allow_tf32,
+    }
+    settings = {}
+    with float32_as("tf32" if precision == "tf32" else "ieee"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the older interface
+        for name, read in readers.items():
+            with suppress(RuntimeError):
+                settings[name] = str(read()).lower()
+    return settings
 
 
 def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:

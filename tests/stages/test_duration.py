@@ -66,7 +66,7 @@ def test_the_forecast_is_near_what_the_run_takes(folder):
         ({"samples": 200}, {"samples": 6000}),
         ({"samples": "auto", "max_samples": 200}, {"samples": "auto", "max_samples": 6000}),
         ({"samples": 8, "bank": 200}, {"samples": 8, "bank": 8000}),
-        ({"sampler": {"law_draws": 100}}, {"sampler": {"law_draws": 400_000}}),
+        ({"sampler": {"law_draws": 100}}, {"sampler": {"law_draws": 100_000}}),
         ({"sampler": {"per_query": True}, "samples": 20}, {"sampler": {"per_query": True}, "samples": 600}),
     ],
 )

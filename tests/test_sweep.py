@@ -559,6 +559,30 @@ def test_parts_of_other_code_are_left(folder: Path) -> None:
     assert not any("files of an interrupted sweep" in note for note in found.notes)
 
 
+def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) -> None:
+    (folder / "scale.py").write_text("SCALE = 1.0\n")
+    (folder / "act.py").write_text(
+        "from scale import SCALE\nfrom torch import nn\n\n\n"
+        "class Act(nn.Module):\n    def forward(self, x):\n        return SCALE * x.relu()\n"
+    )
+    code = (folder / "net.py").read_text()
+    (folder / "net.py").write_text("from act import Act\n" + code.replace("nn.ReLU()", "Act()"))
+
+    def parts_that_were_there() -> bool:
+        found = sweep(*asked(folder, (8, 16)))
+        return any("files of an interrupted sweep" in note for note in found.notes)
+
+    def interrupt() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+
+    interrupt()
+    assert parts_that_were_there()
+    interrupt()
+    (folder / "scale.py").write_text("SCALE = 1.00001\n")
+    assert not parts_that_were_there()
+
+
 def test_parts_of_another_request_are_not_taken(folder: Path) -> None:
     runs, settings = asked(folder, (8, 16))
     with pytest.raises(KeyboardInterrupt):

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 import h5py
@@ -22,9 +23,11 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 import bnuq
+from bnuq.code import names_a_file
 from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
-from bnuq.run import Precision, Run
+from bnuq.files.folders import expanded
+from bnuq.run import Named, Precision, Run
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.passes import Evaluation
 
@@ -95,12 +98,29 @@ def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
 
 def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
     """SHA-256 of what was asked, before the network settled what was left open: the request, the checkpoint's bytes,
-    and those of the file that makes the architecture. Where the result goes, and leave to run code, are not in it."""
+    and those of the code that makes the architecture. Where the result goes, and leave to run code, are not in it."""
     record = run.record()
-    source = Path(str(record["model"].get("arch", "")).rpartition(":")[0])
-    code = sha256_of_file(source) if source.suffix.lower() == ".py" and is_file(source) else None
-    asked = {"request": record, "checkpoint": checkpoint_sha256, "code": code}
+    asked = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def code_of(arch: Named | None) -> list[str]:
+    """SHA-256 of each file of code that makes the architecture: the one that is named, and those that it imports from
+    its own folder, or for a module from the folder that its name starts in. Installed packages are left out."""
+    place = "" if arch is None else arch.text.rpartition(":")[0]
+    if arch is None or not place:
+        return []
+    named_file = names_a_file(arch.text)
+    path = (arch.base / expanded(place)).resolve()
+    finder = ModuleFinder([str(path.parent if named_file else arch.base)])
+    with suppress(ImportError, OSError, SyntaxError, ValueError, RecursionError):  # what was read so far is there
+        if named_file:
+            finder.run_script(str(path))
+        else:
+            finder.import_hook(place)
+    imported = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files = {Path(file) for file in imported if file} | ({path} if named_file else set())
+    return sorted(sha256_of_file(file) for file in files if is_file(file))
 
 
 def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:

@@ -39,7 +39,7 @@ from bnuq.stages.parts import Parts
 from bnuq.stages.passing import VALIDATION, check_precision
 from bnuq.stages.plan import plan
 from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
-from bnuq.stages.provenance import Stopwatch, behaviour
+from bnuq.stages.provenance import Stopwatch, behaviour, code_of
 from bnuq.stages.reference_check import cautions as reference_cautions
 from bnuq.stages.room import check_room_of_sweep
 from bnuq.stages.sized_figures import figures_of, separation
@@ -165,6 +165,7 @@ class Network:
         facts = {
             "versions": [bnuq.__version__, torch.__version__, pipeline.device.type],
             "network": [self.ready.loaded.checkpoint.sha256, *self._behaviour(), run.precision],
+            "code": code_of(run.arch),
             "layers": [site.name for site in self.todo.layers],
             "pipeline": [msgspec.to_builtins(one) for one in (pipeline.normalize, run.normalize_targets, run.augment)],
             "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],

@@ -24,7 +24,7 @@ from bnuq.results import sweep as sweep_file
 from bnuq.results.sweep import Sweep
 from bnuq.run import Options, Run, SweepSection, resolve, resolve_sweep
 from bnuq.sampling import keyed
-from bnuq.stages import preparation
+from bnuq.stages import preparation, sweeping
 from bnuq.sweep import sweep
 
 
@@ -301,6 +301,26 @@ def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_
     grouped = swept(folder, sizes=(8, 32), train_points=48)
     assert one(grouped, 8).elbo.elbo.se != pytest.approx(one(part, 8).elbo.elbo.se, rel=1e-6)
     assert one(grouped, 8).elbo.elbo.mc_se == pytest.approx(one(part, 8).elbo.elbo.mc_se)
+
+
+def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = swept(folder)
+    likelihood, sizes = sweeping.classification_likelihood, []
+
+    def scarce(outputs: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
+        assert outputs.shape[1] == len(targets)
+        sizes.append(len(targets))
+        if len(targets) > 25:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return likelihood(outputs, targets)
+
+    monkeypatch.setattr(sweeping, "classification_likelihood", scarce)
+    found = swept(folder)
+    assert {96, 48, 24} == set(sizes)
+    for size in (8, 16):
+        assert np.array_equal(one(found, size).elbo.log_likelihood, one(whole, size).elbo.log_likelihood)
 
 
 def test_the_error_of_c_over_points_is_that_of_other_points(folder: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
+import numpy as np
 import torch
 
+from bnuq.errors import is_out_of_memory
 from bnuq.files.limits import available_memory, in_words
 
-__all__ = ["available", "in_words", "peak"]
+__all__ = ["available", "in_halves", "in_words", "peak"]
 
 
 def available(device: torch.device) -> int | None:
@@ -36,3 +39,18 @@ def peak(device: torch.device) -> int | None:
         return None
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return held if sys.platform == "darwin" else 1024 * held
+
+
+def in_halves(work: Callable[[slice], np.ndarray], count: int) -> list[np.ndarray]:
+    """What `work` gives for `count` points, in order: for all of them together, and for fewer where memory runs out."""
+    parts, start, size = [], 0, count
+    while start < count:
+        try:
+            parts.append(work(slice(start, min(count, start + size))))
+        except (MemoryError, RuntimeError) as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            size //= 2
+        else:
+            start += size
+    return parts

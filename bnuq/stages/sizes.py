@@ -233,7 +233,11 @@ class _Passing:
             for block in blocks:
                 targets = part.targets[first : first + block.shape[1]]
                 for size, own in self._by_size(block, sizes):
-                    found[size].append(training.log_likelihood(own, targets).double().cpu().numpy())
+
+                    def of_points(rows: slice, own: Tensor = own, targets: np.ndarray = targets) -> np.ndarray:
+                        return training.log_likelihood(own[:, rows], targets[rows]).double().cpu().numpy()
+
+                    found[size] += memory.in_halves(of_points, block.shape[1])
                 first += block.shape[1]
             joined = {size: np.concatenate(values, axis=1) for size, values in found.items()}
             return {size: {"draw": values.sum(1)[:, None], "point": values.mean(0)} for size, values in joined.items()}

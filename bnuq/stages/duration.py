@@ -129,7 +129,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
         f"{most}{samples:,} samples of {points:,} points in {len(sets):,} sets by {', '.join(todo.methods)} "
         f"({seconds.in_words()})",
         seconds.total,
-        f"lower {', '.join(options[:-1])} or {options[-1]}, or name fewer sets or --methods",
+        f"lower {', '.join(options[:-1])} or {options[-1]}, or name fewer sets or methods (--method)",
     )
 
 

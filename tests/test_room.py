@@ -93,6 +93,34 @@ def test_sets_that_leave_no_room_for_two_draws_are_told_so(folder, monkeypatch):
     assert "Not even 2 fit: take fewer sets" in refusal(folder, samples=64)
 
 
+def test_the_replicates_of_every_ood_sets_figures_are_counted(tmp_path, monkeypatch):
+    small_run.write(tmp_path)
+    names = [f"other{number}.npz" for number in range(30)]
+    for name in names:
+        np.savez(tmp_path / name, x=np.random.default_rng(0).normal(size=(3, 1, 6, 6)).astype(np.float32))
+    (tmp_path / "many.toml").write_text(small_run.RUN.replace('["other.npz"]', str(names).replace("'", '"')))
+    needs, count = [], room._memory
+    monkeypatch.setattr(room, "_memory", lambda *of, **numbers: needs.append(count(*of, **numbers)) or needs[-1])
+    few, many = (
+        small_run.evaluated(tmp_path, run_file=name, samples=64, methods=("mcbn",), out=tmp_path / f"{name}.h5")
+        for name in ("run.toml", "many.toml")
+    )
+
+    def replicates(result) -> int:
+        figures = [
+            figure
+            for method in result.methods.values()
+            for of_set in (
+                *(one.figures for one in method.sets.values()),
+                *(f for s in method.ood.values() for f in s.values()),
+            )
+            for figure in of_set.values()
+        ]
+        return sum(f.jackknife.nbytes + f.bootstrap.nbytes for f in figures if f.jackknife is not None)
+
+    assert max(needs) - min(needs) > replicates(many) - replicates(few) > 500_000
+
+
 @pytest.mark.parametrize("asked", ["samples", "draw_sets"])
 def test_a_sweep_beyond_memory_is_refused_and_leaves_no_folder(folder, asked):
     options, settings = Options(samples=4), {"draw_sets": 2, "batch_sizes": (8, 16)}

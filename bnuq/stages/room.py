@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
 from bnuq.run import ANALYTIC, Run
@@ -21,6 +22,7 @@ _HELD = 4  # times that a draw of ω is held at once: as it was measured, stacke
 _OBJECTS = 1000  # bytes of a layer's tensors in one draw, beside their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
 _SMALL = 64 * 2**20  # bytes of memory that are never refused: as much more or less is used by everything else
+_FIGURES, _SEPARATIONS = 16, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
 Need = Callable[[int], int]  # bytes, from a number of draws; it grows with them
@@ -101,6 +103,7 @@ def _memory(
     for name, points in sets.items():
         scores += (bank + scoring.RESAMPLES) * min(len(points), scoring.RANKED) * _RANKED_BYTES
         scores += 8 * samples * len(points) * (name in labelled)
+        scores += 8 * replicates * (_FIGURES + _SEPARATIONS * len(metrics.SCORES) * (name not in labelled))
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     return weights + omega + normal + 2 * methods * scores + of_one_point
 

@@ -281,14 +281,16 @@ def called(capsys, monkeypatch, tmp_path):
 @pytest.mark.usefixtures("few_steps")
 def test_the_command_writes_what_it_prints(called, tmp_path):
     pytest.importorskip("matplotlib")
-    code, out, err = called("--samples", "5", "--batch-size", "16", "--json", "--out", "t.h5", "--figures", "pictures")
+    code, out, err = called(
+        "--samples", "5", "--batch-size", "16", "--json", "--out", "t.h5", "--figures", "new/pictures"
+    )
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert told["experiment"]["samples"] == 5
     assert set(told["networks"]) == {"mcbn_b16", "mcbn_b64", "mcdo"}
     assert told == toy_file.summary(toy_file.read(tmp_path / "t.h5"))
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"toy.svg", "toy.png"}
-    assert (tmp_path / "pictures" / "toy.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "new/pictures").iterdir()} == {"toy.svg", "toy.png"}
+    assert (tmp_path / "new/pictures/toy.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = called("--samples", "5", "--quiet")
     assert (code, out, err) == (0, "", "")
     assert (tmp_path / "reproduce-toy.h5").is_file()
@@ -300,8 +302,7 @@ def test_the_command_writes_what_it_prints(called, tmp_path):
         (["--samples", "1"], "samples is 1; expected at least 2, since a single one has no spread."),
         (["--out", "nowhere/t.h5"], "--out nowhere/t.h5: its folder does not exist. Make the folder first."),
         (["--out", "mine.txt"], "mine.txt is not a result of bnuq; name another file to write."),
-        (["--figures", "a/b"], "--figures a/b: cannot be made a folder: No such file or directory."),
-        (["--figures", "mine.txt"], "--figures mine.txt: cannot be made a folder: File exists."),
+        (["--figures", "mine.txt"], "mine.txt: figures cannot be put there: it is a file. Name a folder."),
     ],
 )
 def test_the_command_refuses_in_one_message(called, tmp_path, arguments, said):

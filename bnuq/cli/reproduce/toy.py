@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.reproduce.asking import check_places
 from bnuq.cli.telling import say, stdout
-from bnuq.errors import RequestError
 
 
 def command(
@@ -33,18 +33,8 @@ def command(
     """
     from bnuq.results import toy as toy_file
 
-    if not out.absolute().parent.is_dir():
-        raise RequestError(f"--out {out}: its folder does not exist. Make the folder first.")
+    check_places(out, figures)
     toy_file.check_replaceable(out)
-    if figures is not None:
-        from bnuq.report import drawing
-
-        drawing.check()
-        try:
-            figures.mkdir(exist_ok=True)
-        except OSError as error:
-            raise RequestError(f"--figures {figures}: cannot be made a folder: {error.strerror}.") from error
-        drawing.make_folder(figures)
 
     from bnuq.cli.progress import bars
     from bnuq.progress import silent

@@ -78,20 +78,20 @@ def evaluate(
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
+    stale = check is not None and not check.passed
     laws = fit_laws(run, todo, model, pipeline, material.train, progress)
     watch.lap("draw")
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
         found = {} if laws is None else {name: laws.draw(name, draws) for name in todo.methods if name in ANALYTIC}
-        if needs_bank(run, todo):
+        if needs_bank(run, todo, stale=stale):
             assert material.train is not None  # the plan saw to it
             found["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
         watch.lap("draw")
         return found
 
     with ExitStack() as spools:
-        stale = check is not None and not check.passed
         train = material.train
         found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
         watch.lap("evaluate")

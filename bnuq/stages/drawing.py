@@ -26,22 +26,29 @@ from bnuq.stages.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.stages.room import check_room_of_draws
 
 
-def needs_bank(run: Run, plan: Plan) -> bool:
+def needs_bank(run: Run, plan: Plan, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
-    other statistics to be evaluated by."""
+    other statistics to be evaluated by, or `stale` ones."""
     if not {"mcbn", "mcbn+mcdo"} & set(plan.methods):
         return False
-    return not run.sampler.by_query or not all(site.tracked for site in plan.sites.live_batchnorms)
+    return stale or not run.sampler.by_query or not _all_tracked(plan)
+
+
+def _all_tracked(plan: Plan) -> bool:
+    return all(site.tracked for site in plan.sites.live_batchnorms)
 
 
 def draw_bank(
     draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
 ) -> BatchStatistics:
     """ω of the run's mini-batches of these numbers, where a method samples BatchNorm."""
-    assert plan.batch_size is not None
-    title = f"Drawing {len(draws)} mini-batches of {plan.batch_size}"
+    size = plan.batch_size
+    assert size is not None
+    if pipeline.run.sampler.query_in_batch and _all_tracked(plan):
+        size = max(2, size - 1)  # without the query: there may be no more reference points
+    title = f"Drawing {len(draws)} mini-batches of {size}"
     purposes = keyed.BATCH, keyed.AUGMENT
-    return drawn(model, pipeline, train, draws, plan.batch_size, plan.layers, purposes, progress, title)
+    return drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
 
 
 def check_reference(

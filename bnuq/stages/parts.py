@@ -39,6 +39,12 @@ class Parts:
                 f"{self.folder}: the work folder may not be written to. Name another with --work FOLDER."
             )
 
+    def under(self, name: str) -> Parts:
+        """Further parts, kept and forgotten with these."""
+        further = Parts(self.folder, self._key)
+        further._key += f"-{name}"
+        return further
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no part of this key."""

@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 from bnuq import metrics
 from bnuq.data import Points
 from bnuq.records import Figure
-from bnuq.results.sweep import Repeated
+from bnuq.results.sweep import Compared, Repeated
 from bnuq.run import Task
 from bnuq.stages.scoring import interval
 from bnuq.stages.sizes import AtSize
@@ -28,6 +28,7 @@ _MEANS: dict[str, tuple[str, ...]] = {
     "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
 }
 _NORMAL = 1.959964
+_DIFFERENCE = "difference"
 _SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
@@ -50,6 +51,17 @@ def figures_of(found: AtSize, name: str, points: Points, task: Task) -> dict[str
 def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
     se = metrics.standard_error(values.mean(0), group=points.group)
     return _repeated(metric, values.mean(1), se, points)
+
+
+def compared(found: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, Compared]:
+    """A network of a single pass on the test points, and how MCBN differs from it, by metrics that have a better."""
+    ours, theirs = found.points["test"], network.points["test"]
+    told = {}
+    for metric in _MEANS[task]:
+        if metrics.METRICS[metric].direction != "none" and metric in ours and metric in theirs:
+            difference = _mean(_DIFFERENCE, ours[metric] - theirs[metric], test)
+            told[metric] = Compared(_mean(metric, theirs[metric], test).figure, difference.figure)
+    return told
 
 
 def _root(squares: np.ndarray, points: Points) -> Repeated:
@@ -79,7 +91,7 @@ def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Point
     if se is not None and all(len(one if one.group is None else np.unique(one.group)) > 1 for one in points):
         over_points = se if math.isfinite(se) else None
     error = mc_se if math.isfinite(mc_se) else None
-    limits = (-math.inf if metric == "pll" else 0.0, 1.0 if metric in _SHARES else math.inf)
+    limits = (-math.inf if metric in ("pll", _DIFFERENCE) else 0.0, 1.0 if metric in _SHARES else math.inf)
     # Student's interval of the error over few draw sets: `interval` takes both for normal.
     wide = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / _NORMAL)
     low, high = interval(metric, value, *wide, limits=limits)

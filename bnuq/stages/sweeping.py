@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,14 +21,14 @@ from bnuq.errors import RequestError
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
 from bnuq.records import Caution, Figure
-from bnuq.results.sweep import Decay, Repeated, SweepPoint, SweptModel
-from bnuq.run import Run, SweepSection
+from bnuq.results.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
+from bnuq.run import DETERMINISTIC, POPULATION, Run, SweepSection
 from bnuq.sampling import keyed
 from bnuq.sampling.bank import BatchStatistics
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
-from bnuq.sampling.sites import largest_batch
+from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.stages.choosing import Candidate
 from bnuq.stages.drawing import check_reference
@@ -42,7 +43,7 @@ from bnuq.stages.preparation import Prepared, output_cautions, scored_sets
 from bnuq.stages.provenance import Stopwatch, behaviour, code_of
 from bnuq.stages.reference_check import cautions as reference_cautions
 from bnuq.stages.room import check_room_of_sweep
-from bnuq.stages.sized_figures import figures_of, separation
+from bnuq.stages.sized_figures import compared, figures_of, separation
 from bnuq.stages.sizes import (
     SPREAD,
     AtSize,
@@ -210,6 +211,7 @@ class Network:
             banks, self.sets, self._draw_sets, run=run, scorer=self._scorer, training=self._training, **shared
         )
         found = passed.at
+        beside = {} if check is None or check.passed else self._beside(found, banks, **shared)
         watch.lap("evaluate")
         bound = None
         if self._training is not None:
@@ -224,7 +226,7 @@ class Network:
                 augmented=run.augment is not None,
                 tau=self._tau,
             )
-        told = {size: self._told(one, bound) for size, one in found.items()}
+        told = {size: self._told(one, bound, beside.get(size, {})) for size, one in found.items()}
         points = tuple(self._points(told))
         return Swept(
             model=SweptModel(
@@ -261,6 +263,29 @@ class Network:
                 *self._notes(parts.read),
             ),
         )
+
+    def _beside(
+        self, found: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], *, parts: Parts, **shared: Any
+    ) -> dict[int, dict[str, dict[str, Compared]]]:
+        """MCBN beside the network under its running statistics, and under the population's, at each size."""
+        pooled = {size: bank.pooled() for size, bank in banks.items()}
+        running = {size: _running(bank, self.todo.layers) for size, bank in pooled.items()}
+        sets = {name: points for name, points in self.sets.items() if name in ("test", VALIDATION)}
+        exact, test, told = replace(self.run, precision="float32"), self.sets["test"], {size: {} for size in banks}
+        for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
+            passed = at_sizes(
+                omegas,
+                sets,
+                DrawSets(1, 1),
+                run=exact,
+                scorer=self._scorer,
+                training=None,
+                parts=parts.under(name),
+                **shared,
+            )
+            for size, network in passed.at.items():
+                told[size][name] = compared(found[size], network, test, self.todo.task)
+        return told
 
     def _training_points(self) -> tuple[Training | None, float | None, str]:
         """The training points of the ELBO's likelihood, τ of a regression, and why there are none."""
@@ -307,7 +332,9 @@ class Network:
         error = float(metrics.constant_sigma(np.asarray(points.targets, dtype=np.float64) - f, metric="pll"))
         return 1 / error**2 if error > 0 else None
 
-    def _told(self, found: AtSize, bound: LowerBound | None) -> SweepPoint:
+    def _told(
+        self, found: AtSize, bound: LowerBound | None, beside: Mapping[str, Mapping[str, Compared]]
+    ) -> SweepPoint:
         size = found.batch_size
         test, of_ood = self.sets["test"], [name for name in self.sets if name not in (VALIDATION, "test")]
         figures: dict[str, dict[str, Repeated]] = {}
@@ -328,6 +355,7 @@ class Network:
             figures=figures,
             auroc=auroc,
             elbo=None if bound is None else bound.at.get(size),
+            compared_with=beside,
         )
 
     def _points(self, told: Mapping[int, SweepPoint]) -> Iterator[SweepPoint]:
@@ -397,3 +425,14 @@ class Network:
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
             yield f"a sweep draws mcbn alone; {', '.join(others)} of the run file was left out"
+
+
+def _running(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:
+    """The running statistics of these layers in the place of those; layers that keep none stay as they are."""
+    running = []
+    for layer, site in zip(pooled.layers, layers, strict=True):
+        if site.running_mean is not None and site.running_var is not None:
+            mean, var = (one.cpu().numpy()[None] for one in (site.running_mean, site.running_var))
+            layer = replace(layer, mean=mean.astype(layer.mean.dtype), var=var.astype(layer.var.dtype))
+        running.append(layer)
+    return replace(pooled, layers=tuple(running))

@@ -26,6 +26,11 @@ class Line:
         return [point for point in self.points if not point.degenerate]
 
     @property
+    def compared(self) -> list[SweepPoint]:
+        """Those that are compared with networks of a single pass."""
+        return [point for point in self.random if point.compared_with]
+
+    @property
     def title(self) -> str:
         return "A network for each size" if self.model is None else f"One network: {self.model.name}"
 
@@ -51,6 +56,12 @@ def names_of(sweep: Sweep, *roles: str) -> list[str]:
 def figure_of(point: SweepPoint, metric: str, name: str) -> Figure | None:
     found = point.figures.get(metric, {}).get(name)
     return None if found is None else found.figure
+
+
+def compared_by(line: Line) -> str:
+    """The metric that tells what MCBN gains on a network of a single pass; empty where nothing is compared."""
+    held = [of_network for point in line.compared for of_network in point.compared_with.values()]
+    return next((metric for metric in ("pll", "mae") if held and all(metric in one for one in held)), "")
 
 
 def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:

@@ -26,6 +26,7 @@ from bnuq.report.sweep.lines import (
     behind_best,
     brief,
     by_elbo_of,
+    compared_by,
     error_of,
     figure_of,
     interval_of,
@@ -36,6 +37,7 @@ from bnuq.report.sweep.lines import (
     spread_of,
 )
 from bnuq.results.sweep import ElboTerms, Sweep, SweepPoint
+from bnuq.run import ONE_PASS
 
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
 _AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws
@@ -108,6 +110,21 @@ def _digits(metric: str, figures: Iterable[Figure | None]) -> int:
     errors = [error for one in known if 0 < (error := total(one) or 0.0) < math.inf]
     finest = max(1 - power(min(values)), -power(min(errors)) if errors else 0)
     return min(7, max(0, decimals(values) - 1, finest))
+
+
+def compared_parts(line: Line) -> Iterator[Part]:
+    """MCBN beside the networks of a single pass, where the running statistics do not fit the reference."""
+    if not (metric := compared_by(line)):
+        return
+    beside = {point.batch_size: [point.compared_with[name][metric] for name in ONE_PASS] for point in line.compared}
+    figures = {
+        size: [*(one.figure for one in networks), *(one.difference for one in networks)]
+        for size, networks in beside.items()
+    }
+    digits = _digits(metric, (figure for row in figures.values() for figure in row))
+    rows = [(f"{size:,}", tuple(with_error(figure, digits) for figure in row)) for size, row in figures.items()]
+    yield from (GAP, title(f"{NAMES[metric][1]} on the test set, network of a single pass. {line.title}"))
+    yield _by_size(("as it is", "population statistics", "MCBN − as it is", "MCBN − population"), rows)
 
 
 def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:

@@ -25,7 +25,7 @@ from bnuq.report.sweep.curves import curves_of
 from bnuq.report.sweep.lines import (
     lines_of,
 )
-from bnuq.report.sweep.tables import assumptions, decay_parts, elbo_parts, legend, table
+from bnuq.report.sweep.tables import assumptions, compared_parts, decay_parts, elbo_parts, legend, table
 from bnuq.report.sweep.words import in_words
 from bnuq.results.sweep import COMMAND, Sweep, SweptModel
 
@@ -49,6 +49,7 @@ def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Itera
             yield Paragraph("* nothing random: no draw changes an output", "dim")
         if drawn := tuple(curves_of(sweep, line, columns, between)):
             yield from (GAP, Drawing(drawn))
+        yield from compared_parts(line)
     assumed: dict[str, None] = {}
     for line in lines:
         yield from elbo_parts(sweep, line)

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bnuq.records import Figure
-from bnuq.report.numbers import number, signed
+from bnuq.report.numbers import NAMES, number, signed
 from bnuq.report.sweep.lines import (
     Line,
     and_error,
     auroc_of,
     brief,
+    compared_by,
     error_of,
     figure_of,
     interval_of,
@@ -23,6 +24,7 @@ from bnuq.report.sweep.lines import (
     spread_of,
 )
 from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint
+from bnuq.run import ONE_PASS
 
 _WIDE = 0.5  # an interval of a slope, that says little
 
@@ -34,6 +36,9 @@ def in_words(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
             text = _size_in_words(sweep, line)
             yield of + text if of else _capital(text)
             yield from (of + _ranking_in_words(sweep, line, name) for name in names_of(sweep, "ood"))
+        if metric := compared_by(line):
+            text = _repair_in_words(line, metric)
+            yield of + text if of else _capital(text)
         if fixed := [point for point in line.points if point.degenerate]:
             sizes = _listed([f"b = {point.batch_size:,}" for point in fixed])
             whole = ", the whole reference," if all(_is_whole(sweep, point) for point in fixed) else ""
@@ -56,6 +61,19 @@ def _is_whole(sweep: Sweep, point: SweepPoint) -> bool:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _repair_in_words(line: Line, metric: str) -> str:
+    """How much of what MCBN gains is that it does without stale running statistics."""
+    ends = line.compared[:1] + line.compared[1:][-1:]
+    as_it_is, repaired = (
+        _listed([and_error(point.compared_with[name][metric].difference) for point in ends]) for name in ONE_PASS
+    )
+    return (
+        f"the running statistics do not fit the reference. {NAMES[metric][1]} on the test set, MCBN minus the network "
+        f"as it is: {as_it_is} at {_listed([f'b = {point.batch_size:,}' for point in ends])}; minus the network with "
+        f"population statistics: {repaired}. The rest is repair, and no uncertainty gained."
+    )
 
 
 def _size_in_words(sweep: Sweep, line: Line) -> str:

@@ -12,6 +12,7 @@
         auroc         (batch_size, score, ood), likewise
         elbo, expected_log_likelihood with _se, …; kl; log_likelihood (batch_size, draw), per example; draws, how many
                       of them there are: −1 where there is no ELBO
+        compared_with (batch_size), as JSON: networks of a single pass; only where the reference check failed
 
 Missing numbers are NaN, and every data set of numbers has units. A reader must refuse a `format` above its own.
 """
@@ -54,6 +55,8 @@ from bnuq.results.sweep.told import (
     ToldDecay,
     ToldTerms,
     ToldTexts,
+    compared_of,
+    compared_told,
     decay_told,
     figure_of,
     recommended_of,
@@ -159,6 +162,9 @@ def _lay_out_line(room: Any, sweep: Sweep, points: Sequence[SweepPoint], places:
         score, ood = add_scale(room, "score", scores), add_scale(room, "ood", names)
         cube = [[[point.auroc.get(key, {}).get(name) for name in names] for key in scores] for point in points]
         _add_repeated(room, "auroc", cube, (size, score, ood, draw_set), unit="1")
+    if any(point.compared_with for point in points):
+        told = [json.dumps(compared_told(point.compared_with)) for point in points]
+        add_variable(room, "compared_with", told, (size,))
     if bounded:
         _lay_out_elbo(room, [point.elbo for point in points], size)
 
@@ -311,6 +317,7 @@ def _read_line(room: Any, protocol: Protocol, sets: Sequence[SweptSet]) -> list[
             raise ValueError("it tells sets apart that it has not, or by scores that it has not")
         aurocs = _read_repeated(room, "auroc", (len(sizes), len(scores), len(ood)))
     elbos = _read_elbo(room, len(sizes)) if bounded else [None] * len(sizes)
+    compared = room["compared_with"].asstr()[()] if "compared_with" in room else ["{}"] * len(sizes)
     found = []
     for row, size in enumerate(sizes):
         trained = int(whole["train_batch_size"][row])
@@ -323,6 +330,7 @@ def _read_line(room: Any, protocol: Protocol, sets: Sequence[SweptSet]) -> list[
             figures=_by_name(metrics, [_by_name(names, figures[metric][row]) for metric in metrics]),
             auroc=_by_name(scores, [_by_name(ood, one) for one in aurocs[row]]),
             elbo=elbos[row],
+            compared_with=compared_of(json.loads(compared[row])),
         )
         found.append((int(whole["place"][row]), point))
     return found

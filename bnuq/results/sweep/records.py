@@ -44,8 +44,19 @@ class Elbo:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What a network of a single pass has on the test points, and MCBN's minus that, over the same points."""
+
+    figure: Figure
+    difference: Figure
+
+
+@dataclass(frozen=True)
 class SweepPoint:
     """One network at one size. `figures` are by metric and set, `auroc` by score and OOD set.
+
+    `compared_with` is by network ("deterministic", "deterministic+population") and metric, and empty where the
+    reference check has not failed: population statistics are those of this size's mini-batches.
 
     Where every mini-batch is the whole reference nothing is random: `degenerate`, mutual information and variance are
     exactly 0, and there is no ELBO (the KL of a point mass is infinite).
@@ -59,6 +70,7 @@ class SweepPoint:
     figures: Mapping[str, Mapping[str, Repeated]]
     auroc: Mapping[str, Mapping[str, Repeated]]
     elbo: Elbo | None
+    compared_with: Mapping[str, Mapping[str, Compared]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

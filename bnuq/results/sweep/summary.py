@@ -15,7 +15,7 @@ from bnuq.results.sweep.records import (
     SweepPoint,
     SweptModel,
 )
-from bnuq.results.sweep.told import decay_told, figure_told, terms_told
+from bnuq.results.sweep.told import compared_told, decay_told, figure_told, terms_told
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:
@@ -88,6 +88,7 @@ def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
         **dict.fromkeys((*_OF_ELBO, "kl")),
         **elbo,
         **({} if point.elbo is None else {"kl": json_number(point.elbo.kl)}),
+        **({"compared_with": compared_told(point.compared_with)} if point.compared_with else {}),
     }
 
 

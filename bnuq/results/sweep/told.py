@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from bnuq.records import Figure
 from bnuq.results.summary import json_number
 from bnuq.results.sweep.records import (
     Choice,
+    Compared,
     Decay,
     ElboTerms,
     Protocol,
@@ -35,6 +37,11 @@ class ToldFigure(msgspec.Struct):
         told = {key: getattr(self, key) for key in ERRORS}
         errors: dict[str, Any] = {key: None if value is None else float(value) for key, value in told.items()}
         return Figure(float(self.value), **errors)
+
+
+class ToldCompared(msgspec.Struct):
+    figure: ToldFigure
+    difference: ToldFigure
 
 
 class ToldSet(msgspec.Struct):
@@ -128,6 +135,26 @@ def terms_told(terms: ElboTerms) -> dict[str, Any]:
 
 def decay_told(decay: Decay) -> dict[str, Any]:
     return {"slope": figure_told(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
+
+
+def compared_told(found: Mapping[str, Mapping[str, Compared]]) -> dict[str, Any]:
+    return {
+        network: {
+            metric: {"figure": figure_told(one.figure), "difference": figure_told(one.difference)}
+            for metric, one in of_network.items()
+        }
+        for network, of_network in found.items()
+    }
+
+
+def compared_of(told: Any) -> dict[str, dict[str, Compared]]:
+    found = msgspec.convert(told, dict[Literal["deterministic", "deterministic+population"], dict[str, ToldCompared]])
+    if len(found) == 1:
+        raise ValueError(f"MCBN is compared with {min(found)} alone")
+    return {
+        network: {metric: Compared(one.figure.figure, one.difference.figure) for metric, one in of_network.items()}
+        for network, of_network in found.items()
+    }
 
 
 def figure_told(figure: Figure | None) -> dict[str, Any] | None:

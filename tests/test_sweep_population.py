@@ -1,0 +1,167 @@
+"""A sweep of a network whose running statistics are stale: MCBN is compared with the repaired network at every size."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+import small_regression
+import small_run
+import small_sweep
+from test_stale_statistics import let_go_stale
+
+from bnuq.errors import ResultError
+from bnuq.records import Figure
+from bnuq.report.sweep import print_sweep
+from bnuq.results.sweep import Compared, Sweep, read, summary, write
+from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION, Options, resolve_sweep
+from bnuq.sweep import sweep
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stale")
+    small_run.write(place)
+    let_go_stale(place, "1")
+    return place
+
+
+def swept(
+    folder: Path, *run_files: str, sizes: tuple[int, ...] | None = (16, 48, small_run.TRAIN), **said: Any
+) -> Sweep:
+    settings = {"draw_sets": said.pop("draw_sets", 4)} | ({} if sizes is None else {"batch_sizes": sizes})
+    runs, chosen = resolve_sweep(
+        run_files or ("stale.toml",), Options(**{"samples": 8, "out": Path("s.h5")} | said), settings, folder=folder
+    )
+    return read(sweep(runs, chosen, work=folder / "work").path)
+
+
+@pytest.fixture(scope="module")
+def stale(folder: Path) -> Sweep:
+    return swept(folder)
+
+
+def told(found: Sweep) -> str:
+    stream = io.StringIO()
+    print_sweep(found, stream, 100)
+    return " ".join(stream.getvalue().split())
+
+
+def error(figure: Figure) -> float:
+    assert figure.se is not None and figure.mc_se is not None
+    return math.hypot(figure.se, figure.mc_se)
+
+
+def test_the_gain_is_repair_at_every_size(stale: Sweep) -> None:
+    for point in stale.points[:2]:
+        assert tuple(point.compared_with) == ONE_PASS
+        gained, left = (point.compared_with[name]["pll"] for name in ONE_PASS)
+        assert gained.difference.value > 4 * error(gained.difference)
+        assert abs(left.difference.value) < 2 * error(left.difference)
+        pll = point.figures["pll"]["test"].figure.value
+        for one in (gained, left):
+            assert one.difference.value == pytest.approx(pll - one.figure.value)
+    whole = stale.points[2]
+    assert whole.degenerate and whole.compared_with[POPULATION]["pll"].difference.value == 0
+
+
+def test_both_networks_are_those_of_an_evaluation(folder: Path) -> None:
+    [point] = swept(folder, sizes=(16,), draw_sets=2).points
+    found = small_run.evaluated(folder, run_file="stale.toml", samples=16, batch_size=16, methods=("mcbn",))
+    for name, metrics in point.compared_with.items():
+        assert list(metrics) == ["accuracy", "pll", "brier"]
+        for metric, one in metrics.items():
+            figure = found.methods[name].sets["test"].figures[metric]
+            assert one.figure.value == pytest.approx(figure.value, rel=1e-5)
+            assert one.figure.se == pytest.approx(figure.se, rel=1e-4)
+            assert one.figure.mc_se is None
+
+
+def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
+    sound = swept(folder, "run.toml")
+    assert not any(point.compared_with for point in sound.points)
+    assert not any("compared_with" in point for point in summary(sound)["points"])
+    assert "single pass" not in told(sound) and "repair" not in told(sound)
+    assert sound.path is not None
+    with h5py.File(sound.path) as file:
+        assert "compared_with" not in file["single/m0"]
+
+
+def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
+    assert "MCBN minus the network as it is: 0.2" in told(stale)
+    assert "The rest is repair, and no uncertainty gained." in told(stale)
+    assert "as it is population statistics MCBN − as it is MCBN − population" in told(stale)
+    for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
+        for name in ONE_PASS:
+            one = of_file.compared_with[name]["pll"]
+            assert point["compared_with"][name]["pll"]["figure"]["value"] == one.figure.value
+            assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == one.difference.mc_se
+
+
+def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> None:
+    (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
+    found = swept(folder, "stale8.toml", "run.toml", sizes=None)
+    assert [bool(point.compared_with) for point in found.matched] == [True, False]
+    assert "MCBN minus the network as it is: 0.2" in told(found) and "at b = 8; minus" in told(found)
+
+
+def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
+    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
+    small_regression.write(tmp_path, text=text)
+    let_go_stale(tmp_path, "1")
+    found = swept(tmp_path, sizes=(8, 32))
+    for point in found.points:
+        assert {*point.compared_with[DETERMINISTIC]} == {"mae"}
+        assert point.compared_with[DETERMINISTIC]["mae"].difference.value < 0
+    assert "MAE on the test set, MCBN minus the network as it is: −" in told(found)
+
+
+def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
+    small_regression.write(tmp_path)
+    let_go_stale(tmp_path, "1")
+    for point in swept(tmp_path, sizes=(32, 48)).points:
+        gained, left = (point.compared_with[name]["pll"].difference.value for name in ONE_PASS)
+        assert gained > abs(left)
+
+
+def test_what_was_kept_for_it_is_forgotten_with_the_rest(folder: Path, stale: Sweep) -> None:
+    assert stale.points and not list((folder / "work").iterdir())
+
+
+def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bnuq.sweep.sweep_file.write", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            swept(folder, seed=3)
+    kept = {path.name for path in (folder / "work").iterdir()}
+    assert any(f"-{POPULATION}-b16-test" in name for name in kept)
+    resumed, fresh = swept(folder, seed=3), swept(folder, seed=3)
+    assert [point.compared_with for point in resumed.points] == [point.compared_with for point in fresh.points]
+
+
+def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path: Path) -> None:
+    odd = Compared(Figure(-math.inf), Figure(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
+    both = {
+        name: {"pll": Compared(Figure(-0.3, se=0.1), Figure(0.1, se=0.02, mc_se=0.01)), "brier": odd}
+        for name in ONE_PASS
+    }
+    made = small_sweep.both()
+    points = tuple(replace(point, compared_with=both if point.model != 1 else {}) for point in made.points)
+    write(replace(made, points=points), tmp_path / "s.h5")
+    found = read(tmp_path / "s.h5")
+    assert repr([point.compared_with for point in found.points]) == repr([point.compared_with for point in points])
+    assert told(found).count("network of a single pass.") == 2
+    with h5py.File(tmp_path / "s.h5", "r+") as file:
+        column = file["matched/compared_with"]
+        column[1] = json.dumps({DETERMINISTIC: json.loads(column.asstr()[1])[DETERMINISTIC]})
+    with pytest.raises(ResultError, match="damaged"):
+        read(tmp_path / "s.h5")

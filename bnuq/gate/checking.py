@@ -24,6 +24,8 @@ from bnuq.results.result import Result
 from bnuq.run import POPULATION
 
 LEVEL = 0.05  # of all gated comparisons together
+_SURE = 3.0  # standard errors that no chance over points explains
+_GROWN = 3  # times that a Monte Carlo error may grow until it is said
 _NO_SETTINGS = Settings()
 
 
@@ -266,6 +268,13 @@ def _cautions(
     ):
         if ours != theirs:
             yield Caution(f"other-{key}", f"{key} of the sampling: {ours} now, {theirs} in the baseline.")
+    if hidden := [one.address for one in comparisons if _is_hidden(one, current, baseline)]:
+        yield Caution(
+            "hidden-by-draws",
+            f"{', '.join(hidden)}: worse by more than tolerated, and clearly so over the points. Only the Monte Carlo "
+            f"error explains it, and that has grown more than {_GROWN}-fold since the baseline. Evaluate with more "
+            "samples, and where the file may have been changed, evaluate again.",
+        )
     codes = {caution.code for caution in baseline.cautions}
     fresh = [caution for caution in current.cautions if caution.code not in codes]
     if fresh:
@@ -281,6 +290,14 @@ def _cautions(
     infinite = [one.address for one in comparisons if math.isinf(one.current) and one.current == one.baseline]
     if infinite:
         yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change of it cannot be seen.")
+
+
+def _is_hidden(one: Comparison, current: Result, baseline: Result) -> bool:
+    """Whether a change is not worse for the sake of a Monte Carlo error alone that the baseline did not have."""
+    if one.outcome != "same" or one.tolerance is None or one.harm <= one.tolerance or one.se_points is None:
+        return False
+    now, before = (figures_by_address(side)[one.address][1].mc_se or 0.0 for side in (current, baseline))
+    return one.harm > _SURE * one.se_points and now > _GROWN * before
 
 
 def _is_directed(one: Comparison) -> bool:

@@ -199,11 +199,13 @@ def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
         return f"{ours.n} points now, {theirs.n} in the baseline"
     if ours.sha256 != theirs.sha256:
         return f"other data now (SHA-256 {ours.sha256[:12]}…, {theirs.sha256[:12]}… in the baseline)"
-    if ours.group is None or theirs.group is None:
-        same = ours.group is theirs.group
-    else:
-        same = np.array_equal(ours.group, theirs.group)
-    return None if same else "points that are grouped otherwise"
+    if not _same(ours.labels, theirs.labels) or not _same(ours.targets, theirs.targets):
+        return "points of other labels or targets"
+    return None if _same(ours.group, theirs.group) else "points that are grouped otherwise"
+
+
+def _same(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
+    return ours is theirs if ours is None or theirs is None else np.array_equal(ours, theirs)
 
 
 def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:

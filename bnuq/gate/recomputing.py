@@ -2,9 +2,8 @@
 refused before anything is compared.
 
 Each figure is computed from the scores of the points, and these scores, as far as the file holds what they come from,
-from labels, targets, predictions and log-likelihoods. Of replicates over the draws the PLL's are computed from the
-log-likelihoods; the outputs of the draws, which the others come from, are not in the file: they only have to be
-consistent with their figure.
+from labels, targets, predictions and log-likelihoods; so is its error over points, where that has a formula. What holds
+of its replicates over the draws is in `replicates`.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from bnuq import metrics
 from bnuq.errors import ResultError
 from bnuq.gate.comparability import figures_by_address
 from bnuq.gate.points import Address, Points
+from bnuq.gate.replicates import agree, contradictions, rounded_at
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
 from bnuq.run import ONE_PASS
 
 _SHOWN = 8  # contradictions that a message names
-_ROUNDING = 1e-6  # relative
+_ROUNDING = 1e-6
+_RESAMPLED = ("ece", "aurc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman")  # se by the bootstrap
 _FITTED = ("sigma", "confidence")  # to validation points, which are not in the file; the bounds follow from them
-_LEAST_DRAWS = 8  # below which replicates tell no error, and are not used
 
 
 def recomputed(result: Result) -> Points:
     """The points of `result`; ResultError, naming figures, where what the file states is not what they give."""
     points = Points(result)
-    problems = [*_scores(result, points), *_figures(result, points)]
+    problems = [*_scores(result, points), *_figures(result, points), *contradictions(result)]
     if problems:
         more = f"\n  - and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "\n".join(f"  - damaged: {problem}" for problem in problems[:_SHOWN])
@@ -45,24 +45,13 @@ def recomputed(result: Result) -> Points:
     return points
 
 
-def _agree(stated: Any, found: Any, scale: Any = 0.0) -> np.ndarray:
-    """Whether they are equal up to rounding, relative to themselves or to `scale`; NaN is NaN."""
-    a, b = np.asarray(stated, dtype=np.float64), np.asarray(found, dtype=np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(a - b)
-        if np.max(apart, initial=0.0) <= _ROUNDING * scale:  # the usual case, and no NaN
-            return np.ones(apart.shape, dtype=bool)
-        near = apart <= _ROUNDING * np.maximum(np.abs(b), scale)
-    return near | (a == b) | (np.isnan(a) & np.isnan(b))
-
-
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _figures(result: Result, points: Points) -> Iterator[str]:
     for name, (address, figure) in figures_by_address(result).items():
-        if said := _figure(name, address, figure, result, points) or _replicates(name, address, figure, result, points):
-            yield said
+        if problem := _figure(name, address, figure, result, points) or _errors(name, address, figure, result, points):
+            yield problem
 
 
 def _figure(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
@@ -73,7 +62,7 @@ def _figure(name: str, address: Address, figure: Figure, result: Result, points:
         value, agrees = _precision(figure, result.methods[method].sets[set_name])
     else:
         value = points.value(address)
-        agrees = value is not None and bool(_agree(figure.value, value, _scale(metric)))
+        agrees = value is not None and bool(agree(figure.value, value, rounded_at(metric)))
     if value is None:
         return f"{name} is {figure.value:.6g}, and the scores of points that it is computed from are missing."
     if not agrees:
@@ -83,10 +72,25 @@ def _figure(name: str, address: Address, figure: Figure, result: Result, points:
     return None
 
 
-def _scale(metric: str) -> float:
-    """The size whose rounding a figure has, where it may be near 0; 0 for what is rounded relative to itself."""
-    unit = metrics.METRICS[metric].unit if metric in metrics.METRICS else "percent"
-    return {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}.get(unit, 0.0)
+def _errors(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
+    """What is wrong with the error over points, and with the interval, which holds the figure."""
+    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+    slack = _ROUNDING * max(rounded_at(address[3]), abs(figure.value))
+    if math.isfinite(figure.value) and not low - slack <= figure.value <= high + slack:
+        return f"{name} is {figure.value:.6g}, and its interval goes from {low:.6g} to {high:.6g}."
+    if figure.se is None or address[3] in _RESAMPLED:
+        return None
+    parts = points.contributions(address)
+    if parts is None:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        each = (metrics.standard_error(values, group=result.sets[key].group) for key, values in parts.items())
+        error = math.hypot(*each)
+    if not math.isfinite(error) or agree(figure.se, error, slack).all():
+        return None
+    if address[3] == "auroc" and error == 0:  # at an end, where the error is that of a bootstrap
+        return None
+    return f"{name}: its standard error is {figure.se:.6g}; recomputed from its points it is {error:.6g}."
 
 
 def _precision(figure: Figure, one: SetResult) -> tuple[float | None, bool]:
@@ -96,43 +100,7 @@ def _precision(figure: Figure, one: SetResult) -> tuple[float | None, bool]:
     whole = (one.sigma**2).mean(-1)
     noise = float(np.mean(whole - one.points.get("variance", 0.0)))
     stated = 1 / figure.value if figure.value else math.inf
-    return 1 / noise if noise else math.inf, bool(_agree(stated, noise, float(np.mean(whole))))
-
-
-# ── replicates over the draws ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _replicates(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
-    left_out = figure.jackknife
-    if left_out is None or len(left_out) < _LEAST_DRAWS or not np.isfinite([*left_out, figure.value]).all():
-        return None
-    known = _of_log_likelihoods(address, result, points)
-    if known is not None and not (known.shape == left_out.shape and _agree(left_out, known).all()):
-        stated, found = (float(metrics.jackknife_error(values)) for values in (left_out, known))
-        return (
-            f"{name}: its replicates have a Monte Carlo error of {stated:.6g}; recomputed from the log-likelihoods it "
-            f"is {found:.6g}."
-        )
-    # Without a draw a figure moves by its bias over T too, which exceeds its error where there are many points.
-    error, mean = float(metrics.jackknife_error(left_out)), float(np.mean(left_out))
-    size = max(_scale(address[3]), abs(figure.value))
-    if abs(mean - figure.value) > 2 * (error + size / len(left_out)):
-        return f"{name} is {figure.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
-    return None
-
-
-def _of_log_likelihoods(address: Address, result: Result, points: Points) -> np.ndarray | None:
-    """The PLL of a set without each of the draws; None for another figure, where points use their own draws of a bank,
-    and where each replicate has a τ of its own."""
-    method, set_name, _, metric = address
-    if metric != "pll" or set_name not in result.methods[method].sets:
-        return None
-    if result.sampling.get("bank") is not None and method.startswith("mcbn"):
-        return None
-    if result.model["task"] == "regression" and result.run.get("scoring", {}).get("tau") is None:
-        return None
-    found = points.of_log_likelihoods(method, set_name)
-    return None if found is None else found[1]
+    return 1 / noise if noise else math.inf, bool(agree(stated, noise, float(np.mean(whole))))
 
 
 # ── scores of points ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +119,9 @@ def _scores(result: Result, points: Points) -> Iterator[str]:
                 if stated is None:
                     continue
                 stated = stated[rows]
-                bad = ~_agree(stated, values, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
+                if not len(stated):
+                    continue
+                bad = ~agree(stated, values, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
                 if bad.any():
                     at = int(np.flatnonzero(bad)[0])
                     yield (

@@ -44,14 +44,16 @@ def result(
     plain: Mapping[str, np.ndarray] | None = None,
     group: np.ndarray | None = None,
     path: str = "current.h5",
+    method: str = "mcbn",
     **sampling: Any,
 ) -> Result:
-    """A result whose figures are means on the test set: of (T, n) values of mcbn, of (n,) values of the network."""
+    """A result whose figures are means on the test set: of (T, n) values of mcbn, or of `method`
+    in its place, and of (n,) values of the network."""
     (samples, points) = next(iter(mcbn.values())).shape
     plain = plain or {"pll": np.zeros(points)}
     methods = {
         "deterministic": _method({name: plain_figure(values) for name, values in plain.items()}, dict(plain)),
-        "mcbn": _method(
+        method: _method(
             {name: figure_of_mean(values, group=group, stepped=name == "accuracy") for name, values in mcbn.items()},
             {name: values.mean(0) for name, values in mcbn.items()},
         ),

@@ -20,6 +20,7 @@ from bnuq.gate.checking import _holm
 from bnuq.results.result import Result
 
 SAMPLES, POINTS = 16, 100
+NO_ERROR = {"se": None, "mc_se": None, "jackknife": None, "bootstrap": None}
 
 
 def values(seed: int = 0, samples: int = SAMPLES) -> np.ndarray:
@@ -30,7 +31,7 @@ def pair(
     change: np.ndarray | float = 0.0, *, metric: str = "pll", current: dict[str, Any] | None = None
 ) -> tuple[Result, Result]:
     """Two results of which the current one has `change` added to every value."""
-    before = values()
+    before = values() + (metric == "brier")
     return (
         made_up.result(mcbn={metric: before + change}, **(current or {})),
         made_up.result(mcbn={metric: before}, path="baseline.h5"),
@@ -201,7 +202,11 @@ def without_method(result: Result) -> Result:
 
 
 INCOMPARABLE: list[tuple[str, Callable[[Result], Result], str]] = [
-    ("samples", lambda one: replace(one, sampling={**one.sampling, "samples": 8}), "samples: 8 now, 16 in"),
+    (
+        "samples",
+        lambda _: made_up.result(mcbn={"pll": values(samples=8), "brier": values(1, samples=8) + 1}),
+        "samples: 8 now, 16 in",
+    ),
     ("batch-size", lambda one: replace(one, sampling={**one.sampling, "batch_size": 32}), "batch-size: 32 now, 16 in"),
     ("data:test", other_data, "data: test holds other data now"),
     ("data", other_data, "data: test holds other data now"),
@@ -268,7 +273,7 @@ def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
             lambda one: replace(one, run={**one.run, "data": {"augment": {"flip": True}}}),
             "the training pipeline (normalize, channel_order, augment) differs",
         ),
-        (lambda one: replace(one, sampling={**one.sampling, "bank": 64}), "the bank differs"),
+        (lambda one: replace(one, sampling={**one.sampling, "bank": SAMPLES}), "the bank differs"),
     ],
 )
 def test_draws_are_paired_only_where_they_are_the_same(change: Callable[[Result], Result], why: str) -> None:
@@ -326,10 +331,10 @@ def test_no_gated_figure_in_common_is_an_error() -> None:
 
 def test_a_probability_of_0_for_a_true_label_is_worse_and_its_return_is_better() -> None:
     current, baseline = pair()
-    gone = made_up.with_figure(current, "mcbn", "pll", value=-math.inf, se=None, mc_se=None)
+    gone = made_up.with_figure(current, "mcbn", "pll", value=-math.inf, **NO_ERROR)
     assert only(check(gone, baseline)).outcome == "worse"
     assert only(check(baseline, gone)).outcome == "better"
-    both = check(gone, made_up.with_figure(baseline, "mcbn", "pll", value=-math.inf, se=None, mc_se=None))
+    both = check(gone, made_up.with_figure(baseline, "mcbn", "pll", value=-math.inf, **NO_ERROR))
     assert only(both).outcome == "same"
     assert [caution.code for caution in both.cautions] == ["infinite"]
 
@@ -347,12 +352,12 @@ def test_what_was_not_a_number_is_said_and_not_gated() -> None:
     assert [caution.code for caution in verdict.cautions] == ["not-a-number"]
 
 
-def test_an_infinite_error_is_no_error() -> None:
+def test_an_error_that_is_not_that_of_its_replicates_is_refused() -> None:
     current, baseline = pair(-0.2, current={"seed": 1})
     unknown = made_up.with_figure(current, "mcbn", "pll", mc_se=math.inf)
     said = Settings.of(allow=["data"])
     assert not check(other_data(current), baseline, said).passed
-    with pytest.raises(ResultError, match="cannot be told"):
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its Monte Carlo error is inf; recomputed"):
         check(other_data(unknown), baseline, said)
 
 
@@ -387,15 +392,31 @@ def test_figures_that_are_not_the_means_of_their_points_are_damage() -> None:
         check(replace(forged, methods={**forged.methods, "mcbn": method}), baseline)
 
 
-@pytest.mark.parametrize("missing", ["jackknife", "bootstrap"])
+@pytest.mark.parametrize("missing", [{"jackknife": None}, {"bootstrap": None, "mc_se": None}])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_without_replicates_there_is_no_error(missing: str, seed: int) -> None:
+def test_without_replicates_there_is_no_error(missing: dict[str, None], seed: int) -> None:
     hits = (values(2) > -0.45).astype(float)
     current = made_up.result(mcbn={"accuracy": 0 * hits}, seed=seed)
     baseline = made_up.result(mcbn={"accuracy": hits}, path="baseline.h5")
     assert not check(current, baseline).passed
     with pytest.raises(ResultError, match="cannot be told"):
-        check(made_up.with_figure(current, "mcbn", "accuracy", **{missing: None}), baseline)
+        check(made_up.with_figure(current, "mcbn", "accuracy", **missing), baseline)
+
+
+def test_a_regression_that_a_grown_error_over_the_draws_hides_is_said() -> None:
+    """What replicates may be is bounded, not known: within that a forged error could hide a regression silently."""
+    before = values()
+    apart = np.random.default_rng(7).normal(size=SAMPLES)
+    apart -= apart.mean()
+    baseline = made_up.result(mcbn={"pll": before}, path="baseline.h5")
+    current, wide = (
+        made_up.result(mcbn={"pll": before - 0.05 + spread * apart[:, None]}, seed=1) for spread in (0.0, 0.5)
+    )
+    assert not check(current, baseline).passed
+    (caution,) = check(wide, baseline).cautions
+    assert caution.code == "hidden-by-draws"
+    assert caution.text.startswith("mcbn.sets.test.pll: ")
+    assert check(wide, wide).cautions == ()
 
 
 def test_swapped_files_and_new_warnings_are_said() -> None:

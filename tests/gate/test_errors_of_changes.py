@@ -112,10 +112,10 @@ def test_dropout_beside_a_bank_rests_on_its_own_draws() -> None:
     values = [random.normal(size=(8, POINTS)) for _ in "ab"]
     verdicts = [
         check(
-            made_up.result(mcbn={"pll": values[0]}, seed=1, bank=bank),
-            made_up.result(mcbn={"pll": values[1]}, bank=bank, path="b.h5"),
+            made_up.result(mcbn={"pll": values[0]}, method="mcdo", seed=1, bank=bank),
+            made_up.result(mcbn={"pll": values[1]}, method="mcdo", bank=bank, path="b.h5"),
         )
         for bank in (None, 96)
     ]
-    alone, beside = (only(verdict) for verdict in verdicts)
+    alone, beside = (only(verdict, method="mcdo") for verdict in verdicts)
     assert alone.p_value == beside.p_value

@@ -90,7 +90,7 @@ def test_every_figure_of_a_regression_is_compared_with_an_error(regression: Eval
 
 def test_points_that_are_grouped_otherwise_are_other_data(evaluated: Evaluated) -> None:
     baseline = evaluated("seed")
-    test = replace(baseline.sets["test"], group=np.arange(baseline.sets["test"].n) // 2)
+    test = replace(baseline.sets["test"], group=np.arange(baseline.sets["test"].n))  # whose errors are the same
     grouped = replace(baseline, sets={**baseline.sets, "test": test})
     with pytest.raises(Exception, match="data: test holds points that are grouped otherwise"):
         check(grouped, baseline)

@@ -11,7 +11,7 @@ import pytest
 
 from bnuq.errors import ResultError
 from bnuq.gate import Settings, check
-from bnuq.gate.comparability import figures_by_address
+from bnuq.gate.comparability import check_comparable, figures_by_address
 from bnuq.gate.recomputing import recomputed
 from bnuq.records import Figure
 from bnuq.results.result import MethodResult, Result
@@ -135,8 +135,9 @@ def test_a_score_that_a_figure_comes_from_cannot_be_left_out(evaluated: Evaluate
 
 def test_replicates_of_a_pll_are_those_of_its_log_likelihoods(evaluated: Evaluated) -> None:
     def spread(figure: Figure) -> Figure:
-        assert figure.jackknife is not None
-        return replace(figure, jackknife=figure.value + 20 * (figure.jackknife - figure.value))
+        assert figure.jackknife is not None and figure.mc_se is not None
+        jackknife = figure.value + 20 * (figure.jackknife - figure.value)
+        return replace(figure, jackknife=jackknife, mc_se=20 * figure.mc_se)
 
     bad = forged(evaluated("seed"), "mcbn.sets.test.pll", spread)
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
@@ -181,18 +182,105 @@ def test_a_tau_that_the_predictive_deviations_contradict_is_refused(regression: 
         recomputed(bad)
 
 
-def test_errors_over_points_are_computed_and_never_taken_from_the_file(evaluated: Evaluated) -> None:
-    """Also where the points are others, so that nothing can be paired."""
-    current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
-    other = replace(baseline.sets["test"], sha256="e" * 64)
-    baseline = replace(baseline, sets={**baseline.sets, "test": other})
-    allowed = Settings.of(allow=["data"])
-    address = "mcbn.sets.test.brier"
-    wide = forged(current, address, lambda figure: replace(figure, se=100.0))
-    found, plain = (
-        {one.address: one.se_points for one in check(result, baseline, allowed).comparisons}
-        for result in (wide, current)
+def test_an_error_over_points_that_they_do_not_have_is_refused(evaluated: Evaluated) -> None:
+    genuine = evaluated("seed")
+    for address in ("mcbn.sets.test.brier", "deterministic.sets.test.pll", "mcbn.ood.other.least_confidence.auroc"):
+        wide = forged(genuine, address, lambda figure: replace(figure, se=100.0))
+        with pytest.raises(
+            ResultError, match=rf"{address}: its standard error is 100; recomputed from its points it is"
+        ):
+            recomputed(wide)
+
+
+def test_an_interval_that_its_figure_is_outside_of_is_refused(evaluated: Evaluated) -> None:
+    bad = forged(evaluated("seed"), "mcbn.sets.test.ece", lambda figure: replace(figure, low=0.9, high=0.95))
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.ece is .*, and its interval goes from 0\.9 to 0\.95"):
+        recomputed(bad)
+
+
+def spread(figure: Figure, by: float) -> Figure:
+    """The figure with all its replicates moved from it, and the Monte Carlo error with them."""
+    assert figure.jackknife is not None and figure.bootstrap is not None and figure.mc_se is not None
+    jackknife, bootstrap = (figure.value + by * (each - figure.value) for each in (figure.jackknife, figure.bootstrap))
+    return replace(figure, jackknife=jackknife, bootstrap=bootstrap, mc_se=by * figure.mc_se)
+
+
+@pytest.mark.parametrize(
+    ("address", "by", "complaint"),
+    [
+        ("mcbn.sets.test.pll", 1.5, "recomputed from the rest of the file"),
+        ("mcbn.sets.test.pll", 0.0, "recomputed from the rest of the file"),
+        ("mcdo.sets.test.mutual_information", 1.5, "recomputed from the rest of the file"),
+        ("mcbn.normalized.pll", 1.5, "recomputed from the rest of the file"),
+        ("mcbn.bounds.constant.pll", 0.5, "recomputed from the rest of the file"),
+        ("mcbn.sets.test.brier", 40, "is possible"),
+        ("mcbn.sets.test.max_probability", 8, "is possible"),
+        ("mcbn.sets.test.accuracy", 20, "is possible"),
+        ("mcbn.sets.test.ece", 20, "is possible"),
+        ("mcbn.sets.test.aurc", 200, "is possible"),
+        ("mcbn.ood.other.predictive_entropy.auroc", 50, "is possible"),
+        ("mcbn.ood.other.expected_entropy.auroc", 50, "is possible"),
+        ("mcbn.ood.other.mutual_information.auroc", 50, "is possible"),
+        ("mcbn.sets.test.brier", 0.0, "is the same without each of the draws"),
+    ],
+)
+def test_a_consistently_forged_spread_of_a_classification_is_refused(
+    evaluated: Evaluated, address: str, by: float, complaint: str
+) -> None:
+    bad = forged(all_of_classification(evaluated), address, lambda figure: spread(figure, by))
+    with pytest.raises(ResultError, match=rf"- damaged: {address.replace('.', '[.]')}(\W.*)? .*{complaint}"):
+        recomputed(bad)
+
+
+@pytest.mark.parametrize("address", ["rmse", "mae", "pll"])
+@pytest.mark.parametrize("by", [0.0, 3.0])
+def test_a_consistently_forged_spread_of_a_regression_is_refused(
+    regression: Evaluated, address: str, by: float
+) -> None:
+    if (address, by) == ("mae", 0.0):
+        pytest.skip("bounded from above alone")
+    bad = forged(regression("seed"), f"mcbn.sets.test.{address}", lambda figure: spread(figure, by))
+    with pytest.raises(ResultError, match=rf"- damaged: mcbn\.sets\.test\.{address}\W.*(possible|rest of the file)"):
+        recomputed(bad)
+
+
+@pytest.mark.parametrize("part", ["jackknife", "bootstrap"])
+def test_replicates_of_one_kind_alone_are_held_against_the_other(evaluated: Evaluated, part: str) -> None:
+    def change(figure: Figure) -> Figure:
+        wide = spread(figure, 6)
+        changed = replace(figure, **{part: getattr(wide, part)})
+        return replace(changed, mc_se=wide.mc_se) if part == "jackknife" else changed
+
+    bad = forged(evaluated("seed"), "mcbn.sets.other.predictive_entropy", change)
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.other\.predictive_entropy(:| ).*(by the bootstrap|possible)"):
+        recomputed(bad)
+
+
+def test_a_monte_carlo_error_is_that_of_its_replicates_and_there_where_they_are(evaluated: Evaluated) -> None:
+    genuine = evaluated("seed")
+    for change in ({"mc_se": 0.5}, {"mc_se": None}, {"jackknife": None, "bootstrap": None}):
+        bad = forged(genuine, "mcbn.ood.other.mutual_information.auroc", lambda f, c=change: replace(f, **c))
+        with pytest.raises(
+            ResultError, match=r"mutual_information\.auroc: its Monte Carlo error is .*; recomputed from"
+        ):
+            recomputed(bad)
+
+
+def test_a_network_without_draws_has_no_replicates(evaluated: Evaluated) -> None:
+    bad = forged(
+        evaluated("seed"),
+        "deterministic.sets.test.pll",
+        lambda figure: replace(figure, jackknife=np.full(16, figure.value), mc_se=0.0),
     )
-    assert found == plain
-    own = [figures_by_address(one)[address][1].se or 0 for one in (current, baseline)]
-    assert found[address] == pytest.approx(np.hypot(*own))
+    with pytest.raises(ResultError, match=r"deterministic\.sets\.test\.pll has replicates over draws, of which there"):
+        recomputed(bad)
+
+
+def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Evaluated) -> None:
+    """As many points, of one digest: but it was only written down, and the labels are there."""
+    genuine = evaluated("seed")
+    test = genuine.sets["test"]
+    assert test.labels is not None
+    swapped = replace(test, labels=np.roll(test.labels, 1))
+    with pytest.raises(ResultError, match=r"data: test holds points of other labels or targets"):
+        check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, Settings())

@@ -1,0 +1,517 @@
+"""What the replicates over the draws must be: computed again where the file holds what they come from, bounded where it
+does not, so that nobody widens or narrows a Monte Carlo error unnoticed.
+
+Exact are the PLL (log-likelihoods of the draws), the mutual information (the difference of two entropies), bounds and
+normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and of a regression
+rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score, maximum probability,
+RMSE and MAE lie between what the log-likelihood of that draw leaves possible, entropies and the separation of OOD
+points between what any draw could have changed. Within such limits a forged replicate passes: the check warns where a
+Monte Carlo error that grew hides a change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.gate.comparability import figures_by_address
+from bnuq.gate.points import Address
+from bnuq.records import Figure
+from bnuq.results.file import BOUNDS, NORMALIZED
+from bnuq.results.result import EvaluatedSet, Result, SetResult
+from bnuq.run import ONE_PASS
+
+_TEST = "test"
+_LEAST_DRAWS = 8  # below which replicates tell no error, and are not used
+_RANKED = 10_000  # points above which ranks are replicated on some of them only, and may leave their range
+_ROUNDING = 1e-6  # relative
+_BLOCK = 4096  # points whose likelihoods stay in a core's cache
+_MOST = 2**29  # likelihoods that are computed again for single replicates
+_NEAR = 0.05  # in ln τ: up to which an evaluation takes the step of a PLL to first order
+_SMOOTH = {  # whose jackknife and bootstrap over the draws tell the same error
+    *("brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"),
+    *("rmse", "mae", "crps", "variance"),
+}
+_APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
+_STEPS = 3.0  # of one point each, that a figure which goes in steps may take from one draw to the next
+_LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
+_STILL, _MOVING = 1e-9, 1e-4  # relative errors of what no draw moves, and of what some do
+_RANGES = {
+    **dict.fromkeys(("rmse", "mae", "variance", "tau", "sigma"), (0.0, math.inf)),
+    **dict.fromkeys(("predictive_entropy", "expected_entropy"), (0.0, math.inf)),
+    "brier": (0.0, 2.0),
+    "spearman": (-1.0, 1.0),
+}
+
+Limits = tuple[np.ndarray | float, np.ndarray | float]
+
+
+def contradictions(result: Result) -> Iterator[str]:
+    """In words, each figure whose Monte Carlo error or replicates cannot be what an evaluation gave."""
+    for method in result.methods:
+        yield from _OfMethod(result, method).contradictions()
+
+
+def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: float = 0.0) -> np.ndarray:
+    """Whether they are equal up to rounding, relative to themselves or to `scale`; NaN is NaN."""
+    a, b = np.asarray(stated, dtype=np.float64), np.asarray(recomputed, dtype=np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(a - b)
+        if np.max(apart, initial=0.0) <= _ROUNDING * scale:  # the usual case, and no NaN
+            return np.ones(apart.shape, dtype=bool)
+        near = apart <= _ROUNDING * np.maximum(np.abs(b), scale)
+    return near | (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def rounded_at(metric: str) -> float:
+    """The size whose rounding a figure has, where it may be near 0; 0 for what is rounded relative to itself."""
+    unit = metrics.METRICS[metric].unit if metric in metrics.METRICS else "percent"
+    return {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}.get(unit, 0.0)
+
+
+class _OfMethod:
+    """The figures of one method, whose replicates explain each other; those without a draw come first everywhere, then
+    the bootstrap's."""
+
+    def __init__(self, result: Result, method: str) -> None:
+        self._named = {name: at for name, at in figures_by_address(result).items() if at[0][0] == method}
+        self._figures = dict(self._named.values())
+        self._result, self._method = result, method
+        self._samples = int(result.sampling["samples"])
+        self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
+        self._draws = self._samples if self._bank is None else int(self._bank)
+        self._resamples = max(
+            (0 if f.bootstrap is None else len(f.bootstrap) for f in self._figures.values()), default=0
+        )
+
+    def contradictions(self) -> Iterator[str]:
+        for name, (address, figure) in self._named.items():
+            if problem := self._of_error(address, figure) or self._of_replicates(address, figure):
+                yield f"{name}{problem}"
+
+    def _of_error(self, address: Address, figure: Figure) -> str | None:
+        """What is wrong with the Monte Carlo error, given the replicates."""
+        if self._method in ONE_PASS or self._samples == 1:
+            none = figure.jackknife is None and figure.bootstrap is None and figure.mc_se is None
+            return None if none else " has replicates over draws, of which there are none."
+        if figure.jackknife is not None and len(figure.jackknife) != self._draws:
+            return f" has {len(figure.jackknife)} replicates without a draw, of {self._draws} draws."
+        found = self._errors(figure)[1 if _is_by_bootstrap(address, self._result) else 0]
+        error = found if self._samples >= _LEAST_DRAWS and math.isfinite(found) else None
+        size = max(rounded_at(address[3]), abs(figure.value) if math.isfinite(figure.value) else 0.0)
+        if (error is None) != (figure.mc_se is None) or not agree(figure.mc_se or 0.0, error or 0.0, 1e-6 * size):
+            stated, computed = ("none" if value is None else f"{value:.6g}" for value in (figure.mc_se, error))
+            return f": its Monte Carlo error is {stated}; recomputed from its replicates it is {computed}."
+        return None
+
+    def _errors(self, figure: Figure) -> tuple[float, float]:
+        """The Monte Carlo errors by the jackknife and by the bootstrap; NaN where there is none."""
+        left_out, drawn = figure.jackknife, figure.bootstrap
+        return (
+            math.nan if left_out is None else float(metrics.jackknife_error(left_out)),
+            math.nan
+            if drawn is None
+            else float(metrics.bootstrap_error(drawn, samples=self._samples, bank=self._draws)),
+        )
+
+    def _of_replicates(self, address: Address, figure: Figure) -> str | None:
+        left_out = figure.jackknife
+        if left_out is None or len(left_out) < _LEAST_DRAWS or not np.isfinite([*left_out, figure.value]).all():
+            return None
+        size = max(rounded_at(address[3]), abs(figure.value))
+        error, mean = float(metrics.jackknife_error(left_out)), float(np.mean(left_out))
+        stated = _rows(figure)
+        known = self._known(address, figure)
+        known = None if known is None else known[: len(stated)]
+        if known is not None and not (same := agree(stated, known, size))[np.isfinite(stated)].all():
+            if same[: len(left_out)].all():
+                return ": its bootstrap replicates are not those that the rest of the file gives."
+            computed = float(metrics.jackknife_error(known[: len(left_out)]))
+            return (
+                f": its replicates have a Monte Carlo error of {error:.6g}; recomputed from the rest of the file it is "
+                f"{computed:.6g}."
+            )
+        # Without a draw a figure moves by its bias over T too, which exceeds its error where there are many points.
+        if abs(mean - figure.value) > 2 * (error + size / len(left_out)):
+            return f" is {figure.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
+        low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(address, figure))
+        out = np.flatnonzero((stated < low - _ROUNDING * size) | (stated > high + _ROUNDING * size))
+        if len(out):
+            at = out[0]
+            return f" has a replicate of {stated[at]:.6g}, where {low[at]:.6g} to {high[at]:.6g} is possible."
+        return self._of_spread(address, figure)
+
+    def _of_spread(self, address: Address, figure: Figure) -> str | None:
+        """What is wrong with the errors by the jackknife and by the bootstrap, held against each other.
+
+        Not of ratios, of what is computed from other figures, and of a density, which one draw may dominate.
+        """
+        _, set_name, score, metric = address
+        jackknife, bootstrap = self._errors(figure)
+        if set_name not in self._result.sets or metric in ("pll", "tau") or not math.isfinite(bootstrap):
+            return None
+        size = max(rounded_at(metric), abs(figure.value))
+        step = 1 / min(self._result.sets[name].n for name in ((_TEST, set_name) if score else (set_name,)))
+        slack = size * (_ROUNDING if metric in _SMOOTH else _STEPS * step * math.sqrt(self._draws))
+        if jackknife > _APART * bootstrap + slack or (
+            bootstrap > _APART * jackknife + slack and metric not in _LEAPING
+        ):
+            return f": its Monte Carlo error is {jackknife:.6g} by the jackknife, and {bootstrap:.6g} by the bootstrap."
+        if not score and metric in _SMOOTH and jackknife < _STILL * size and self._is_moved(set_name):
+            return " is the same without each of the draws, which move other figures of that set."
+        return None
+
+    def _is_moved(self, set_name: str) -> bool:
+        """Whether the draws move the predictions of a classifier, so that no smooth figure stays where it is."""
+        figures = [self._figures.get((self._method, set_name, "", metric)) for metric in _SMOOTH]
+        errors = [self._errors(one)[0] for one in figures if one is not None]
+        return self._result.model["task"] == "classification" and max(errors, default=0.0) > _MOVING
+
+    # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, address: Address, figure: Figure) -> np.ndarray | None:
+        """The replicates that the rest of the file gives; None where it does not say."""
+        _, set_name, score, metric = address
+        if score:
+            return None
+        if set_name == NORMALIZED:
+            bare = metric.removeprefix(f"{NORMALIZED}_")
+            parts = ((_TEST, bare), (f"{BOUNDS}constant", bare), (f"{BOUNDS}optimum", bare))
+            return self._from(lambda *values: np.asarray(metrics.normalized(*values)), *parts)
+        if set_name.startswith(BOUNDS):
+            return self._of_bound(set_name, metric)
+        if metric == "mutual_information":
+            return self._mutual_information(set_name, figure)
+        if self._bank is not None:
+            return None
+        if metric == "expected_entropy":
+            return self._linear(figure)
+        likelihoods = self._likelihoods(set_name)
+        if likelihoods is None:
+            return None
+        weights = _weights(self._samples, self._resamples)
+        if metric == "rmse" and (distance := self._squared_distance(set_name)) is not None:
+            outputs = self._outputs(set_name)
+            moved = weights @ distance.mean(1)
+            return self._from(
+                lambda variance: np.sqrt(np.maximum(moved - outputs * variance, 0)), (set_name, "variance")
+            )
+        if metric == "pll":
+            return self._pll(set_name, likelihoods, weights)
+        return None
+
+    def _from(self, of: Callable[..., np.ndarray], *parts: tuple[str, str]) -> np.ndarray | None:
+        """A function of the replicates of other figures; None where one has none, or others."""
+        values = []
+        for set_name, metric in parts:
+            figure = self._figures.get((self._method, set_name, "", metric))
+            if figure is None or len(rows := _rows(figure)) != self._draws + self._resamples:
+                return None
+            values.append(rows)
+        with np.errstate(all="ignore"):
+            return of(*values)
+
+    def _of_bound(self, set_name: str, metric: str) -> np.ndarray | None:
+        """The PLL of a bound of a classification, from accuracy and confidence."""
+        classes = self._classes
+        if self._result.model["task"] != "classification" or metric != "pll" or classes < 2:
+            return None
+        accuracy = (_TEST, "accuracy")
+        if set_name == f"{BOUNDS}optimum":
+            return self._from(lambda right: -(1 - right) * math.log(classes), accuracy)
+
+        def constant(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+            pairs = zip(right.tolist(), confidence.tolist(), strict=True)
+            return np.array([metrics.constant_pll(*pair, classes) for pair in pairs])
+
+        return self._from(constant, accuracy, (set_name, "confidence"))
+
+    def _linear(self, figure: Figure) -> np.ndarray:
+        """The replicates of a mean over draws, from those without a draw: each tells what the draw was."""
+        assert figure.jackknife is not None
+        of_draws = self._samples * figure.value - (self._samples - 1) * figure.jackknife
+        return _weights(self._samples, self._resamples) @ of_draws
+
+    @property
+    def _classes(self) -> int:
+        return int(self._result.model.get("classes", 0))
+
+    def _mutual_information(self, set_name: str, figure: Figure) -> np.ndarray | None:
+        """The difference of two entropies, corrected for as many draws as a replicate holds."""
+        estimator = self._result.sampling.get("mutual_information", "plug-in")
+        parts = [
+            self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
+        ]
+        if None in parts or (self._bank is not None and estimator != "plug-in"):
+            return None
+        held = np.full(self._draws + self._resamples, float(self._samples))
+        held[: self._draws] -= 1
+        factor, whole = (
+            (1.0, 1.0) if estimator == "plug-in" else (held / (held - 1), self._samples / (self._samples - 1))
+        )
+        offset = figure.value - whole * float(np.subtract(*(part.value for part in parts if part is not None)))
+        return self._from(
+            lambda predictive, expected: factor * (predictive - expected) + offset,
+            *((set_name, f"{kind}_entropy") for kind in ("predictive", "expected")),
+        )
+
+    def _likelihoods(self, set_name: str) -> np.ndarray | None:
+        found = self._result.methods[self._method].sets[set_name].log_likelihood
+        return None if self._bank is not None or found is None or not np.isfinite(found).all() else found
+
+    def _pll(self, set_name: str, likelihoods: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
+        """The mean PLL of the mixture; of a regression under a τ that was found again for every replicate."""
+        tau = self._figures.get((self._method, set_name, "", "tau"))
+        if self._result.model["task"] == "classification" or tau is None:
+            return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
+        if not 0 < tau.value < math.inf:
+            return None
+        again = _rows(tau)
+        if len(again) != len(weights) or not (np.isfinite(again) & (again > 0)).all():
+            return None
+        return _with_tau(likelihoods, weights, tau.value, again, self._outputs(set_name))
+
+    def _outputs(self, set_name: str) -> int:
+        return self._result.methods[self._method].sets[set_name].predicted.shape[-1]
+
+    def _squared_distance(self, set_name: str) -> np.ndarray | None:
+        """Of every draw from the target of every point (T, n), from its log-likelihood under τ."""
+        likelihoods = self._likelihoods(set_name)
+        tau = self._figures.get((self._method, set_name, "", "tau"))
+        if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
+            return None
+        most = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
+        return np.maximum(most - likelihoods, 0) * 2 / tau.value
+
+    # ── what replicates may be ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _limits(self, address: Address, figure: Figure) -> Limits:
+        """Between what every replicate lies."""
+        _, set_name, score, metric = address
+        if set_name not in self._result.sets:
+            return -math.inf, math.inf
+        low, high = _RANGES.get(metric, (-math.inf, math.inf))
+        if metric in metrics.METRICS and metrics.METRICS[metric].unit == "fraction":
+            low, high = 0.0, 1.0
+        if "entropy" in metric and self._classes > 1:
+            high = math.log(self._classes)
+        test = self._result.sets[_TEST]
+        if max(test.n, self._result.sets[set_name].n) > _RANKED and (score or metric in ("aurc", "spearman")):
+            return -math.inf, math.inf
+        tighter = self._tighter(address, len(_rows(figure)))
+        if tighter is None:
+            return low, high
+        return np.maximum(low, tighter[0]), np.minimum(high, tighter[1])
+
+    def _tighter(self, address: Address, rows: int) -> Limits | None:
+        _, set_name, score, metric = address
+        one = self._result.methods[self._method].sets[set_name]
+        if metric == "ece":
+            return self._of_calibration(set_name)
+        if self._bank is not None:
+            return None
+        if score:
+            limits = self._of_separation(set_name, score, metric)
+        elif metric == "predictive_entropy":
+            limits = self._of_entropy(set_name)
+        elif self._result.model["task"] == "regression":
+            limits = self._of_distance(set_name, metric)
+        else:
+            limits = _without_a_draw(
+                metric, one, self._result.sets[set_name], self._likelihoods(set_name), self._classes
+            )
+        if limits is None:
+            return None
+        beyond = np.full(rows - self._draws, math.inf)  # of the bootstrap nothing is said
+        return tuple(
+            np.concatenate([np.broadcast_to(limit, self._draws), sign * beyond])
+            for limit, sign in zip(limits, (-1, 1), strict=True)
+        )  # type: ignore[return-value]
+
+    def _of_calibration(self, set_name: str) -> Limits | None:
+        """At least the gap between mean confidence and accuracy, and at most the mean probability of other classes."""
+        parts = (set_name, "max_probability"), (set_name, "accuracy")
+        gap = self._from(lambda stated, right: np.abs(stated - right), *parts)
+        return None if gap is None else (gap, math.inf)
+
+    def _of_entropy(self, set_name: str) -> Limits | None:
+        """Of the mean prediction without a draw, given the entropy h of that draw: H is concave, and a mixture of two
+        exceeds the mean entropy of both by no more than that of their shares."""
+        figures = [
+            self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
+        ]
+        if any(figure is None or figure.jackknife is None for figure in figures):
+            return None
+        predictive, expected = figures
+        assert predictive is not None and expected is not None and expected.jackknife is not None
+        samples = self._samples
+        of_draw = samples * expected.value - (samples - 1) * expected.jackknife
+        high = (samples * predictive.value - of_draw) / (samples - 1)
+        return high - samples * _entropy_of_one(samples) / (samples - 1), high
+
+    def _of_separation(self, set_name: str, score: str, metric: str) -> Limits | None:
+        """Where every score moves as far as any draw can move it, all for the better or all for the worse."""
+        sets = self._result.methods[self._method].sets
+        moved = [self._score_without_a_draw(sets[name], score) for name in (_TEST, set_name)]
+        if moved[0] is None or moved[1] is None:
+            return None
+        (test_low, test_high), (ood_low, ood_high) = moved[0], moved[1]
+        ends = [getattr(metrics.detection(*pair), metric) for pair in ((test_high, ood_low), (test_low, ood_high))]
+        return min(ends), max(ends)
+
+    def _score_without_a_draw(self, one: SetResult, score: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Between what the score of each point lies without a draw, whichever it is."""
+        samples, most = self._samples, math.log(max(self._classes, 1))
+        values, others = one.points[score], samples - 1
+        high = samples * values / others
+        if score == "least_confidence":
+            low = (samples * values - 1) / others
+        elif score == "expected_entropy":
+            low = (samples * values - most) / others
+        elif score == "predictive_entropy" and "expected_entropy" in one.points:
+            of_draw = np.minimum(most, samples * one.points["expected_entropy"])
+            low = (samples * (values - _entropy_of_one(samples)) - of_draw) / others
+        elif score == "variance":
+            low = np.zeros(len(values))
+        else:
+            return None
+        rounding = 1e-5 * np.abs(values)  # ranks are replicated in single precision
+        return np.maximum(low, 0.0) - rounding, high + rounding
+
+    def _of_distance(self, set_name: str, metric: str) -> Limits | None:
+        """Of a regression: the error of the mean, less that of a draw in one direction or the other."""
+        targets = self._result.sets[set_name].targets
+        squared = self._squared_distance(set_name)
+        if squared is None or targets is None or metric not in ("rmse", "mae"):
+            return None
+        error = targets - self._result.methods[self._method].sets[set_name].predicted
+        if metric == "mae" and error.shape[1] > 1:
+            return None
+        whole, of_draw = self._samples * np.sqrt((error**2).sum(-1)), np.sqrt(squared)
+        low, high = (np.abs(end) / (self._samples - 1) for end in (whole - of_draw, whole + of_draw))
+        if metric == "mae":
+            return low.mean(1), high.mean(1)
+        return np.sqrt((low**2).mean(1)), np.sqrt((high**2).mean(1))
+
+
+def _is_by_bootstrap(address: Address, result: Result) -> bool:
+    """Whether a figure's Monte Carlo error is that of its bootstrap replicates."""
+    _, set_name, _, metric = address
+    if set_name.startswith(BOUNDS):
+        regression = result.model["task"] == "regression"
+        return set_name == f"{BOUNDS}optimum" and metric == "pll" if regression else metric == "confidence"
+    return metric in metrics.METRICS and metrics.METRICS[metric].mc_error == "bootstrap"
+
+
+def _rows(figure: Figure) -> np.ndarray:
+    """All replicates, those without a draw first."""
+    return np.concatenate([part for part in (figure.jackknife, figure.bootstrap) if part is not None] or [np.empty(0)])
+
+
+def _weights(samples: int, resamples: int) -> np.ndarray:
+    """The weights over the draws of all replicates."""
+    draws = metrics.draw_weights(samples, resamples=resamples, seed=0)
+    return draws.weights[draws.jackknife.start : draws.bootstrap.stop]
+
+
+def _entropy_of_one(samples: int) -> float:
+    """Of the choice between one draw and all others, in nats."""
+    share = 1 / samples
+    return -share * math.log(share) - (1 - share) * math.log1p(-share)
+
+
+def _over_points(of: Callable[[np.ndarray], np.ndarray], likelihoods: np.ndarray) -> np.ndarray:
+    """The mean over points of what is computed for some of them at a time."""
+    parts = range(0, likelihoods.shape[1], _BLOCK)
+    with np.errstate(all="ignore"):
+        return sum(of(likelihoods[:, k : k + _BLOCK]).sum(-1) for k in parts) / likelihoods.shape[1]
+
+
+def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: np.ndarray, outputs: int) -> np.ndarray:
+    """The PLL under each replicate's own τ, as an evaluation has it: to first order in ln τ where that is near."""
+    step = np.log(again / tau)
+    most = outputs / 2 * math.log(tau / (2 * math.pi))
+
+    def first_order(part: np.ndarray) -> np.ndarray:
+        distance = (most - part) * 2 / tau
+        share = np.exp(part - part.max(0))
+        slope = outputs / 2 - tau / 2 * (weights @ (share * distance)) / (weights @ share)
+        return metrics.pll_from_log_likelihood(part, weights=weights) + np.nan_to_num(slope) * step[:, None]
+
+    found = _over_points(first_order, likelihoods)
+    for row in np.flatnonzero(np.abs(step) > _NEAR)[: 1 + _MOST // likelihoods.size]:
+        scaled = outputs / 2 * math.log(again[row] / (2 * math.pi)) + again[row] / tau * (likelihoods - most)
+        own = weights[row : row + 1]
+        found[row] = _over_points(lambda part, own=own: metrics.pll_from_log_likelihood(part, weights=own), scaled)[0]
+    return found
+
+
+def _without_a_draw(
+    metric: str, one: SetResult, of: EvaluatedSet, likelihoods: np.ndarray | None, classes: int
+) -> Limits | None:
+    """Between what a figure of a labelled set lies without each of the draws, by the probability p_t(y) that draw t
+    gives the true class."""
+    needs = {"max_probability", "brier"}
+    if metric not in ("accuracy", "max_probability", "brier") or likelihoods is None or of.labels is None:
+        return None
+    if classes < 2 or not needs <= one.points.keys():
+        return None
+    low, high = np.zeros(len(likelihoods)), np.zeros(len(likelihoods))
+    for start in range(0, of.n, _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        draws = _Draws.of(one, of.labels, np.exp(likelihoods[:, rows]), rows, classes)
+        least, most = getattr(draws, metric)()
+        low, high = low + least.sum(1), high + most.sum(1)
+    return low / of.n, high / of.n
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Of some points: whether they are right, the probability of the true class by each draw and without it, and the
+    largest probability of another class by all draws.
+
+    Without draw t, p(c) is (T·p(c) − p_t(c))/(T − 1), and the p_t(c) of other classes sum to 1 − p_t(y).
+    """
+
+    samples: int
+    classes: int
+    right: np.ndarray
+    of_draw: np.ndarray
+    true: np.ndarray
+    other: np.ndarray
+    squares: np.ndarray  # Σ p(c)² of the other classes, by all draws
+
+    @staticmethod
+    def of(one: SetResult, labels: np.ndarray, of_draw: np.ndarray, rows: slice, classes: int) -> _Draws:
+        samples, right = len(of_draw), (one.predicted == labels)[rows]
+        p, largest = of_draw.mean(0), one.points["max_probability"][rows]
+        squares = np.maximum(one.points["brier"][rows] - (1 - p) ** 2, 0.0)
+        other = np.where(right, np.minimum(1 - p, np.sqrt(squares)), largest)
+        return _Draws(samples, classes, right, of_draw, (samples * p - of_draw) / (samples - 1), other, squares)
+
+    def _others(self) -> tuple[np.ndarray, np.ndarray]:
+        """Between what the largest probability of another class lies, without each draw."""
+        rest = 1 - self.true
+        high = np.minimum(rest, self.samples * self.other / (self.samples - 1))
+        low = (self.samples * self.other - (1 - self.of_draw)) / (self.samples - 1)
+        return np.maximum(low * ~self.right, rest / (self.classes - 1)), high
+
+    def accuracy(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = self._others()
+        return self.true > high + _ROUNDING, self.true >= low - _ROUNDING
+
+    def max_probability(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = self._others()
+        return np.maximum(self.true, low), np.maximum(self.true, high)
+
+    def brier(self) -> tuple[np.ndarray, np.ndarray]:
+        gap = (1 - self.true) ** 2
+        lost = 1 - self.of_draw
+        whole, evenly = self.samples**2 * self.squares, lost**2 / (self.classes - 1)
+        low = (whole - 2 * lost * self.samples * self.other + evenly) / (self.samples - 1) ** 2
+        high = (whole - evenly) / (self.samples - 1) ** 2
+        return gap + np.maximum(low, gap / (self.classes - 1)), gap + np.minimum(high, gap)

@@ -55,19 +55,14 @@ class Points:
         sets = self._result.methods[method].sets
         return Ladder.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
-    def _mixed(self, method: str, set_name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """The PLL of each point by the log-likelihoods of its draws, and the mean over points without each of them."""
+    def _mixed(self, method: str, set_name: str) -> np.ndarray | None:
+        """The PLL of each point by the log-likelihoods of its draws; None where there are none."""
         values = self._result.methods[method].sets[set_name].log_likelihood
         if values is None:
             return None
-        draws = metrics.draw_weights(len(values), resamples=0, seed=0)
-        weights = draws.weights[draws.full.start : draws.jackknife.stop]
-        of_points, total = [], np.zeros(len(weights))
-        for start in range(0, values.shape[1], _BLOCK):
-            pll = metrics.pll_from_log_likelihood(values[:, start : start + _BLOCK], weights=weights)
-            of_points.append(pll[0].copy())
-            total += pll.sum(1)
-        return np.concatenate(of_points), total[1:] / values.shape[1]
+        weights = np.full((1, len(values)), 1 / len(values))
+        parts = (values[:, start : start + _BLOCK] for start in range(0, values.shape[1], _BLOCK))
+        return np.concatenate([metrics.pll_from_log_likelihood(part, weights=weights)[0] for part in parts])
 
     def _source(self, address: Address) -> _Source | None:
         method, set_name, _, metric = address

@@ -25,6 +25,7 @@ from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
 from bnuq.run import ONE_PASS
 
+_MOST_DRAWS = 2**13  # whose replicates' weights, as many rows as draws, are held in memory
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
 _RESAMPLED = ("ece", "aurc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman")  # se by the bootstrap
@@ -33,8 +34,12 @@ _FITTED = ("sigma", "confidence")  # to validation points, which are not in the 
 
 def recomputed(result: Result) -> Points:
     """The points of `result`; ResultError, naming figures, where what the file states is not what they give."""
+    draws = max(int(result.sampling["samples"]), int(result.sampling.get("bank") or 0))
+    if draws > _MOST_DRAWS:
+        raise ResultError(f"{result.path} is of {draws} draws; at most {_MOST_DRAWS} are checked. Evaluate with fewer.")
     points = Points(result)
-    problems = [*_scores(result, points), *_figures(result, points), *contradictions(result)]
+    with np.errstate(all="ignore"):  # a forged number may be of any size
+        problems = [*_scores(result, points), *_figures(result, points), *contradictions(result)]
     if problems:
         more = f"\n  - and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "\n".join(f"  - damaged: {problem}" for problem in problems[:_SHOWN])
@@ -113,7 +118,7 @@ def _scores(result: Result, points: Points) -> Iterator[str]:
             mixed = points.of_log_likelihoods(method, name)
             again = recompute(result, method, name)
             if mixed is not None:
-                again = itertools.chain(again, [("pll", mixed[0], _ALL)])
+                again = itertools.chain(again, [("pll", mixed, _ALL)])
             for score, values, rows in again:
                 stated = one.points.get(score)
                 if stated is None:

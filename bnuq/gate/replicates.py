@@ -1,9 +1,9 @@
 """What the replicates over the draws must be: computed again where the file holds what they come from, bounded where it
 does not, so that nobody widens or narrows a Monte Carlo error unnoticed.
 
-Exact are the PLL (log-likelihoods of the draws), the mutual information (the difference of two entropies), bounds and
-normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and of a regression
-rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score, maximum probability,
+Exact are the PLL (log-likelihoods of the draws, of a bank too), the mutual information (the difference of two
+entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and
+of a regression rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score, maximum probability,
 RMSE and MAE lie between what the log-likelihood of that draw leaves possible, entropies and the separation of OOD
 points between what any draw could have changed. Within such limits a forged replicate passes: the check warns where a
 Monte Carlo error that grew hides a change.
@@ -24,12 +24,14 @@ from bnuq.records import Figure
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.result import EvaluatedSet, Result, SetResult
 from bnuq.run import ONE_PASS
+from bnuq.sampling import keyed
 
 _TEST = "test"
 _LEAST_DRAWS = 8  # below which replicates tell no error, and are not used
 _RANKED = 10_000  # points above which ranks are replicated on some of them only, and may leave their range
 _ROUNDING = 1e-6  # relative
-_BLOCK = 4096  # points whose likelihoods stay in a core's cache
+_BLOCK = 2**22  # replicates × points held at once
+_RESAMPLES = 1000  # more than any evaluation has
 _MOST = 2**29  # likelihoods that are computed again for single replicates
 _NEAR = 0.05  # in ln τ: up to which an evaluation takes the step of a PLL to first order
 _SMOOTH = {  # whose jackknife and bootstrap over the draws tell the same error
@@ -63,7 +65,7 @@ def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: flo
         apart = np.abs(a - b)
         if np.max(apart, initial=0.0) <= _ROUNDING * scale:  # the usual case, and no NaN
             return np.ones(apart.shape, dtype=bool)
-        near = apart <= _ROUNDING * np.maximum(np.abs(b), scale)
+        near = (apart <= _ROUNDING * np.maximum(np.abs(b), scale)) & np.isfinite(b)
     return near | (a == b) | (np.isnan(a) & np.isnan(b))
 
 
@@ -100,6 +102,8 @@ class _OfMethod:
             return None if none else " has replicates over draws, of which there are none."
         if figure.jackknife is not None and len(figure.jackknife) != self._draws:
             return f" has {len(figure.jackknife)} replicates without a draw, of {self._draws} draws."
+        if figure.bootstrap is not None and len(figure.bootstrap) > _RESAMPLES:
+            return f" has {len(figure.bootstrap)} bootstrap replicates; an evaluation never has as many."
         found = self._errors(figure)[1 if _is_by_bootstrap(address, self._result) else 0]
         error = found if self._samples >= _LEAST_DRAWS and math.isfinite(found) else None
         size = max(rounded_at(address[3]), abs(figure.value) if math.isfinite(figure.value) else 0.0)
@@ -186,11 +190,11 @@ class _OfMethod:
             return self._of_bound(set_name, metric)
         if metric == "mutual_information":
             return self._mutual_information(set_name, figure)
+        likelihoods = self._likelihoods(set_name)
         if self._bank is not None:
-            return None
+            return None if likelihoods is None or metric != "pll" else self._of_tiles(likelihoods)
         if metric == "expected_entropy":
             return self._linear(figure)
-        likelihoods = self._likelihoods(set_name)
         if likelihoods is None:
             return None
         weights = _weights(self._samples, self._resamples)
@@ -246,22 +250,38 @@ class _OfMethod:
         parts = [
             self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
         ]
-        if None in parts or (self._bank is not None and estimator != "plug-in"):
+        if parts[0] is None or parts[1] is None or (self._bank is not None and estimator != "plug-in"):
             return None
         held = np.full(self._draws + self._resamples, float(self._samples))
         held[: self._draws] -= 1
         factor, whole = (
             (1.0, 1.0) if estimator == "plug-in" else (held / (held - 1), self._samples / (self._samples - 1))
         )
-        offset = figure.value - whole * float(np.subtract(*(part.value for part in parts if part is not None)))
+        offset = figure.value - whole * (parts[0].value - parts[1].value)
         return self._from(
             lambda predictive, expected: factor * (predictive - expected) + offset,
             *((set_name, f"{kind}_entropy") for kind in ("predictive", "expected")),
         )
 
     def _likelihoods(self, set_name: str) -> np.ndarray | None:
-        found = self._result.methods[self._method].sets[set_name].log_likelihood
-        return None if self._bank is not None or found is None or not np.isfinite(found).all() else found
+        return self._result.methods[self._method].sets[set_name].log_likelihood
+
+    def _of_tiles(self, likelihoods: np.ndarray) -> np.ndarray | None:
+        """The mean PLL where every tile of points uses its own draws of a bank; None where τ moves, too."""
+        scoring = self._result.run.get("scoring", {})
+        if self._result.model["task"] == "regression" and scoring.get("tau") is None:
+            return None
+        bank, samples, seed = self._draws, self._samples, int(self._result.sampling["seed"])
+        if bank < samples:
+            return None
+        draws = metrics.draw_weights(samples, resamples=self._resamples, seed=0, bank=bank)
+        total = np.zeros(bank + self._resamples)
+        for tile, start in enumerate(range(0, likelihoods.shape[1], keyed.TILE)):
+            own, rows = draws.among(keyed.draws_of_tile(seed, tile, bank=bank, samples=samples))
+            part = likelihoods[:, start : start + keyed.TILE]
+            of_rows = metrics.pll_from_log_likelihood(part, weights=own.weights).sum(1)
+            total += of_rows[rows[draws.jackknife.start : draws.bootstrap.stop]]
+        return total / likelihoods.shape[1]
 
     def _pll(self, set_name: str, likelihoods: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         """The mean PLL of the mixture; of a regression under a τ that was found again for every replicate."""
@@ -312,18 +332,18 @@ class _OfMethod:
         one = self._result.methods[self._method].sets[set_name]
         if metric == "ece":
             return self._of_calibration(set_name)
-        if self._bank is not None:
-            return None
         if score:
             limits = self._of_separation(set_name, score, metric)
+        elif self._bank is not None and metric not in ("accuracy", "max_probability", "brier"):
+            return None
         elif metric == "predictive_entropy":
             limits = self._of_entropy(set_name)
         elif self._result.model["task"] == "regression":
             limits = self._of_distance(set_name, metric)
         else:
-            limits = _without_a_draw(
-                metric, one, self._result.sets[set_name], self._likelihoods(set_name), self._classes
-            )
+            likelihoods = self._likelihoods(set_name)
+            of = self._result.sets[set_name]
+            limits = _without_a_draw(metric, one, of, likelihoods, self._classes, bank=self._bank is not None)
         if limits is None:
             return None
         beyond = np.full(rows - self._draws, math.inf)  # of the bootstrap nothing is said
@@ -426,9 +446,9 @@ def _entropy_of_one(samples: int) -> float:
 
 def _over_points(of: Callable[[np.ndarray], np.ndarray], likelihoods: np.ndarray) -> np.ndarray:
     """The mean over points of what is computed for some of them at a time."""
-    parts = range(0, likelihoods.shape[1], _BLOCK)
-    with np.errstate(all="ignore"):
-        return sum(of(likelihoods[:, k : k + _BLOCK]).sum(-1) for k in parts) / likelihoods.shape[1]
+    points = likelihoods.shape[1]
+    step = max(1, _BLOCK // (len(likelihoods) + _RESAMPLES))
+    return sum(of(likelihoods[:, k : k + step]).sum(-1) for k in range(0, points, step)) / points
 
 
 def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: np.ndarray, outputs: int) -> np.ndarray:
@@ -451,22 +471,31 @@ def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: n
 
 
 def _without_a_draw(
-    metric: str, one: SetResult, of: EvaluatedSet, likelihoods: np.ndarray | None, classes: int
+    metric: str, one: SetResult, of: EvaluatedSet, likelihoods: np.ndarray | None, classes: int, *, bank: bool
 ) -> Limits | None:
     """Between what a figure of a labelled set lies without each of the draws, by the probability p_t(y) that draw t
-    gives the true class."""
-    needs = {"max_probability", "brier"}
+    gives the true class; with a bank, without whichever draw a point loses, if any."""
+    needs = {"max_probability", "brier", metric}
     if metric not in ("accuracy", "max_probability", "brier") or likelihoods is None or of.labels is None:
         return None
     if classes < 2 or not needs <= one.points.keys():
         return None
     low, high = np.zeros(len(likelihoods)), np.zeros(len(likelihoods))
-    for start in range(0, of.n, _BLOCK):
-        rows = slice(start, start + _BLOCK)
+    step = max(1, _BLOCK // len(likelihoods))
+    for start in range(0, of.n, step):
+        rows = slice(start, start + step)
         draws = _Draws.of(one, of.labels, np.exp(likelihoods[:, rows]), rows, classes)
         least, most = getattr(draws, metric)()
+        if bank:
+            least, most = (
+                np.broadcast_to(end, least.shape)
+                for end in (
+                    np.minimum(least.min(0), one.points[metric][rows]),
+                    np.maximum(most.max(0), one.points[metric][rows]),
+                )
+            )
         low, high = low + least.sum(1), high + most.sum(1)
-    return low / of.n, high / of.n
+    return (low.min() / of.n, high.max() / of.n) if bank else (low / of.n, high / of.n)
 
 
 @dataclass(frozen=True)

@@ -257,4 +257,5 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: flo
     bars = "▁▂▃▄▅▆▇█"
     if high <= low:
         return bars[3] * len(values)
-    return "".join(bars[min(7, max(0, int(8 * (value - low) / (high - low))))] for value in values)
+    span = high / 4 - low / 4  # in quarters, whose differences are finite
+    return "".join(bars[min(7, max(0, int(8 * (value / 4 - low / 4) / span)))] for value in values)

@@ -30,6 +30,7 @@ from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records import Estimator, Figure, require
 from bnuq.results.result import MethodResult, Result, Samples
+from bnuq.results.summary import summary
 from bnuq.run import DETERMINISTIC, ONE_PASS, ScoringSection, Task
 from bnuq.store import codec
 from bnuq.store.codec import PACKED, check_replaceable, unit_of
@@ -226,7 +227,7 @@ def read(path: Path, *, log_likelihoods: bool = True) -> Result:
             _check_log_likelihoods(result)
         return result
 
-    return codec.read(Result, path, by_hand=complete)
+    return codec.read(Result, path, summary=summary, by_hand=complete)
 
 
 def _with_likelihoods(result: Result, likelihoods: Any) -> Iterator[tuple[str, MethodResult]]:
@@ -275,6 +276,8 @@ def _check_complete(result: Result) -> None:
         raise ValueError("the truth about the test set is missing")
     if any(one.labels is not None and one.labels.shape != (one.n,) for one in result.sets.values()):
         raise ValueError("the labels of a set are not as many as its points")
+    if any(one.group is not None and one.group.shape != (one.n,) for one in result.sets.values()):
+        raise ValueError("the groups of a set are not as many as its points")
     for method, found in result.methods.items():
         of_one_pass = method in ONE_PASS or result.sampling["samples"] == 1
         if set(found.sets) != evaluated or set(found.ood) != others:

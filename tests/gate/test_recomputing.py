@@ -284,3 +284,35 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
     swapped = replace(test, labels=np.roll(test.labels, 1))
     with pytest.raises(ResultError, match=r"data: test holds points of other labels or targets"):
         check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, Settings())
+
+
+def test_infinite_log_likelihoods_are_none_of_a_finite_pll(evaluated: Evaluated) -> None:
+    genuine = evaluated("seed")
+    found = genuine.methods["mcbn"].sets["test"].log_likelihood
+    assert found is not None
+    with pytest.raises(ResultError, match="pll of a point of test under mcbn"):
+        recomputed(rescored(genuine, "mcbn", "test", log_likelihood=np.full_like(found, -np.inf)))
+    one = found.copy()
+    one[0, 0] = -np.inf  # of which the figures may be bounded all the same
+    with pytest.raises(ResultError, match="contradicts itself"):
+        recomputed(rescored(genuine, "mcbn", "test", log_likelihood=one))
+
+
+def test_a_bank_hides_no_forged_spread(evaluated: Evaluated) -> None:
+    banked = evaluated("bank24", bank=24)
+    bad = forged(banked, "mcbn.sets.test.pll", lambda figure: spread(figure, 2.0))
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
+        recomputed(bad)
+    plain = forged(evaluated("seed"), "mcbn.sets.test.pll", lambda figure: spread(figure, 2.0))
+    with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
+        recomputed(replace(plain, sampling={**plain.sampling, "bank": 16}))
+
+
+def test_more_draws_or_replicates_than_memory_is_for_are_refused(evaluated: Evaluated) -> None:
+    genuine = evaluated("seed")
+    with pytest.raises(ResultError, match="is of 100000 draws; at most 8192 are checked"):
+        recomputed(replace(genuine, sampling={**genuine.sampling, "bank": 100_000}))
+    address = "mcbn.sets.test.brier"
+    many = forged(genuine, address, lambda figure: replace(figure, bootstrap=np.full(1001, figure.value)))
+    with pytest.raises(ResultError, match=rf"{address} has 1001 bootstrap replicates"):
+        recomputed(many)

@@ -139,3 +139,29 @@ def test_a_set_or_method_of_an_evil_name_is_shown_harmlessly_or_refused(lean, tm
         held = file["figures/set"].asstr()[()]
         file["figures/set"][...] = [evil if name == "other" else name for name in held]
     assert outcome(path) == "shown"
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e999"])
+def test_a_text_with_a_number_that_no_summary_can_repeat_is_refused(lean, tmp_path, number):
+    path = Path(shutil.copy(lean, tmp_path / "spoiled.h5"))
+    with h5py.File(path, "r+") as file:
+        file.attrs["seconds"] = f'{{"total": {number}}}'
+    assert outcome(path) == "refused"
+
+
+def test_groups_that_are_not_as_many_as_the_points_are_refused(lean, tmp_path):
+    path = Path(shutil.copy(lean, tmp_path / "spoiled.h5"))
+    with h5py.File(path, "r+") as file:
+        file["sets/test/group"] = np.zeros(3, dtype=np.int64)
+    assert outcome(path) == "refused"
+
+
+@pytest.mark.parametrize("value", [1e308, -np.inf, np.nan])
+def test_curves_of_any_numbers_are_shown(lean, tmp_path, value):
+    path = Path(shutil.copy(lean, tmp_path / "spoiled.h5"))
+    with h5py.File(path, "r+") as file:
+        for data in file["methods/mcbn/convergence"].values():
+            data[...] = value if data.dtype.kind == "f" else 2**62
+            if data.dtype.kind == "f":
+                data[0] = -1e308
+    assert outcome(path) == "shown"

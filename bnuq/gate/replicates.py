@@ -3,10 +3,10 @@ does not, so that nobody widens or narrows a Monte Carlo error unnoticed.
 
 Exact are the PLL (log-likelihoods of the draws, of a bank too), the mutual information (the difference of two
 entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and
-of a regression rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score, maximum probability,
-RMSE and MAE lie between what the log-likelihood of that draw leaves possible, entropies and the separation of OOD
-points between what any draw could have changed. Within such limits a forged replicate passes: the check warns where a
-Monte Carlo error that grew hides a change.
+of a regression rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score,
+maximum probability, RMSE and MAE lie between what the log-likelihood of that draw leaves possible, entropies and the
+separation of OOD points between what any draw could have changed. Within such limits a forged replicate passes: the
+check warns where a Monte Carlo error that grew hides a change.
 """
 
 from __future__ import annotations

@@ -258,4 +258,4 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: flo
     if high <= low:
         return bars[3] * len(values)
     span = high / 4 - low / 4  # in quarters, whose differences are finite
-    return "".join(bars[min(7, max(0, int(8 * (value / 4 - low / 4) / span)))] for value in values)
+    return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)

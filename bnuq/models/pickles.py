@@ -71,15 +71,17 @@ def survey_legacy(stream: BinaryIO, *, size: int) -> Survey | None:
 
 
 class _Inert(dict[Any, Any]):
-    """Stands for every object that a pickle would make: takes anything, does nothing."""
+    """Stands for every object that a pickle would make: takes anything, does nothing. One serves a whole class."""
 
     asks = ""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> _Inert:
-        return dict.__new__(cls if isinstance(cls, type) else _Inert)  # type: ignore[arg-type]  # of an object, too
+        kind = cls if isinstance(cls, type) else _Inert  # of an object, too
+        if "alone" not in kind.__dict__:
+            kind.alone = dict.__new__(kind)  # type: ignore[attr-defined]
+        return kind.alone  # type: ignore[attr-defined]
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        super().__init__()
+    def __init__(self, *_args: object, **_kwargs: object) -> None: ...
 
     def __call__(self, *_args: object, **_kwargs: object) -> _Inert:
         return _Inert()

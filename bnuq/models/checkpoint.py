@@ -32,6 +32,9 @@ Plain = str | int | float | bool
 # Where training scripts put the weights, the averaged ones first: those are the ones that the script reported.
 _NESTS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model", "net", "weights", "model_state_dict")
 _DEEPEST_NEST = 3
+_LONGEST_NAME = 1000  # letters of a tensor's name, or of the entry it is in
+_MOST_WRAPPERS = 8  # within each other
+_MOST_OVERLAP = 8  # how often tensors may share the bytes of the file, as flat parameters and views of them do
 _WRAPPERS = ("module.", "model.", "net.")  # DataParallel, Lightning, habit
 _COMPILED = "_orig_mod."
 _AVERAGED = "n_averaged"  # the counter of torch.optim.swa_utils.AveragedModel
@@ -190,8 +193,14 @@ def _told_as_one_message(path: Path) -> Iterator[None]:
 
 def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, Plain]]:
     state = safetensors.torch.load(data)  # which has checked the header
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return {name: state[name] for name in sorted(state)}, header.get("__metadata__", {})
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")], object_pairs_hook=_each_once)
+    return {name: state[name] for name in sorted(state)}, header.get("__metadata__") or {}
+
+
+def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(held := dict(entries)) < len(entries):
+        raise ValueError("its header lists a name twice")
+    return held
 
 
 def _survey_of_zip(path: Path, data: bytes) -> Survey:
@@ -301,6 +310,7 @@ def _weights_in(path: Path, holds: Any) -> tuple[str | None, dict[str, Any] | nn
         nest = _nest_of(path, at)
         if nest is None:
             break
+        _check_name(path, nest)
         way.append(nest)
         at = at[nest]
     if isinstance(at, nn.Module) or _has_tensors(at):
@@ -353,11 +363,13 @@ def _plain_values(holds: Any) -> dict[str, Plain]:
         found |= {f"{key}.{name}": v for name, v in inner.items() if isinstance(name, str) and _is_plain(v)}
         if isinstance(key, str) and _is_plain(value):
             found[key] = value
-    return found
+    return {name: value for name, value in found.items() if len(name) <= _LONGEST_NAME}
 
 
 def _is_plain(value: Any) -> TypeGuard[Plain]:
-    return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 200)
+    if isinstance(value, int):  # which may have a million digits
+        return abs(value) < 2**63
+    return isinstance(value, float) or (isinstance(value, str) and len(value) <= 200)
 
 
 def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpoint:
@@ -367,6 +379,8 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     tensors = {
         name: value.detach() for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)
     }
+    for name in tensors:
+        _check_name(checkpoint.path, name)
     others = [str(name) for name in state if name not in tensors]
     notes = (f"{len(others)} entries that are no tensors were left out: {_some(others)}",) if others else ()
     if not tensors:
@@ -376,12 +390,21 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     if isinstance(versions, Mapping) and all(isinstance(v, Mapping) for v in versions.values()):
         tensors = OrderedDict(tensors)
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
-    tensors, stripped = _strip(tensors)
+    tensors, stripped = _strip(checkpoint.path, tensors)
     return replace(checkpoint, state=tensors, stripped=stripped, notes=notes)
+
+
+def _check_name(path: Path, name: str) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise ModelError(
+            f"{path}: {_cut(name)} is a name of {len(name):,} letters; expected at most {_LONGEST_NAME:,}."
+        )
 
 
 def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finite: bool) -> None:
     bad: list[str] = []
+    views: dict[tuple[Any, ...], bool] = {}  # those looked at, and whether they are finite: tied weights are one
+    held = 0
     for name, value in state.items():
         if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
             continue
@@ -392,7 +415,16 @@ def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finit
             )
         if value.numel() * value.element_size() > size:
             raise ModelError(f"{path}: {name} has shape {_shape(value)}, more than the file holds: it is forged.")
-        if only_finite and value.is_floating_point() and not _is_finite(value):
+        view = value.data_ptr(), value.dtype, value.shape, value.stride()
+        if view not in views:
+            held += value.numel() * value.element_size()
+            if held > _MOST_OVERLAP * size:
+                raise ModelError(
+                    f"{path}: its tensors overlap and hold more than {_MOST_OVERLAP} times the file's {size} bytes: it "
+                    "is forged."
+                )
+            views[view] = not (only_finite and value.is_floating_point()) or _is_finite(value)
+        if not views[view]:
             bad.append(name)
     if bad:
         raise ModelError(
@@ -407,15 +439,23 @@ def _is_finite(value: Tensor) -> bool:
     return bool(torch.isfinite(value).all())
 
 
-def _strip(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _strip(path: Path, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Without the prefixes that all names have, as often as they have them; and which those were."""
     stripped: list[str] = []
     if any(_COMPILED in name for name in state):
+        first: dict[str, str] = {}
+        for name, value in state.items():
+            other = first.setdefault(plain := name.replace(_COMPILED, ""), name)
+            if other != name and not torch.equal(state[other], value):
+                raise ModelError(
+                    f"{path}: {other} and {name} are both {plain} of the network, once the prefixes are off. Save the "
+                    "network's own state dict (torch.save(model.state_dict(), …)) and name that."
+                )
         state = _renamed(state, lambda name: name.replace(_COMPILED, ""))
         stripped.append(_COMPILED)
     if _AVERAGED in state and all(name.startswith("module.") for name in state if name != _AVERAGED):
         state = _renamed({name: value for name, value in state.items() if name != _AVERAGED}, str)
-    while state:
+    while state and len(stripped) < _MOST_WRAPPERS:
         prefix = next((p for p in _WRAPPERS if all(n.startswith(p) and n != p for n in state)), None)
         if prefix is None:
             break
@@ -437,7 +477,11 @@ def _renamed(state: dict[str, Tensor], new: Callable[[str], str]) -> dict[str, T
 def _some(names: Any, *, order: bool = True) -> str:
     """The first five, and how many more there are."""
     listed = sorted(names) if order else list(names)
-    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+    return ", ".join(map(_cut, listed[:5])) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:199]}…"
 
 
 def _shape(value: Tensor) -> str:

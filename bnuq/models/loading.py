@@ -157,11 +157,15 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
     own = module.state_dict()
     wanted = _names_of(module)
     _check_shapes(checkpoint, arch, own, wanted)
+    weights = {name for name, _ in module.named_parameters()} | {name for name in own if name.endswith(_RUNNING)}
     for name, value in state.items():
-        if name in own and value.is_complex() and not own[name].is_complex():  # torch would drop the imaginary parts
+        if name not in own or name.endswith(_COUNTER):  # which nothing here needs, and averaging makes a fraction of
+            continue
+        if lost := _what_is_lost(value, own[name], whole=name not in weights):
             raise ModelError(
-                f"{checkpoint.path}: {name} holds complex numbers ({_dtypes({value.dtype})}), and is real in {arch}. "
-                f"Check that it is the network that was trained."
+                f"{checkpoint.path}: {name} holds {lost} ({_dtypes({value.dtype})}), and is "
+                f"{_dtypes({own[name].dtype})} in {arch}. Check that it is the network that was trained, as it was "
+                "before any conversion."
             )
     notes = []
     floats = {value.dtype for name, value in state.items() if name in own and value.is_floating_point()}
@@ -179,6 +183,25 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
     if uncounted:
         notes.append(f"{uncounted} BatchNorm layers have no {_COUNTER}, as before torch 0.4.1; nothing here needs it")
     return notes
+
+
+def _what_is_lost(value: Tensor, place: Tensor, *, whole: bool) -> str | None:
+    """What numbers hold that the type of their place in the network does not, or means otherwise; None where nothing.
+
+    Whole numbers are taken for what they are with `whole` alone: as weights they are quantized.
+    """
+    if value.dtype == place.dtype:
+        return None
+    if value.is_complex() and not place.is_complex():  # torch would drop the imaginary parts
+        return "complex numbers"
+    if not value.is_floating_point():
+        return "whole numbers" if place.is_floating_point() and not whole else None
+    if place.is_floating_point():
+        narrower = torch.finfo(place.dtype).max < torch.finfo(value.dtype).max
+        return (
+            "too large numbers" if narrower and bool((value.to(place.dtype).isinf() & ~value.isinf()).any()) else None
+        )
+    return "fractions" if not place.is_complex() and bool((value.double() != value.to(place.dtype)).any()) else None
 
 
 def _check_shapes(checkpoint: Checkpoint, arch: str, own: Mapping[str, Tensor], wanted: set[str]) -> None:

@@ -174,6 +174,50 @@ def test_a_tensor_spread_over_one_value_is_refused(tmp_path):
     assert_one_message(tmp_path / "m.pt", r"w has shape \(1000000000,\), more than the file holds")
 
 
+def test_overlapping_tensors_are_refused_before_all_of_them_are_looked_at(tmp_path):
+    held = torch.zeros(10_000)
+    torch.save({f"l{at}": held[at:] for at in range(100)}, tmp_path / "m.pt")
+    with pytest.raises(ModelError, match="its tensors overlap"):
+        read_checkpoint(tmp_path / "m.pt")
+
+
+def test_a_tensor_of_a_thousand_names_is_looked_at_once(tmp_path, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(checkpoint_module, "_is_finite", lambda value: looked_at.append(value) or True)
+    held = torch.zeros(10)
+    torch.save({f"l{at}": held for at in range(1000)}, tmp_path / "m.pt")
+    assert len(read_checkpoint(tmp_path / "m.pt").state or ()) == 1000
+    assert len(looked_at) == 1
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_name_without_end_is_refused_and_cut_in_the_message(tmp_path, nested):
+    state = {"module." * 100_000 + "w": torch.ones(1)}
+    torch.save({"x" * 10_000: {"w": torch.ones(1)}} if nested else state, tmp_path / "m.pt")
+    with pytest.raises(ModelError, match=r"is a name of [0-9,]* letters; expected at most 1,000") as told:
+        read_checkpoint(tmp_path / "m.pt")
+    assert len(str(told.value)) < 1000
+
+
+def test_no_more_prefixes_are_taken_off_than_wrappers_put_on(tmp_path):
+    torch.save({"module." * 100 + "w": torch.ones(1)}, tmp_path / "m.pt")
+    assert len(read_checkpoint(tmp_path / "m.pt").stripped) == 8
+
+
+def test_two_tensors_that_come_to_one_name_are_refused(tmp_path):
+    torch.save({"w": torch.ones(1), "_orig_mod.w": torch.zeros(1)}, tmp_path / "m.pt")
+    with pytest.raises(ModelError, match=r"w and _orig_mod\.w are both w of the network"):
+        read_checkpoint(tmp_path / "m.pt")
+
+
+def test_a_safetensors_header_that_lists_a_name_twice_is_refused(tmp_path):
+    entry = b'"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    header = b"{" + entry + b"," + entry + b"}"
+    (tmp_path / "m.pt").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ModelError, match="lists a name twice"):
+        read_checkpoint(tmp_path / "m.pt")
+
+
 def test_a_legacy_file_whose_tensor_claims_more_than_follows_is_refused(tmp_path):
     path = tmp_path / "m.pt"
     torch.save({"w": torch.ones(200)}, path, _use_new_zipfile_serialization=False)

@@ -100,9 +100,29 @@ def test_missing_running_statistics_are_told_as_such(tmp_path):
 def test_complex_weights_for_a_real_layer_are_refused_by_the_layers_name(tmp_path):
     state = STATE | {"last.weight": STATE["last.weight"].to(torch.complex64)}
     with pytest.raises(
-        ModelError, match=r"last\.weight holds complex numbers \(complex64\), and is real in nets:small"
+        ModelError, match=r"last\.weight holds complex numbers \(complex64\), and is float32 in nets:small"
     ):
         load(saved(tmp_path / "m.pt", state), arch="nets:small")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("last.weight", torch.ones(3, 4, dtype=torch.int8), "whole numbers"),
+        ("last.weight", torch.ones(3, 4, dtype=torch.bool), "whole numbers"),
+        ("bn.running_var", torch.ones(4, dtype=torch.int64), "whole numbers"),
+        ("bn.running_var", torch.full((4,), 1e300, dtype=torch.float64), "too large numbers"),
+    ],
+)
+def test_numbers_that_become_others_in_the_network_are_refused_by_the_layers_name(tmp_path, name, value, said):
+    path = saved(tmp_path / "m.pt", STATE | {name: value})
+    with pytest.raises(ModelError, match=f"{name} holds {said}"):
+        load(path, arch="nets:small")
+
+
+def test_a_counter_of_batches_may_be_an_average(tmp_path):
+    state = STATE | {"bn.num_batches_tracked": torch.tensor(1.5)}
+    assert load(saved(tmp_path / "m.pt", state), arch="nets:small")
 
 
 def test_a_missing_counter_of_batches_is_only_noted(tmp_path):

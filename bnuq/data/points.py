@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bnuq.errors import DataError
 
 _CHANNELS = (1, 3, 4)
+_LARGEST_TARGET = 1e150
 _BLOCK = 64 * 2**20  # bytes looked at in one go
 
 
@@ -177,6 +178,11 @@ def check_targets(points: Points, outputs: int) -> Points:
             f"{points.reference}: the targets of {points.name!r} have shape {y.shape}; expected "
             f"({len(points)}, {outputs}), one column an output of the network."
         )
+    if not (largest := float(np.abs(y).max())) < _LARGEST_TARGET:
+        raise DataError(
+            f"{points.reference}: the targets of {points.name!r} go up to {largest:.3g}, whose square float64 does not "
+            f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or mend what is missing there."
+        )
     return replace(points, targets=y.reshape(len(points), outputs).astype(np.float64))
 
 
@@ -253,6 +259,9 @@ def _codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int64], 
         raise DataError(
             f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} points."
         )
+    for row, value in enumerate(group.flat if group.dtype.kind in "fSUO" else ()):
+        if value != value or (isinstance(value, str | bytes) and not value.strip()):  # NaN is not itself
+            raise DataError(f"{where}: row {row} (counted from 0) has no group.")
     values, codes = np.unique(group.reshape(n), return_inverse=True)
     return codes.reshape(n).astype(np.int64), tuple(map(_group_name, values.tolist()))
 

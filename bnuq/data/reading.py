@@ -126,7 +126,7 @@ _GROUPED: dict[Kind, Callable[..., Contents]] = {"mat": read_mat, "parquet": rea
 _READERS: dict[Kind, Callable[[Path], Contents]] = {"folder": read_image_folder, "npy": read_npy, "idx": read_idx}
 
 _KIND_WORDS: dict[Kind, str] = {
-    "unknown": "nothing known; it may be damaged",
+    "unknown": "nothing known; it may be damaged, or a text in another encoding than UTF-8",
     "pickle": "a pickle, which is never unpickled here",
     "tar": "a tar archive",
     "safetensors": "weights in safetensors",

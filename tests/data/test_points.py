@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnuq.data import check_labels, points_of
+from bnuq.data import check_labels, check_targets, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
 
@@ -118,6 +118,16 @@ def test_groups_become_codes():
     assert found is not None
     assert found.tolist() == [1, 0, 1, 2]
     assert "group has shape (3,)" in refusal(points, np.zeros((4, 2)), None, np.arange(3))
+
+
+@pytest.mark.parametrize("group", [[0.5, np.nan], ["a", ""], [b"a", b" "]])
+def test_a_point_without_its_group_is_refused_with_its_row(group):
+    assert "row 1 (counted from 0) has no group" in refusal(points, np.zeros((2, 2)), None, np.array(group))
+
+
+def test_targets_whose_squares_are_infinite_are_refused():
+    held = points(np.zeros((2, 3)), [0.5, 1e200])
+    assert "go up to 1e+200, whose square float64 does not hold" in refusal(check_targets, held, 1)
 
 
 def test_a_subset_keeps_rows_together():

@@ -17,6 +17,7 @@ from PIL import Image
 
 from bnuq.data import check_labels, load_points
 from bnuq.errors import DataError
+from bnuq.files import limits
 
 PICTURES = ("npz", "npy", "h5", "mat", "mat73", "zip", "folder")
 FILES = ("npz", "npy", "h5", "mat", "mat73", "csv", "parquet", "zip", "idx", "idx.gz")
@@ -206,9 +207,27 @@ def test_tables_in_words_with_gaps_or_without_rows_are_refused(tmp_path):
         ("1,2,3\n1,nan,3\n", "x holds NaN or infinity, first in row 1"),
         ("1\n2\n", "no comma, semicolon or tab"),
         ("a,b,y\n1,,3\n", "could not convert string '' to float64"),
+        ("0,1,2\n1,5,3\n", "its first line numbers the columns from 0 to 2, as pandas does"),
+        ("a,group,group,y\n1,5,5,3\n", "has 2 columns called 'group'; expected one"),
+        ("a,y,y\n1,5,5\n", "has 2 columns called 'y', a target's name; expected one"),
     ]:
         path.write_text(text)
         assert message in refusal(path)
+
+
+def test_tables_in_another_encoding_are_refused_as_such(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("größe,b,y\n1,2,3\n".encode("latin-1"))
+    assert "a text in another encoding than UTF-8" in refusal(path)
+    path.write_bytes(("a,b,y\n" + "1,2,3\n" * 2000 + "ö,2,3\n").encode("latin-1"))
+    assert "is not a text in UTF-8" in refusal(path)
+
+
+def test_an_npz_that_lists_an_array_twice_is_refused(tmp_path):
+    np.savez(tmp_path / "set.npz", x=np.zeros((2, 3)))
+    with zipfile.ZipFile(tmp_path / "set.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("x.npy", archive.read("x.npy"))
+    assert "lists an array twice" in refusal(tmp_path / "set.npz")
 
 
 def test_tables_may_have_no_header_other_separators_and_one_row(tmp_path):
@@ -297,6 +316,55 @@ def test_data_sets_within_groups_are_named(tmp_path, form):
         file["train/x"], file["train/y"] = np.zeros((3, 2)), np.arange(3)
     message = refusal(tmp_path / f"s.{form}")
     assert "its data sets lie within groups (train/x, train/y); expected x and y at the top" in message
+
+
+def test_a_class_folder_behind_a_link_is_read_like_others(every_format, tmp_path):
+    folder = every_format["folder"]
+    first = sorted(path for path in folder.iterdir() if path.is_dir())[0]
+    shutil.copytree(folder, tmp_path / "linked")
+    shutil.rmtree(tmp_path / "linked" / first.name)
+    (tmp_path / "linked" / first.name).symlink_to(first)
+    assert load_points(str(tmp_path / "linked")).sha256 == load_points(str(folder)).sha256
+
+
+@pytest.mark.parametrize("what", ["a link to nothing", "no regular file", "is a link to a folder that is read already"])
+def test_a_picture_that_cannot_be_read_is_not_left_out(tmp_path, what):
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "a" / "1.png").write_bytes(png(np.zeros((6, 6), np.uint8)))
+    odd = tmp_path / "set" / "a" / "2.png"
+    if what == "no regular file":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to(tmp_path / ("nothing" if what == "a link to nothing" else "set"))
+    message = refusal(tmp_path / "set")
+    assert str(odd) in message and what in message
+
+
+def test_a_file_much_larger_than_its_picture_is_refused(tmp_path):
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    path = tmp_path / "set" / "a" / "1.png"
+    path.write_bytes(png(np.zeros((6, 6), np.uint8)))
+    os.truncate(path, 2**25)
+    assert "has 33,554,432 bytes for 6 × 6 pixels" in refusal(tmp_path / "set")
+    os.truncate(path, 2**40)
+    assert "expected a picture of at most 536,870,912" in refusal(tmp_path / "set")
+
+
+def test_a_zip_that_lists_a_picture_twice_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        for _ in range(2):
+            archive.writestr("a/1.png", png(np.zeros((6, 6), np.uint8)))
+    assert "lists a picture twice" in refusal(tmp_path / "d.zip")
+
+
+def test_the_free_memory_is_looked_at_once_for_a_zip_of_many_pictures(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
+        for at in range(50):
+            archive.writestr(f"a/{at}.png", png(np.zeros((6, 6), np.uint8)))
+    looked = []
+    monkeypatch.setattr(limits, "available_memory", lambda: looked.append(1))
+    assert len(load_points(str(tmp_path / "d.zip"))) == 50
+    assert len(looked) == 1
 
 
 def test_pictures_of_several_sizes_are_refused_by_name(tmp_path):

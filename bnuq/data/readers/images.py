@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,13 @@ from PIL import Image
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
-from bnuq.files.limits import check_size
+from bnuq.files.limits import check_memory, check_size
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Of Pillow's formats those of these suffixes: others are told by content too, and PostScript starts Ghostscript.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_LARGEST_FILE = 2**29  # bytes; Pillow opens no picture of more than 90 million pixels
+_BESIDE_PIXELS = 2**24  # bytes of a picture's file that tell of it: profiles, previews
 _END_OF_PNG = b"IEND\xaeB`\x82"
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
@@ -80,22 +83,56 @@ class Pictures:
 def read_image_folder(path: Path) -> Contents:
     """The pictures in the class folders of `path`; the sorted names of the folders are the classes from 0."""
     with readable(path, "a folder of pictures"):
-        files = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
-    return _contents(path, files, lambda file: (path / file).read_bytes())
+        files = [file.relative_to(path).as_posix() for file in _files_below(path)]
+
+    def read(file: str) -> bytes:
+        _check_file_size(path / file, (path / file).stat().st_size)
+        return (path / file).read_bytes()
+
+    return _contents(path, files, read)
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    """All files in the folders of `path`, behind links too; DataError for a picture that is none, and for a loop."""
+    seen = set[str]()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(path, onerror=fail, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            raise DataError(f"{folder}: is a link to a folder that is read already ({real}). Remove it.")
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(folder, name) for name in names):
+            if not file.is_file() and _is_picture(PurePosixPath(file.relative_to(path).as_posix())):
+                what = "a link to nothing" if file.is_symlink() and not file.exists() else "no regular file"
+                raise DataError(f"{file}: is {what}; expected a picture. Mend or remove it.")
+            yield file
+
+
+def _check_file_size(file: Path, size: int) -> None:
+    if size > _LARGEST_FILE:
+        raise DataError(f"{file}: has {size:,} bytes; expected a picture of at most {_LARGEST_FILE:,}.")
 
 
 def read_image_zip(path: Path) -> Contents:
     """The same for a zip archive, which is never unpacked to disk."""
     with readable(path, "a zip archive"):
         archive = zipfile.ZipFile(path)  # stays open as long as its pictures are in use; closed with them
-        infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        members = [info for info in archive.infolist() if not info.is_dir()]
+        infos = {info.filename: info for info in members}
+        if len(infos) < len(members):
+            raise DataError(f"{path}: lists a picture twice. Make the archive again.")
 
     def read(file: str) -> bytes:
         with readable(path / file, "a picture"):
             return archive.read(infos[file])
 
-    for info in infos.values():
-        check_size(path / info.filename, info.file_size, stored=info.compress_size, error=DataError)
+    for info in members:
+        check_size(path / info.filename, info.file_size, stored=info.compress_size, error=DataError, memory=False)
+        _check_file_size(path / info.filename, info.file_size)
+    check_memory(path, max((info.file_size for info in members), default=0), error=DataError)
     return _contents(path, list(infos), read)
 
 
@@ -140,8 +177,12 @@ def _common_mode_and_size(
     """Without decoding a pixel: RGB where any picture has colour; one size or an error."""
     size, colour = (0, 0), False
     for file in files:
-        with readable(path / file, "a picture"), _opened(read(file)) as picture:
+        with readable(path / file, "a picture"), _opened(data := read(file)) as picture:
             mode, found = picture.mode, picture.size
+            if len(data) > _BESIDE_PIXELS + 4 * found[0] * found[1]:
+                raise DataError(
+                    f"{path / file}: has {len(data):,} bytes for {found[0]} × {found[1]} pixels; it is damaged."
+                )
             picture.verify()  # a PNG's checksums, which decoding does not look at
         if mode not in _GREY | _COLOUR:
             raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")

@@ -35,6 +35,8 @@ def read_npz(path: Path, *, group: str = GROUP) -> Contents:
     """The arrays of a `.npz` file by their names."""
     with readable(path, "a .npz archive"), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if len(members) < len(archive.infolist()):
+            raise DataError(f"{path}: lists an array twice, as no numpy.savez does. Save the arrays again.")
 
         def read(name: str) -> NDArray[Any]:
             info = members[name]

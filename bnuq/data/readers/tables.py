@@ -33,6 +33,11 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
             raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
         fields = [field.strip().strip('"') for field in first.rstrip("\n").split(separator)]
         named = not all(map(_is_number, fields))
+        if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
+            raise DataError(
+                f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
+                "have no names, and may be a point as well. Name the columns there, or take the line out."
+            )
         rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
@@ -55,6 +60,8 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
                 converters=words,
                 encoding=None,
             )
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
         except ValueError as error:
             said = str(error).partition(";")[0].rstrip(".")
             raise DataError(
@@ -63,6 +70,8 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
     names = fields if named else [f"column {index}" for index in range(len(fields))]
+    if words is not None and names.count(group) > 1:
+        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
     groups = None
     if words is not None:
         at = fields.index(group)
@@ -82,7 +91,7 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
         found = ask("parquet", str(path.absolute()))
         names, wrong = found["names"], [name for name in found["not numbers"] if name != group]
         if wrong:
-            raise DataError(f"{path}: column {wrong[0]!r} does not hold numbers; expected numbers only.")
+            raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
         check_size(path, found["bytes"], stored=path.stat().st_size, error=DataError)
         numeric = [name for name in names if name != group]
         table = ask("parquet numbers", str(path.absolute()), numeric, found["bytes"])
@@ -142,6 +151,8 @@ def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
     last = len(names) - 1
     lower = [name.strip().lower() for name in names]
     called = [at for at, name in enumerate(lower) if name in _TARGETS and not (name == "y" and "x" in lower[:at])]
+    if (count := names.count(names[last])) > 1 and last in called:
+        raise DataError(f"{path}: has {count} columns called {names[last]!r}, a target's name; expected one.")
     if not called or last in called:
         return last, last in called or lower[last] in _TARGETS
     if len(called) > 1:

@@ -193,8 +193,10 @@ class _Survey:
             self._most, self.at = declared, name
 
     def _add_attributes(self, thing: Any, name: str) -> None:
-        for index in range(h5a.get_num_attrs(thing)):
-            self._add(_bytes(h5a.open(thing, index=index)), 0, name)
+        names: list[bytes] = []
+        h5a.iterate(thing, names.append)  # by its number, HDF5 seeks each from the first
+        for attribute in names:
+            self._add(_bytes(h5a.open(thing, attribute)), 0, name)
 
     def _read_all(self, file: h5py.File) -> None:
         """The attributes of groups, and data as long as it is little."""

@@ -163,6 +163,31 @@ def _(folder: Path) -> list[str]:
     return of_checkpoint(folder / "m.pt")
 
 
+@case("checkpoint: 20,000 overlapping tensors of 20 MB")
+def _(folder: Path) -> list[str]:
+    held = torch.zeros(5_000_000)
+    torch.save({f"l{i}": held[i:] for i in range(20_000)}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: 100,000 names of one tensor of 4 MB")
+def _(folder: Path) -> list[str]:
+    torch.save(dict.fromkeys((f"l{i}" for i in range(100_000)), torch.zeros(10**6)), folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: a name of 200,000 prefixes", quick=True)
+def _(folder: Path) -> list[str]:
+    torch.save({"module." * 200_000 + "w": torch.ones(2)}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
+@case("checkpoint: a name of 5 MB beside the network's")
+def _(folder: Path) -> list[str]:
+    torch.save(torch.load(folder / "model.pt") | {"x" * 5_000_000: torch.ones(2)}, folder / "m.pt")
+    return of_checkpoint(folder / "m.pt")
+
+
 @case("checkpoint: one value spread over 40 GB")
 def _(folder: Path) -> list[str]:
     torch.save({"w": torch.ones(1).expand(10**10)}, folder / "m.pt")
@@ -374,6 +399,22 @@ def _(folder: Path) -> list[str]:
         for name in range(10):
             archive.writestr(f"a/{name}.png", bytes(300 * 10**6) if name == 0 else b"")
     return of_data("d.zip")
+
+
+@case("data: a zip of 300,000 pictures that are none")
+def _(folder: Path) -> list[str]:
+    with zipfile.ZipFile(folder / "d.zip", "w") as archive:
+        for name in range(300_000):
+            archive.writestr(f"a/{name}.png", b"x")
+    return of_data("d.zip")
+
+
+@case("data: a picture with 3 GB behind it")
+def _(folder: Path) -> list[str]:
+    (folder / "set" / "a").mkdir(parents=True)
+    Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "set" / "a" / "1.png")
+    os.truncate(folder / "set" / "a" / "1.png", 3 * 2**30)
+    return of_data("set")
 
 
 @case("data: a folder of a link to itself")

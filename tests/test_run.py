@@ -173,8 +173,10 @@ def test_a_wrong_run_file_is_told_file_key_value_and_what_was_expected(tmp_path,
 
 
 IMPOSSIBLE = {
+    "[check]\na" + ".a" * 100_000 + " = 1": "line 2 (a) nests too deep",
     "[check]\nallow = " + "[" * 5000 + "]" * 5000: "line 2 (allow) nests too deep",
-    "[model.arch_args." + ".".join("a" * 2000) + "]\nb = 1": "model.arch_args.a.a.a",
+    "[model.arch_args." + ".".join("a" * 2000) + "]\nb = 1": "line 1 ([model) nests too deep",
+    "[model.arch_args." + ".".join("a" * 40) + "]\nb = 1": "model.arch_args.a.a.a",
     "[sampling]\nsamples = " + "9" * 5000: "line 2 (samples) holds a number of thousands of digits",
     "[sampling]\nsamples = 0x" + "f" * 5000: "sampling.samples is a number of about 6021 digits",
     "[model]\narch_args = { rate = 0x" + "f" * 5000 + " }": "model.arch_args.rate is a number of about 6021 digits",

@@ -224,6 +224,8 @@ def read_run_file(path: Path) -> RunFile:
         raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
     if len(content) > _LARGEST:
         raise RequestError(f"{path} has more than {_LARGEST:,} bytes; expected a run file.")
+    if re.search(_TOO_DOTTED, content):  # tomllib takes the square of their number in time and memory
+        raise RequestError(f"{path}: {_line_of(content, _TOO_DOTTED)} nests too deep; expected a run file.")
     try:
         document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -242,6 +244,7 @@ def read_run_file(path: Path) -> RunFile:
 
 _LARGEST = 2**20  # bytes of a run file
 _DEEPEST = 32  # tables and lists within each other
+_TOO_DOTTED = rb"(?:\.[ \t]*[\w\"'-]{1,100}[ \t]*){50}"
 _TOO_DEEP, _TOO_LONG = rb"[\[{]{50}", rb"\d[\d_]{4000}"
 
 

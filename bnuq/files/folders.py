@@ -23,7 +23,11 @@ def _folder(variable: str, usual: str, *, mac: str, windows: str) -> Path:
         return Path(chosen) / "bnuq"
     if sys.platform == "win32" and os.environ.get(windows):
         return Path(os.environ[windows]) / "bnuq"
-    return Path.home() / (mac if sys.platform == "darwin" else usual) / "bnuq"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without an entry, as in a container: the root, where nobody else can put a file
+        home = Path(Path.cwd().anchor)
+    return home / (mac if sys.platform == "darwin" else usual) / "bnuq"
 
 
 def expanded(path: str | Path) -> Path:

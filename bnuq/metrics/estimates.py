@@ -41,11 +41,12 @@ def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point
     groups = totals.size
     if groups < 2:
         return math.nan
-    return math.sqrt(groups / (groups - 1) * float(np.sum(totals**2))) / x.size
+    with np.errstate(over="ignore"):
+        return math.sqrt(groups / (groups - 1) * float(np.sum(totals**2))) / x.size
 
 
 def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first *rest"]:
-    with np.errstate(invalid="ignore"):  # an infinite value, a PLL of −∞ for one, makes its error NaN: no cause to warn
+    with np.errstate(invalid="ignore", over="ignore"):  # the error of a PLL of −∞ is NaN: no cause to warn
         return x - np.mean(x, axis=0)
 
 

@@ -109,7 +109,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
     bank = bank_of(run, todo)
     laws = [method for method in todo.methods if method in ANALYTIC]
     recorded = "mcbn-empirical" in laws or (laws and counts_of(run, subject.train) == "measured")
-    number = (bank or samples) * needs_bank(run, todo) + run.sampler.law_draws * bool(recorded)
+    number = (bank or samples) * needs_bank(run, todo, stale=False) + run.sampler.law_draws * bool(recorded)
     points = sum(map(len, sets.values()))
     request = _Request(
         mini_batches={todo.batch_size: number} if todo.batch_size is not None else {},

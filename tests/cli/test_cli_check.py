@@ -17,6 +17,7 @@ import h5py
 import pytest
 import small_run
 import torch
+from records_at_rest import edited
 
 from bnuq.errors import ResultError
 from bnuq.results.file import read
@@ -144,19 +145,20 @@ def damaged(path: Path, how: str) -> None:
             if how == "newer":
                 file.attrs["format"] = 99
             elif how == "hostile":
-                del file["figures/value"]
-                file["figures/value"] = h5py.ExternalLink("/etc/passwd", "/x")
+                del file["estimates/value"]
+                file["estimates/value"] = h5py.ExternalLink("/etc/passwd", "/x")
             elif how == "nan":
-                file["figures/value"][:] = float("nan")
+                file["estimates/value"][:] = float("nan")
             elif how == "no error":
-                file["figures/mc_se"][:] = float("inf")
+                file["estimates/mc_se"][:] = float("inf")
             elif how == "score of nan":
-                file["methods/mcbn/other/mutual_information"][0] = float("nan")
+                file["methods/mcbn/sets/other/points/mutual_information"][0] = float("nan")
             elif how == "score missing":
-                del file["methods/mcbn/other/mutual_information"]
+                del file["methods/mcbn/sets/other/points/mutual_information"]
             elif how == "odd run":
-                run = json.loads(file.attrs["run"])
-                file.attrs["run"] = json.dumps({**run, "sampling": [1, 2]})
+                record = json.loads(file["record"][()])
+                del file["record"]
+                file["record"] = json.dumps(record | {"run": record["run"] | {"sampling": [1, 2]}})
 
 
 @pytest.mark.parametrize(
@@ -237,9 +239,8 @@ def test_a_report_that_cannot_be_written_leaves_the_verdict_told(
 def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
     there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with h5py.File(there / "seed1.h5", "r+") as file:
-        model = json.loads(file.attrs["model"])
-        file.attrs["model"] = json.dumps({**model, "task": "x\n::error title=pwned::hello"})
+    with edited(there / "seed1.h5") as record:
+        record["model"]["task"] = "x\n::error title=pwned::hello"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     found = cli("check", "seed1.h5", "base.h5")
     assert found.code == 2
@@ -249,9 +250,9 @@ def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
 
 
 def test_json_holds_no_command_to_a_runner(there: Path, cli: Cli) -> None:
-    with h5py.File(there / "seed1.h5", "r+") as file:
-        text = "##[stop-commands]pwn"
-        file.attrs["warnings"] = json.dumps([{"code": "odd", "text": text}])
+    text = "##[stop-commands]pwn"
+    with edited(there / "seed1.h5") as record:
+        record["cautions"] = [{"code": "odd", "text": text}]
     found = cli("check", "seed1.h5", "base.h5", "--json")
     assert "##[" not in found.out
     assert text in json.loads(found.out)["warnings"][0]["text"]
@@ -369,10 +370,10 @@ def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
     there: Path, cli: Cli, metric: str, score: str, address: str
 ) -> None:
     with h5py.File(there / "seed1.h5", "r+") as file:
-        columns = (file[f"figures/{key}"].asstr()[()] for key in ("method", "score", "metric"))
+        columns = (file[f"estimates/{key}"].asstr()[()] for key in ("method", "score", "metric"))
         row = list(zip(*columns, strict=True)).index(("mcbn", score, metric))
         for table in ("value", "jackknife", "bootstrap"):  # with all that would give it away
-            file[f"figures/{table}"][row] += 0.05 - file["figures/value"][row]
+            file[f"estimates/{table}"][row] += 0.05 - file["estimates/value"][row]
     before = contents(there)
     current = ["base.h5", "--update"], ["--require", f"{address}>=0"], ["--require", f"{address}<=1"], ["base.h5"]
     for arguments in (*(["seed1.h5", *more] for more in current), ["base.h5", "seed1.h5"]):
@@ -474,8 +475,8 @@ def test_update_replaces_nothing_but_a_result_and_not_itself(there: Path, cli: C
 @pytest.mark.usefixtures("there")
 def test_swapped_files_are_a_warning_and_strict_refuses_warnings(cli: Cli) -> None:
     for name, time in (("seed1", "2026-01-01T00:00:00+00:00"), ("base", "2026-01-02T00:00:00+00:00")):
-        with h5py.File(f"{name}.h5", "r+") as file:
-            file.attrs["provenance"] = json.dumps({**json.loads(file.attrs["provenance"]), "time": time})
+        with edited(Path(f"{name}.h5")) as record:
+            record["provenance"]["time"] = time
     found = cli("check", "seed1.h5", "base.h5")
     assert found.code == 0
     assert "older-than-baseline" in found.out

@@ -443,24 +443,24 @@ def changed(folder: Path, change: Callable[[h5py.File], object]) -> list[str]:
 @case("result: texts that share one place", quick=True)
 def _(folder: Path) -> list[str]:
     def change(file: h5py.File) -> None:
-        del file["figures/method"]
-        data = file.create_dataset("figures/method", (20_000,), h5py.string_dtype())
+        del file["estimates/method"]
+        data = file.create_dataset("estimates/method", (20_000,), h5py.string_dtype())
         data[0] = "a" * 2**20
 
     arguments = changed(folder, change)
     with h5py.File(folder / "r.h5") as file:
-        at = file["figures/method"].id.get_offset()
+        at = file["estimates/method"].id.get_offset()
     content = bytearray((folder / "r.h5").read_bytes())
     content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
     written(folder / "r.h5", bytes(content))
     return arguments
 
 
-@case("result: figures that declare 8 TB")
+@case("result: estimates that declare 8 TB")
 def _(folder: Path) -> list[str]:
     def change(file: h5py.File) -> None:
-        del file["figures/value"]
-        file.create_dataset("figures/value", (10**12,), "f8", chunks=(1000,))
+        del file["estimates/value"]
+        file.create_dataset("estimates/value", (10**12,), "f8", chunks=(1000,))
 
     return changed(folder, change)
 
@@ -470,11 +470,11 @@ def _(folder: Path) -> list[str]:
     return changed(folder, lambda file: file.__setitem__("more", h5py.ExternalLink("/etc/passwd", "/x")))
 
 
-@case("result: an attribute of 100,000 brackets", quick=True)
+@case("result: a record of 10 million brackets", quick=True)
 def _(folder: Path) -> list[str]:
     def change(file: h5py.File) -> None:
-        del file.attrs["notes"]
-        file.attrs["notes"] = "[" * 60_000
+        del file["record"]
+        file["record"] = "[" * 10_000_000
 
     return changed(folder, change)
 
@@ -490,7 +490,7 @@ def _(folder: Path) -> list[str]:
 
 @case("result: a group in itself", odd=True)
 def _(folder: Path) -> list[str]:
-    return changed(folder, lambda file: file.__setitem__("figures/again", file["figures"]))
+    return changed(folder, lambda file: file.__setitem__("estimates/again", file["estimates"]))
 
 
 @case("result: sparse", odd=True)

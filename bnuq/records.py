@@ -73,6 +73,10 @@ class ByHand(str):
     """In an annotation, of a field that the codec leaves to whoever knows how to store it."""
 
 
+class InRecord(str):
+    """In an annotation, of an array of a few numbers, which stands in the record's JSON itself."""
+
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=1)]
 MetricName = Annotated[str, Coordinate("metric")]

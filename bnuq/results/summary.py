@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from bnuq.records import Figure
 from bnuq.results.approximation import Approximation, approximations
@@ -53,7 +53,7 @@ def _approximation(one: Approximation) -> dict[str, Any]:
         "uncertainty": one.uncertainty,
         "ratio": _figures(one.ratio),
         "rank_correlation": {name: json_number(value) for name, value in one.rank.items()},
-        "pll": None if one.pll is None else _figure(one.pll),
+        "pll": figure_told(one.pll),
         "auroc": _figures(one.auroc),
     }
 
@@ -78,13 +78,20 @@ def _method(method: MethodResult) -> dict[str, Any]:
 
 
 def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
-    return {name: _figure(figure) for name, figure in figures.items()}
+    return {name: figure_told(figure) for name, figure in figures.items()}
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
+@overload
+def figure_told(figure: Figure) -> dict[str, Any]: ...
+@overload
+def figure_told(figure: None) -> None: ...
+def figure_told(figure: Figure | None) -> dict[str, Any] | None:
+    """A figure as JSON values, without the errors that it has not."""
+    if figure is None:
+        return None
     errors = {key: getattr(figure, key) for key in ("se", "mc_se", "low", "high")}
-    told = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
-    return {key: json_number(value) for key, value in {"value": figure.value, **told}.items()}
+    known = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
+    return {key: json_number(value) for key, value in {"value": figure.value, **known}.items()}
 
 
 def json_number(value: float) -> float | str:

@@ -1,7 +1,8 @@
 """Writes a record to an HDF5 file and reads it back, by the type annotations of its fields.
 
     /            attributes: format, bnuq, kind, command
-    /record      the record as JSON; {"array": PATH} and {"estimate": ROW} stand for what lies elsewhere in the file
+    /record      the record as JSON; {"array": PATH} and {"estimate": ROW} stand for what lies elsewhere in the file,
+                 {"values": […]} for an array of a few numbers
     /estimates   one row an estimate: path, its coordinates by name (method, set, metric, …), unit, value, se, mc_se,
                  low, high; jackknife (estimate, draw) and bootstrap (estimate, resample), padded with NaN, and how many
                  there are: draws, resamples (−1: none)
@@ -28,7 +29,7 @@ from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Axis, Coordinate, Figure, Unit
+from bnuq.records import Axis, Coordinate, Figure, InRecord, Unit
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
 
 FORMAT = 1
@@ -115,10 +116,13 @@ class _Writer:
     def encode(self, value: Any, hint: Any, place: _Place) -> Any:
         """The value as JSON; arrays and estimates go into the file."""
         if isinstance(value, Figure):
-            unit = metadata(hint, Unit) or unit_of(place.path.rpartition("/")[2])
+            name = place.coordinates.get("metric") or place.path.rpartition("/")[2]
+            unit = metadata(hint, Unit) or unit_of(name)
             self.estimates.append((place, unit, value))
             return {"estimate": len(self.estimates) - 1}
         if isinstance(value, np.ndarray):
+            if metadata(hint, InRecord) is not None:
+                return {"values": value.tolist()}
             group, _, name = place.path.rpartition("/")
             unit = metadata(hint, Unit) or unit_of(name)
             self.add(group, name, value, axes_of(hint) or (), place.scales, unit=unit)
@@ -286,7 +290,9 @@ def _decode(file: Any, record: type[R]) -> R:
     def decode(wanted: type, encoded: Any) -> Any:
         if issubclass(wanted, Path):
             return Path(encoded)
-        return arrays(encoded["array"]) if isinstance(encoded, dict) else encoded
+        if isinstance(encoded, dict):
+            return np.array(encoded["values"], np.float64) if "values" in encoded else arrays(encoded["array"])
+        return encoded
 
     tree = _with_estimates(json.loads(file["record"].asstr()[()]), estimates)
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)

@@ -18,16 +18,19 @@ import made_up_inspection
 import numpy as np
 import pytest
 import small_run
+import small_sweep
 
 from bnuq.errors import ResultError
 from bnuq.records import Caution
 from bnuq.report.inspection import print_inspection
+from bnuq.report.sweep import print_sweep
 from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
-from bnuq.results import inspection
+from bnuq.results import inspection, sweep
 from bnuq.results.inspection import Inspection
 from bnuq.results.result import Result
 from bnuq.results.summary import summary as result_summary
+from bnuq.results.sweep import Sweep
 from bnuq.store.codec import kind_of_result, write
 
 
@@ -76,7 +79,14 @@ def lean_evaluation() -> Result:
         return small_run.evaluated(Path(folder), out=Path("lean.h5"), methods=("mcbn",), limit=12)
 
 
+def lean_sweep() -> Sweep:
+    """Two sizes of one network, with everything that a point may have."""
+    made = small_sweep.single()
+    return replace(made, points=made.points[:2], recommended=None)
+
+
 KINDS = {
+    "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, print_sweep),
     "evaluation": Kind({}, lean_evaluation, result_file.read, result_summary, print_report, result_file.write),
     "inspection": Kind(made_up_inspection.ALL, lean_inspection, inspection.read, inspection.summary, print_inspection),
 }

@@ -27,7 +27,7 @@ from bnuq.report.sweep.lines import (
 )
 from bnuq.report.sweep.tables import assumptions, compared_parts, decay_parts, elbo_parts, legend, table
 from bnuq.report.sweep.words import in_words
-from bnuq.results.sweep import COMMAND, Sweep, SweptModel
+from bnuq.results.sweep import Sweep, SweptModel
 
 
 def print_sweep(sweep: Sweep, stream: TextIO, width: int | None = None) -> None:
@@ -40,7 +40,7 @@ def print_sweep(sweep: Sweep, stream: TextIO, width: int | None = None) -> None:
 def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Iterator[Part]:
     """What the report is made of; `between` is the mark between the points of a curve in characters."""
     lines = lines_of(sweep)
-    yield title(f"bnuq {COMMAND}  {sweep.provenance['bnuq']}")
+    yield title(f"bnuq {Sweep.COMMAND}  {sweep.provenance['bnuq']}")
     yield Facts(tuple(_facts(sweep)))
     yield from (GAP, title("In short"), Items(tuple(in_words(sweep, lines))))
     for line in lines:

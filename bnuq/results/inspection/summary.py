@@ -16,8 +16,7 @@ from bnuq.results.inspection.records import (
     Pipelines,
     SiteRow,
 )
-from bnuq.results.summary import SCHEMA, json_number
-from bnuq.results.sweep.told import figure_told
+from bnuq.results.summary import SCHEMA, figure_told, json_number
 
 
 def summary(inspection: Inspection) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """A sweep over mini-batch sizes: its records, its file and its summary."""
 
-from bnuq.results.sweep.file import FORMAT, read, write
+from pathlib import Path
+
 from bnuq.results.sweep.records import (
-    COMMAND,
-    KIND,
     Choice,
     Compared,
     Decay,
@@ -19,11 +18,10 @@ from bnuq.results.sweep.records import (
     SweptSet,
 )
 from bnuq.results.sweep.summary import summary
+from bnuq.store import codec
+from bnuq.store.codec import write
 
 __all__ = [
-    "COMMAND",
-    "FORMAT",
-    "KIND",
     "Choice",
     "Compared",
     "Decay",
@@ -41,3 +39,11 @@ __all__ = [
     "summary",
     "write",
 ]
+
+
+def read(path: Path) -> Sweep:
+    """The sweep in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+
+    Everything that a report or a summary uses is there and of its kind: what reads a Sweep need not look again.
+    """
+    return codec.read(Sweep, path, summary=summary)

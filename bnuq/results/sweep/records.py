@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.records import Caution, Figure
-from bnuq.run import Task
-
-KIND = "sweep"
-COMMAND = "sweep-batch-size"
+from bnuq.metrics import SCORES
+from bnuq.records import Caution, Coordinate, Figure, InRecord, MetricName, Size, Unit, require
+from bnuq.results.result import ScoreName, SetName
+from bnuq.run import ONE_PASS, Task
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
+Nats = Annotated[Figure, Unit("nats")]
+Against = Annotated[str, Coordinate("against")]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Repeated:
     """
 
     figure: Figure
-    of_sets: Float64[np.ndarray, " draw_set"]
+    of_sets: Annotated[Float64[np.ndarray, " draw_set"], InRecord("")]
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class Elbo:
     `log_likelihood` is the mean log-likelihood of the training points under every draw, in nats per example.
     """
 
-    elbo: Figure
-    expected_log_likelihood: Figure
+    elbo: Nats
+    expected_log_likelihood: Nats
     kl: float
-    log_likelihood: Float64[np.ndarray, " draw"]
+    log_likelihood: Annotated[Float64[np.ndarray, " draw"], Unit("nats")]
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,19 @@ class SweepPoint:
     exactly 0, and there is no ELBO (the KL of a point mass is infinite).
     """
 
-    model: int
-    protocol: Protocol
-    batch_size: int
-    train_batch_size: int | None
+    model: Annotated[int, Coordinate("model")]
+    protocol: Annotated[Protocol, Coordinate("protocol")]
+    batch_size: Annotated[Size, Coordinate("batch_size")]
+    train_batch_size: Size | None
     degenerate: bool
-    figures: Mapping[str, Mapping[str, Repeated]]
-    auroc: Mapping[str, Mapping[str, Repeated]]
+    figures: Mapping[MetricName, Mapping[SetName, Repeated]]
+    auroc: Mapping[ScoreName, Mapping[SetName, Repeated]]
     elbo: Elbo | None
-    compared_with: Mapping[str, Mapping[str, Compared]] = field(default_factory=dict)
+    compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if set(self.compared_with) not in (set(), set(ONE_PASS)):
+            raise ValueError(f"MCBN is compared with {' and '.join(self.compared_with)}")
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,9 @@ class ElboTerms:
     prior_parameters: Mapping[str, float]
     counts: Literal["nominal", "measured"]
     kl_weight: float
-    train_size: int
-    reference_points: int
-    points: int
+    train_size: Size
+    reference_points: Size
+    points: Size
     units: int
     tau: float | None
     layers: tuple[LayerCounts, ...]
@@ -117,7 +123,7 @@ class Decay:
 
     slope: Figure
     residual: float
-    sizes: tuple[int, ...]
+    sizes: tuple[Size, ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class SweptModel:
     batchnorm_layers: int
     layers: tuple[str, ...]
     elbo: ElboTerms | None
-    decay: Mapping[str, Decay]
+    decay: Mapping[SetName, Decay]
     record: Mapping[str, Any]
 
 
@@ -145,13 +151,13 @@ class Recommended:
     than one such error. `decided_by` is "prior" where the likelihood changes over the sizes by less than its error.
     """
 
-    batch_size: int
+    batch_size: Size
     model: int
     protocol: Protocol
     criterion: Choice
     of: str
-    behind: Mapping[int, Figure]
-    within: tuple[int, ...]
+    behind: Mapping[Size, Figure]
+    within: tuple[Size, ...]
     decided_by: Literal["likelihood and prior", "prior", "data"]
     predicted_batch_size: Figure | None
     at_end: Literal["", "smallest", "largest"]
@@ -162,8 +168,8 @@ class SweptSet:
     """A set that was evaluated; `role` is "test", "ood" or "validation"."""
 
     name: str
-    role: str
-    n: int
+    role: Literal["test", "ood", "validation"]
+    n: Size
     sha256: str
 
 
@@ -171,12 +177,15 @@ class SweptSet:
 class Sweep:
     """Everything that a sweep found. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
 
+    KIND: ClassVar[str] = "sweep"
+    COMMAND: ClassVar[str] = "sweep-batch-size"
+
     task: Task
     models: tuple[SweptModel, ...]
     points: tuple[SweepPoint, ...]
     sets: tuple[SweptSet, ...]
-    samples: int
-    draw_sets: int
+    samples: Size
+    draw_sets: Size
     seed: int
     score: str
     recommended: Recommended | None
@@ -185,6 +194,24 @@ class Sweep:
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     path: Path | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        require(self.seconds, total=float)
+        require(self.provenance, bnuq=str)
+        names = [swept.name for swept in self.sets]
+        if not self.models or not self.points:
+            raise ValueError("its networks or its points are missing")
+        if len(set(names)) < len(names) or not names:
+            raise ValueError("its sets are missing, or two have one name")
+        if self.score not in SCORES:
+            raise ValueError(f"the score {self.score} is unknown")
+        if any(not 0 <= point.model < len(self.models) for point in self.points):
+            raise ValueError("a point of it is of no network")
+        if unknown := {name for model in self.models for name in model.decay} - set(names):
+            raise ValueError(f"it tells how {min(unknown)} decays, which it has not")
+        chosen, key = self.recommended, attrgetter("batch_size", "model", "protocol")
+        if chosen is not None and key(chosen) not in map(key, self.points):
+            raise ValueError("the size that it recommends is none of its own")
 
     def line(self, model: int) -> tuple[SweepPoint, ...]:
         """The points of one network, by ascending size: protocol "single"."""

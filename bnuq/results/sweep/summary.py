@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bnuq.results.summary import SCHEMA, json_number
+from bnuq.results.summary import SCHEMA, figure_told, json_number
 from bnuq.results.sweep.records import (
-    COMMAND,
-    KIND,
+    Compared,
+    Decay,
+    ElboTerms,
     Recommended,
     Repeated,
     Sweep,
     SweepPoint,
     SweptModel,
 )
-from bnuq.results.sweep.told import compared_told, decay_told, figure_told, terms_told
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:
@@ -23,8 +23,8 @@ def summary(sweep: Sweep) -> dict[str, Any]:
     return {
         "bnuq": sweep.provenance["bnuq"],
         "schema": SCHEMA,
-        "command": COMMAND,
-        "kind": KIND,
+        "command": sweep.COMMAND,
+        "kind": sweep.KIND,
         "task": sweep.task,
         "models": [_model_summary(one) for one in sweep.models],
         "sampling": {
@@ -59,7 +59,7 @@ def _model_summary(one: SweptModel) -> dict[str, Any]:
             | {key: json_number(getattr(layer, key)) for key in ("nominal", "mean", "sd")}
             for layer in one.elbo.layers
         ]
-        terms = terms_told(one.elbo) | {"layers": layers}
+        terms = _terms(one.elbo) | {"layers": layers}
     return {
         "name": one.name,
         "path": one.path,
@@ -69,7 +69,7 @@ def _model_summary(one: SweptModel) -> dict[str, Any]:
         "batchnorm_layers": one.batchnorm_layers,
         "layers": list(one.layers),
         "elbo": terms,
-        "decay": {name: decay_told(decay) for name, decay in one.decay.items()},
+        "decay": {name: _decay(decay) for name, decay in one.decay.items()},
     }
 
 
@@ -88,7 +88,7 @@ def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
         **dict.fromkeys((*_OF_ELBO, "kl")),
         **elbo,
         **({} if point.elbo is None else {"kl": json_number(point.elbo.kl)}),
-        **({"compared_with": compared_told(point.compared_with)} if point.compared_with else {}),
+        **({"compared_with": _compared(point.compared_with)} if point.compared_with else {}),
     }
 
 
@@ -111,4 +111,26 @@ def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
         "model": sweep.models[found.model].name,
         "of": found.of,
         "at_end": found.at_end,
+    }
+
+
+def _terms(terms: ElboTerms) -> dict[str, Any]:
+    return vars(terms) | {
+        "prior_parameters": {key: json_number(value) for key, value in terms.prior_parameters.items()},
+        "c": figure_told(terms.c),
+        "predicted": figure_told(terms.predicted),
+    }
+
+
+def _decay(decay: Decay) -> dict[str, Any]:
+    return {"slope": figure_told(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
+
+
+def _compared(found: Mapping[str, Mapping[str, Compared]]) -> dict[str, Any]:
+    return {
+        network: {
+            metric: {"figure": figure_told(one.figure), "difference": figure_told(one.difference)}
+            for metric, one in of_network.items()
+        }
+        for network, of_network in found.items()
     }

@@ -30,23 +30,23 @@ lint: .venv/installed
 figures: .venv/installed
 	$(BIN)/python docs/make_figures.py
 
-# What `bnuq check` finds, and how often it cries wolf: an hour of CPU time. Interrupted, it goes on where it stopped.
+# What `bnuq check` finds, and its false alarms: an hour of CPU time. Interrupted, it goes on where it stopped.
 gate: .venv/installed
 	$(BIN)/python docs/make_gate.py
 
-# Every analytic law beside MCBN: half an hour of CPU time. What is done is kept.
+# Every analytic noise model beside MCBN: half an hour of CPU time. What is done is kept.
 laws: .venv/installed
 	$(BIN)/python docs/make_laws.py
 
-# What the statistics of real networks say, and what mending them does: a quarter of an hour of CPU time.
+# What the statistics of real networks say, and what correcting them does: a quarter of an hour of CPU time.
 inspect: .venv/installed
 	$(BIN)/python docs/make_inspect.py
 
 # The published experiments: about two hours of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed
-	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/uci.md
-	$(BIN)/bnuq reproduce toy --figures docs --out docs/toy.h5
-	$(BIN)/bnuq reproduce batch-size --data-root $(BNUQ_TEST_DATA) --figures docs --out docs/batch-size.h5
+	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
+	$(BIN)/bnuq reproduce toy --figures docs/measured --out docs/toy.h5
+	$(BIN)/bnuq reproduce batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py batch-size
 

@@ -1,4 +1,4 @@
-"""One row of the benchmark: everybody does the same job, round after round, and is compared with T plain forwards."""
+"""One row of the benchmark: all contestants do the same job, round after round, compared with T plain forwards."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from bnuq.sampling.statistics import statistics_of
 
 @dataclass(frozen=True)
 class Job:
-    """T passes of `model` (in evaluation mode, left as it is) over `points` (n, *input), on the model's device.
+    """T samples of `model` (in evaluation mode, not modified) at `points` (n, *input), on the model's device.
 
     `batches` (T, b, *input) are the mini-batches of a BatchNorm job, None for dropout; `wide` (T, 128, *input) are
     larger ones for the loop that redoes its statistics. `batch` is how many points a plain forward takes at a time,
@@ -55,7 +55,7 @@ class Running(Protocol):
 
 
 class Plain:
-    """The network as it is, T times: what everything else is measured against."""
+    """The deterministic network, T times: what everything else is measured against."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""What was found: tables on the terminal, a JSON file, and the figure that README.md shows."""
+"""What was measured: tables on the terminal, a JSON file, and the picture that docs/benchmarks.md shows."""
 
 from __future__ import annotations
 

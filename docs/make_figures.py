@@ -1,9 +1,9 @@
-"""`make figures`: runs the shipped run files in full, and writes docs/figures.md and the figures of README.md.
+"""`make figures`: runs the shipped run files in full, and writes docs/measured/evaluate.md and README.md's demo.
 
-With `speed` as its argument, it writes README.md's table of costs alone, from what `make bench` measured; with `uci`,
-the table of the UCI experiment, and with `batch-size`, that of the batch-size experiment, both from what `make
-reproduce` ran; with `sweep`, docs/sweep.md and the table of sweeps, from docs/sweep-NAME.h5 or, where one is not there,
-from a sweep that makes it (half an hour of CPU time in all).
+With an argument it writes one thing alone: `speed`, the table of docs/benchmarks.md, from what `make bench` measured;
+`uci` and `batch-size`, the tables of docs/experiments.md, from what `make reproduce` ran; `sweep`,
+docs/measured/sweep.md, from docs/sweep-NAME.h5 or, where one is missing, from a sweep that makes it (half an hour of
+CPU time in all).
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -43,6 +43,8 @@ from bnuq.run import Options, resolve, resolve_sweep
 from bnuq.sweep import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+MEASURED = DOCS / "measured"  # pages and pictures that are written by programs alone
 HEAD = (
     "run",
     "method",
@@ -56,7 +58,6 @@ HEAD = (
     "reference check",
     "s",
 )
-IN_SHORT = (0, 2, 3, 5, 6, 8, 9)  # the columns that README.md shows
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Job:
 def jobs(pack: Path) -> Iterable[Job]:
     """The runs of the tables, in order."""
     for name in ("cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "fmnist_mlp", "mnist_mlp"):
-        yield Job(f"{name}, as it is", f"{name}.toml", Options(methods=("deterministic",)))
+        yield Job(f"{name}, deterministic", f"{name}.toml", Options(methods=("deterministic",)))
     for size in (32, 128, 512):
         yield Job(f"cifar_resnet20, b = {size}", "cifar_resnet20.toml", Options(batch_size=size))
     yield Job("cifar_resnet20, b = 32, no augment", "cifar_resnet20.toml", changes={"augment": None})
@@ -88,36 +89,44 @@ def jobs(pack: Path) -> Iterable[Job]:
 
 def main() -> None:
     """Run every job, and write what it gave."""
+    if sys.argv[1:] == ["sweep"]:
+        (MEASURED / "sweep.md").write_text(sweeps(), encoding="utf-8")
+        return
     if len(sys.argv) > 1:
-        name, readme = sys.argv[1], ROOT / "README.md"
-        table = {"speed": speed, "uci": uci, "batch-size": batch_size, "sweep": sweeps}[name]()
-        if table is None:
-            print(f"README.md keeps its table {name}: there is no whole run that it could be taken from.")
+        name = sys.argv[1]
+        page, table = {
+            "speed": ("benchmarks.md", speed),
+            "uci": ("experiments.md", uci),
+            "batch-size": ("experiments.md", batch_size),
+        }[name]
+        if (text := table()) is None:
+            print(f"docs/{page} keeps its table {name}: there is no whole run that it could be taken from.")
         else:
-            readme.write_text(between(readme.read_text(encoding="utf-8"), name, table), encoding="utf-8")
+            put(DOCS / page, name, text)
         return
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
         sys.exit("make figures needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     pack = Path(named).resolve()
     rows: dict[str, list[str]] = {}
-    demo, regression = io.StringIO(), io.StringIO()
+    demo, whole_demo, regression = io.StringIO(), io.StringIO(), io.StringIO()
     with run_files(pack) as place:
         for number, job in enumerate(jobs(pack)):
             options = replace(job.options, out=Path(f"out{number}.h5"))
             run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
             result = evaluate(run)
             if result.model["task"] == "regression":
-                print_report(replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression)
+                print_report(replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression, full=True)
                 continue
             rows[job.title] = rows_of(job.title, result)
             print("\n".join(rows[job.title]), flush=True)
             if job.title == "quickstart":
-                print_report(replace(result, path=Path("fashion_cnn.bnuq.h5")), demo)
-    (ROOT / "docs" / "figures.md").write_text(page(rows, regression.getvalue()), encoding="utf-8")
-    readme = ROOT / "README.md"
-    text = between(readme.read_text(encoding="utf-8"), "demo", f"```text\n{demo.getvalue()}```")
-    readme.write_text(between(text, "figures", in_short(rows)), encoding="utf-8")
+                shown = replace(result, path=Path("fashion_cnn.bnuq.h5"))
+                print_report(shown, demo)
+                print_report(shown, whole_demo, full=True)
+    text = evaluate_page(rows, demo=whole_demo.getvalue(), regression=regression.getvalue())
+    (MEASURED / "evaluate.md").write_text(text, encoding="utf-8")
+    put(ROOT / "README.md", "demo", f"```text\n{demo.getvalue()}```")
 
 
 @contextmanager
@@ -160,21 +169,14 @@ def check(result: Result) -> str:
     return f"{verdict} ({np.median(ratios, axis=1).max():.1f}, {ratios.max():.1f})"
 
 
-def between(text: str, name: str, new: str) -> str:
-    """`text` with what stands between its markers `name` replaced."""
+def put(path: Path, name: str, new: str) -> None:
+    """Replace what stands between the markers `name` of a page."""
     pattern = rf"(<!-- {name}\b[^>]*-->\n).*(<!-- /{name} -->)"
-    found, count = re.subn(pattern, lambda match: f"{match[1]}{new}\n{match[2]}", text, flags=re.DOTALL)
-    assert count == 1, f"README.md has no markers for {name}"
-    return found
-
-
-def in_short(rows: dict[str, list[str]]) -> str:
-    """README.md's table: ResNet-20, without the rows that repeat the network as it is."""
-    mine = [row for title, some in rows.items() if title.startswith("cifar_resnet20") for row in some]
-    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in mine]
-    kept = [row for row in cells if row[1] != "deterministic" or row[0].endswith("as it is")]
-    lines = [[HEAD[k] for k in IN_SHORT], ["---"] * len(IN_SHORT), *([row[k] for k in IN_SHORT] for row in kept)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    text, count = re.subn(
+        pattern, lambda match: f"{match[1]}{new}\n{match[2]}", path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    assert count == 1, f"{path} has no markers for {name}"
+    path.write_text(text, encoding="utf-8")
 
 
 COSTS = {
@@ -209,7 +211,7 @@ def speed() -> str | None:
 
 def uci() -> str | None:
     """The table of the UCI experiment in short, from docs/uci.h5; None where there is none."""
-    file = ROOT / "docs" / "uci.h5"
+    file = DOCS / "uci.h5"
     if not file.is_file():
         return None
     result = read(file)
@@ -241,7 +243,7 @@ def uci() -> str | None:
 
 def batch_size() -> str | None:
     """The table of the batch-size experiment and what it says, from docs/batch-size.h5; None where there is none."""
-    file = ROOT / "docs" / "batch-size.h5"
+    file = DOCS / "batch-size.h5"
     if not file.is_file():
         return None
     result = batch_size_file.read(file)
@@ -285,11 +287,11 @@ SWEPT = {  # run file: what is changed in it, and sizes
 
 
 def sweeps() -> str:
-    """The table of sweeps over the mini-batch size; writes docs/sweep.md and its pictures."""
+    """docs/measured/sweep.md; draws its pictures beside it."""
     found = {}
     with run_files(Path(os.environ.get("BNUQ_TEST_DATA", ".")).resolve()) as place:
         for name, (options, sizes) in SWEPT.items():
-            file = ROOT / "docs" / f"sweep-{name}.h5"
+            file = DOCS / f"sweep-{name}.h5"
             if not file.is_file():
                 chosen = replace(options, out=file)
                 runs, settings = resolve_sweep(
@@ -301,12 +303,12 @@ def sweeps() -> str:
         "| network | b | accuracy | PLL | MI on test | MI on OOD | AUROC | ELBO − its best, nats |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    parts = [f"# Sweeps over the mini-batch size\n\nBy `python docs/make_figures.py sweep`, bnuq {bnuq.__version__}."]
+    parts = []
     for name, one in found.items():
         text = io.StringIO()
         print_sweep(replace(one, path=Path(f"{one.models[0].name}.sweep.h5")), text)
-        (drawn,) = save_figures(one, ROOT / "docs", kind="svg")
-        drawn.rename(ROOT / "docs" / f"sweep-{name}.svg")
+        (drawn,) = save_figures(one, MEASURED, kind="svg")
+        drawn.rename(MEASURED / f"sweep-{name}.svg")
         about = f"{one.provenance['time'][:10]}, {one.provenance['device']}, torch {one.provenance['torch']}"
         parts.append(f"## {name}\n\n{about}\n\n![{name}](sweep-{name}.svg)\n\n```text\n{text.getvalue()}```")
         (ood,) = (known.name for known in one.sets if known.role == "ood")
@@ -320,8 +322,11 @@ def sweeps() -> str:
             behind = one.recommended.behind[point.batch_size] if one.recommended else None
             cells.append("" if behind is None else "best" if behind.value == 0 else with_total(behind, 0))
             lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
-    (ROOT / "docs" / "sweep.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    return "\n".join(lines) + "\n"
+    head = f"""# Sweeps over the mini-batch size
+
+Written by `python docs/make_figures.py sweep` with bnuq {bnuq.__version__}. Each size b has 5 draw sets of 32 samples;
+± is the standard error over points and draws together."""
+    return "\n\n".join((head, "\n".join(lines), *parts)) + "\n"
 
 
 def with_total(figure: Figure, digits: int) -> str:
@@ -336,22 +341,26 @@ def made_by(command: str) -> str:
     return f"Written by `{command}` on {date.today().isoformat()} with bnuq {bnuq.__version__} ({machine})."
 
 
-def page(rows: dict[str, list[str]], regression: str) -> str:
-    """docs/figures.md."""
+def evaluate_page(rows: dict[str, list[str]], *, demo: str, regression: str) -> str:
+    """docs/measured/evaluate.md."""
     table = "\n".join(row for some in rows.values() for row in some)
-    return f"""# Figures
+    return f"""# Evaluations of the shipped run files
 
 {made_by("make figures")}
 
-Each figure is followed by its standard error over points and, where it rests on sampling, its Monte Carlo standard
-error over the draws. AUROC is by mutual information, for the network as it is by predictive entropy. T = 32; PLL and
-MI in nats. The reference check shows the median and the worst layer, in units of what batch noise explains (3 and 6
-are too much). What each run evaluates is in the run file of that name in `sample_configs/`, the changes to it in
-`docs/make_figures.py`.
+Each estimate is followed by its standard error over points and, if it was sampled, its Monte Carlo standard error over
+draws. AUROC is by mutual information; for the deterministic network, by predictive entropy. T = 32; PLL and MI are in
+nats. The reference check shows the median and the worst layer, in units of batch noise; it warns above 3 and 6. Each
+run evaluates the run file of its name in `sample_configs/`; the changes to it are in `docs/make_figures.py`.
 
 | {" | ".join(HEAD)} |
 |{" --- |" * len(HEAD)}
 {table}
+
+## `sample_configs/quickstart.toml`
+
+```text
+{demo}```
 
 ## `sample_configs/regression.toml`
 

@@ -1,8 +1,8 @@
-"""`make gate`: measures `bnuq check` on trained networks, and writes docs/gate.md and the table of it in README.md.
+"""`make gate`: measures `bnuq check` on trained networks, and writes docs/measured/gate.md and docs/gate.md's table.
 
-How often does it fail on what is equally good, what does it find, and how small a change? The results that this takes
-are made in docs/gate/ and kept there: an interrupted run goes on, and one that asks for the same is found again by what
-its record says. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About an hour of CPU time
+How often does it fail on equally good networks, what does it detect, and how small a change? The results that this
+takes are made in docs/gate/ and kept there: an interrupted run goes on, and a result is found again by the request in
+its record. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About an hour of CPU time
 where all has to be made, five minutes where nothing has.
 """
 
@@ -33,7 +33,7 @@ from gate_measures import (
     verdicts,
     without_draws,
 )
-from make_figures import ROOT, Job, between, made_by, run_files
+from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
 from bnuq.evaluate import evaluate
 from bnuq.files.content import sha256_of_file
@@ -46,7 +46,7 @@ from bnuq.results.file import read
 from bnuq.results.result import Result
 from bnuq.run import DETERMINISTIC, Normalize, Options, Run, resolve
 
-FOLDER = ROOT / "docs" / "gate"
+FOLDER = DOCS / "gate"
 SEEDS = {"resnet20": 12, "fmnist_mlp": 30, "quickstart": 30}
 NOISE = {0.01: 1, 0.02: 3, 0.04: 3, 0.08: 3, 0.16: 1}  # level, of the weights' sd: networks
 TYPICAL = (0.04, 0.08)  # the levels whose errors tell the smallest change
@@ -74,7 +74,7 @@ CHANGES = {  # what was changed, and the sets of results: the current ones, the 
     "ResNet-20 in place of ResNet-56": ("resnet20", "resnet56"),
     **{f"noise of {100 * level:.0f} % in the weights": (f"noise {level}", "resnet20") for level in NOISE},
 }
-WHOLE = "`normalize` by 0.5 and 0.5"  # reaches the network as it is alone
+WHOLE = "`normalize` by 0.5 and 0.5"  # affects the deterministic network alone
 IN_SHORT = (
     "no `augment`",
     WHOLE,
@@ -82,7 +82,7 @@ IN_SHORT = (
     "noise of 8 % in the weights",
     "noise of 16 % in the weights",
 )
-AS_IT_IS = (
+OF_DETERMINISTIC = (
     *(f"{DETERMINISTIC}.sets.test.{metric}" for metric in ("accuracy", "pll", "ece")),
     f"{DETERMINISTIC}.ood.{OOD}.predictive_entropy.auroc",
 )
@@ -98,11 +98,8 @@ def main() -> None:
     with run_files(pack) as place:
         found = {name: [result_of(job, place) for job in some] for name, some in jobs(pack, FOLDER).items()}
     measured = measure(found)
-    (ROOT / "docs" / "gate.md").write_text(page(measured), encoding="utf-8")
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    if "<!-- gate" in text:
-        readme.write_text(between(text, "gate", in_short(measured)), encoding="utf-8")
+    (MEASURED / "gate.md").write_text(page(measured), encoding="utf-8")
+    put(DOCS / "gate.md", "gate", in_short(measured))
 
 
 # ── the results ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +280,7 @@ def of_chance(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
             *(percent(share_of_pairs(each)) for each in (alone.tolerant, alone.strict)),
         ]
         rows.append(cells)
-    head = ["network", "seeds", "figures", "fail", "fail, no tolerance", "least adjusted p"]
+    head = ["network", "seeds", "estimates", "fail", "fail, no tolerance", "least adjusted p"]
     return table([*head, "points alone: fail", "points alone, no tolerance"], rows)
 
 
@@ -293,7 +290,7 @@ def of_stated(stated: dict[str, dict[str, tuple[float, float, float]]]) -> str:
         [told, *(" / ".join(f"{value:.5f}" for value in one[told]) for one in stated.values())]
         for told in SPREAD.values()
     ]
-    return table(["figure of MCBN", *stated], rows)
+    return table(["estimate of MCBN", *stated], rows)
 
 
 def by_metric(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
@@ -310,7 +307,7 @@ def by_metric(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
             shares = [percent(share_of_pairs(low[kind], of[kind])) for low, of in held if kind in of]
             cells.append(" / ".join(shares) or "–")
         rows.append(cells)
-    return table(["figure", *columns], rows)
+    return table(["metric", *columns], rows)
 
 
 def highest(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
@@ -388,24 +385,24 @@ def _of_method(method: str, said: Sequence[Verdict], counts: dict[str, int]) -> 
     fails = [names[a] + (f" {counts[a]}" if len(said) > 1 else "") for a in names if counts[a]]
     never = [names[a] for a in names if not counts[a]]
     others = f"the other {len(never)}" if len(never) > FEW else ", ".join(never)
-    whose = "As it is" if method == DETERMINISTIC else method.upper()
+    whose = "Deterministic" if method == DETERMINISTIC else method.upper()
     if not fails:
         return f"{whose}: none." if names else ""
     return f"{whose}: {', '.join(fails)}{f'; never {others}' if never else ''}."
 
 
-def as_it_is(changes: dict[str, list[Verdict]]) -> str:
-    """The changes of the network as it is, where they are any."""
+def of_deterministic(changes: dict[str, list[Verdict]]) -> str:
+    """The changes of the deterministic network, where there are any."""
     rows = []
     for name, said in changes.items():
         known = {one.address: one for one in said[0].comparisons}
-        if any(known[address].se for address in AS_IT_IS):
-            rows.append([name, *(moved(known[address]) for address in AS_IT_IS)])
+        if any(known[address].se for address in OF_DETERMINISTIC):
+            rows.append([name, *(moved(known[address]) for address in OF_DETERMINISTIC)])
     return table(["change", "accuracy", "PLL", "ECE", "AUROC by entropy"], rows)
 
 
 def of_smallest(measured: Measured) -> str:
-    """The smallest change that is found, by figure."""
+    """The smallest change that is detected, by estimate."""
     rows = []
     for address in SIZED:
         cells = [_of_address(address)]
@@ -414,7 +411,7 @@ def of_smallest(measured: Measured) -> str:
                 cells.append(found_from(errors[address], address, gated=gated))
         rows.append(cells)
     together = f"among {measured.gated}"
-    head = ["figure", "alone, same seed", "alone, other seed", f"{together}, same seed", f"{together}, other seed"]
+    head = ["estimate", "alone, same seed", "alone, other seed", f"{together}, same seed", f"{together}, other seed"]
     return table(head, rows)
 
 
@@ -433,7 +430,7 @@ def _of_address(address: str) -> str:
 
 
 def in_short(measured: Measured) -> str:
-    """README.md's table."""
+    """The table of docs/gate.md."""
     rows = []
     for name, (both, _) in measured.chance.items():
         pairs = both.strict.size - len(both.strict)
@@ -443,24 +440,24 @@ def in_short(measured: Measured) -> str:
     for name in IN_SHORT:
         said = measured.changes[name]
         known = {one.address: one for one in said[0].comparisons}
-        told, shown = (f"{name}; as it is", AS_IT_IS) if name == WHOLE else (name, SHOWN)
+        told, shown = (f"{name}; deterministic", OF_DETERMINISTIC) if name == WHOLE else (name, SHOWN)
         rows.append([told, failed(said), *(shortly(known[address]) for address in shown)])
     for told, errors in (("same", measured.same_seed), ("another", measured.other_seed)):
         cells = [found_from(errors[address], address, gated=measured.gated) for address in SHOWN]
-        rows.append([f"found in 1 of 2 / 4 of 5, {told} seed", "", *cells])
+        rows.append([f"detected in 1 of 2 / 4 of 5, {told} seed", "", *cells])
     whole = [share_of_all(one.strict).value for one in measured.exchange.values()]
     alone = [share_of_pairs(one.strict).value for _, one in measured.chance.values()]
     strict = _range(share_of_pairs(one.strict).value for one, _ in measured.chance.values())
     words = (
-        f"{made_by('make gate')} Everything is in [docs/gate.md](docs/gate.md).\n\n"
-        "In the first rows nothing is worse: checks that fail, and the share of p-values below .05 by figure, each by "
+        f"{made_by('make gate')} Details: [measured/gate.md](measured/gate.md).\n\n"
+        "In the first rows nothing is worse: failing checks, and the share of p-values below .05, each estimate by "
         f"itself. Without any tolerance {strict} of these checks would fail, and {_range(whole)} of those of two "
-        "networks whose scores of each point were exchanged by a coin; at most 5 % should. A test over points alone, "
-        f"which takes no account of the draws that all points share, would fail {_range(alone)} of the former. Then "
-        "real changes of ResNet-20: what they do to MCBN's figures, or to those of the network as it is (AUROC by "
-        "entropy), from seed 0 to seed 0; bold is worse by more than its tolerance and chance. Last the smallest "
-        "change for the worse that fails in one of two and in four of five checks, T = 32 and n = 846, among "
-        f"{measured.gated} gated figures (\\*: its tolerance)."
+        "networks whose scores of each point were swapped by a coin; at most 5 % should. A test over points alone, "
+        f"which ignores that all points share the draws, would fail {_range(alone)} of the former. Then real changes "
+        "of ResNet-20: their effect on MCBN's estimates, or on those of the deterministic network (AUROC by entropy), "
+        "seed 0 against seed 0; bold is worse by more than its tolerance and by more than chance explains. Last, the "
+        "smallest degradation that fails one of two and four of five checks, T = 32 and n = 846, among "
+        f"{measured.gated} gated estimates (\\*: its tolerance)."
     )
     head = ["checked", "fail", "accuracy", "PLL", "ECE", "AUROC by MI"]
     return filled(f"{table(head, rows)}\n\n{words}").rstrip()
@@ -480,87 +477,86 @@ def shortly(one: Comparison) -> str:
 
 
 def page(measured: Measured) -> str:
-    """docs/gate.md."""
-    return filled(f"""# What `bnuq check` finds, and how often it cries wolf
+    """docs/measured/gate.md."""
+    return filled(f"""# What `bnuq check` detects, and how often it raises a false alarm
 
 {made_by("make gate")}
 
 All on trained networks, T = 32: ResNet-20 and ResNet-56 on CIFAR-10 (846 test points, 2000 of {OOD}, b = 32),
 a dense network on Fashion-MNIST (10,000 and 10,000, b = 128), and the CNN of the quickstart (1000 and 1000, b = 64).
-What each run evaluates is in the run file of that name in `sample_configs/`, the changes to it in `docs/make_gate.py`.
-A share has a standard error; where it is 0 or 100 %, none can be told.
+Each run evaluates the run file of its name in `sample_configs/`; the changes to it are in `docs/make_gate.py`. A share
+has a standard error, except at 0 and 100 %, where none can be estimated.
 
 ## The same network with another seed
 
-Nothing is worse, so every failure is a false alarm. All ordered pairs of the seeds were checked; seeds and not pairs
-are what is independent, so that errors are the jackknife's over seeds, each left out with all its pairs. A check is to
-fail in at most 5 % of cases without any tolerance, all its figures together, and the tolerances make that less.
-*Points alone* is the same check, paired over points, that takes no account of the draws: they are shared by all
-points, and do not average out over these.
+Nothing is worse, so every failure is a false alarm. All ordered pairs of seeds were checked. Seeds are independent and
+pairs are not, so errors are jackknife errors over seeds, each left out with all its pairs. A check, all its estimates
+together, should fail in at most 5 % of cases without any tolerance, and less often with the tolerances. *Points alone*
+is the same check, paired over points, but it ignores the draws, which all points share and which therefore do not
+average out over points.
 
 {of_chance(measured.chance)}
 
-Below, by figure, the share of p-values under .05, each by itself: by both errors / over points alone / over draws
-alone. Nothing but the draws varies here, so that the third is to be 5 % where a Monte Carlo error is what it says. The
-first should be less: it allows for other points, too, and se² + mc_se² counts twice what is of a point and of a draw at
-once. For MC dropout, whose masks are independent from point to point, that is nearly all, and the error over points
-alone is right.
+Next, by metric, the share of p-values below .05, each estimate by itself, by both errors / by the error over points
+alone / by the error over draws alone. Only the draws vary here, so the third share is 5 % where the Monte Carlo error
+is right. The first should be smaller: it also allows for other points, and se² + mc_se² counts the interaction of point
+and draw twice. For MC dropout, whose masks are independent across points, that interaction is nearly all there is, and
+the error over points alone is right.
 
 {by_metric(measured.chance)}
 
-The largest of the first numbers is {highest(measured.chance)}, of a figure that tells an OOD set apart. A few of the 32
-mini-batches carry most of the Monte Carlo error of these: of the variance of MCBN's AUROC by MI the largest one alone
-has {_carried(measured.carried)} in the median run, where it would be 16 % if their parts
-were normal. So a run may state too little. Below, by network, the sd of a figure over the seeds / the root mean square
-of the Monte Carlo errors that are stated / their median: where the median is below the sd, most runs state too little
-and a few too much. All figures together keep the level nevertheless, because they move together, for which Holm's
-correction makes no allowance.
+The largest of the first shares is {highest(measured.chance)}, of an OOD separation. A few of the 32 mini-batches carry
+most of the Monte Carlo error of these: the largest one alone has {_carried(measured.carried)} of the variance of
+MCBN's AUROC by MI in the median run; with normal contributions it would have 16 %. A run may therefore state too small
+an error. Next, by network, the standard deviation of an estimate over seeds / the root mean square of the stated Monte
+Carlo errors / their median. Where the median is below the standard deviation, most runs state too small an error and a
+few too large a one. All estimates together still keep the level, because they are correlated, which Holm's correction
+does not use.
 
 {of_stated(measured.stated)}
 
-## Two networks that are equally good
+## Two equally good networks
 
-The scores of each point under one network were exchanged with those under the other by a coin, {EXCHANGES} times,
-for the networks as they are: neither is then better, in any figure, and the difference of a point is as large and as
-heavy-tailed as the two networks make it. Each line is to be 5 %, the first two at most that.
+The scores of each point under two deterministic networks were swapped by a coin, {EXCHANGES} times. Neither network is
+then better in any estimate, and the differences of points are as large and as heavy-tailed as the two networks make
+them. Each row should be 5 %, the first two at most that.
 
 {of_exchange(measured.exchange)}
 
 ## Real changes
 
-ResNet-20 as it should be is the baseline, with each of its seeds; the changed network, or pipeline, is current. The
-numbers are MCBN's, of seed 0 against seed 0: change ± standard error over points and draws, and the p-value adjusted
-among {measured.gated}; in bold what fails the check. How many checks fail is counted over all seeds,
-those with paired draws (of one seed) and those without.
+The baseline is the correct ResNet-20, with each of its seeds; the changed network or pipeline is current. The numbers
+are MCBN's, seed 0 against seed 0: change ± standard error over points and draws, and the p-value adjusted among
+{measured.gated}; bold fails the check. Failing checks are counted over all seeds, with paired draws (same seed) and
+without.
 
 {of_changes(measured.changes)}
 
-The network as it is, where a change reaches it:
+The deterministic network, where a change affects it:
 
-{as_it_is(measured.changes)}
+{of_deterministic(measured.changes)}
 
-In how many checks each figure fails:
+In how many checks each estimate fails:
 
 {what_fails(measured.changes)}
 
-The batch statistics undo an affine change of the input up to the zeros that the first layer pads with, so that a wrong
-`normalize` reaches MCBN hardly at all, and the network as it is in full. A wrong `augment` reaches MCBN alone. A figure
-that is not named as failing did not fail: that a network states worse probabilities does not mean that every score of
-them shows it with so few points.
+The batch statistics undo an affine change of the input, except for the zeros that the first layer pads with. A wrong
+`normalize` therefore hardly affects MCBN, and affects the deterministic network in full; a wrong `augment` affects MCBN
+alone. An estimate that is not listed as failing did not fail: with so few points, worse probabilities do not show in
+every score of them.
 
-## The smallest change that is found
+## The smallest detectable change
 
-From the standard errors of comparisons that were made: of the copies with a noise of {_levels()} in the weights against
-the network itself, with the same seed (draws paired) and with the {SEEDS["resnet20"] - 1} others (draws not paired).
-The first number is the change for the worse that fails a check in one of two cases: t standard errors, with t at .05
-for a figure that is gated alone, and at .05/{measured.gated} where it is the clearest of {measured.gated}; but at least
-the tolerance (\\*, where that decides). The second number is the change that fails in four of five. Medians over the
-comparisons, n = 846.
+From the standard errors of real comparisons: copies with a noise of {_levels()} in the weights against the network
+itself, with the same seed (paired draws) and with the {SEEDS["resnet20"] - 1} others (unpaired draws). The first
+number is the degradation that fails a check in one of two cases: t standard errors, with t at .05 for an estimate that
+is gated alone, and at .05/{measured.gated} for the clearest of {measured.gated}; but at least the tolerance (\\*, where
+that decides). The second number is the degradation that fails in four of five. Medians over the comparisons, n = 846.
 
 {of_smallest(measured)}
 
-The same seed pairs the draws. The error over points is what remains, and takes more points; the one over draws takes
-more passes.
+The same seed pairs the draws. What remains is the error over points, which more test points reduce; more samples reduce
+the error over draws.
 """)
 
 

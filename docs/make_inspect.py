@@ -1,4 +1,4 @@
-"""`make inspect`: inspects real networks, mends their statistics, and writes docs/inspect.md and README.md's table.
+"""`make inspect`: inspects real networks, mends their statistics, and writes docs/measured/inspect.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from make_figures import ROOT, between, made_by, run_files
+from make_figures import MEASURED, made_by, run_files
 
 from bnuq.cli.progress import bars
 from bnuq.inspect import Settings, inspect
@@ -40,11 +40,7 @@ def main() -> None:
         mended = dict(population(place, out))
         apart = domains(place, pack, out)
     tables = {"gap": gap_table(gaps), "pipelines": pipeline_table(pipelines), "mended": mended_table(mended)}
-    text = page(tables, apart)
-    (ROOT / "docs" / "inspect.md").write_text(text, encoding="utf-8")
-    readme = ROOT / "README.md"
-    short = "\n\n".join((tables["gap"], tables["pipelines"], tables["mended"], made_by("make inspect")))
-    readme.write_text(between(readme.read_text(encoding="utf-8"), "inspect", short), encoding="utf-8")
+    (MEASURED / "inspect.md").write_text(page(tables, apart), encoding="utf-8")
 
 
 def asked(place: Path, name: str, out: Path) -> Run:
@@ -121,7 +117,7 @@ def gap_table(found: Mapping[str, Inspection]) -> str:
 def pipeline_table(found: Mapping[str, Inspection]) -> str:
     """The training pipeline that fits each network's statistics best, and the next that is no twin of it."""
     rows = [
-        "| network | best pipeline | worst layer × | next that can be told from it | × | fits |",
+        "| network | best pipeline | worst layer × | next distinguishable pipeline | × | fits |",
         "|" + " --- |" * 6,
     ]
     for name, one in found.items():
@@ -160,14 +156,14 @@ def mended_table(found: Mapping[str, PreciseBN]) -> str:
 
 
 def page(tables: Mapping[str, str], apart: str) -> str:
-    """docs/inspect.md."""
+    """docs/measured/inspect.md."""
     return f"""# What BatchNorm's statistics say
 
 {made_by("make inspect")}
 
 ## Running averages against the population
 
-×: the difference over what batch noise explains; up to 3 in the median layer and 6 in the worst is normal.
+×: the difference in units of batch noise; up to 3 in the median layer and 6 in the worst is normal.
 
 {tables["gap"]}
 
@@ -177,7 +173,7 @@ def page(tables: Mapping[str, str], apart: str) -> str:
 
 ## Population statistics
 
-Through the pipeline of the run file, from at most 10,000 reference points; ± over test points, paired.
+Computed through the pipeline of the run file, from at most 10,000 reference points; ± over test points, paired.
 
 {tables["mended"]}
 

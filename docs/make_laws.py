@@ -1,4 +1,4 @@
-"""`make laws`: holds every analytic law against MCBN on two real networks, and writes the table of that in README.md.
+"""`make laws`: compares every analytic noise model with MCBN on two real networks; writes the table of docs/methods.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
 are kept in docs/laws/, and what lies there is not evaluated again.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from make_figures import ROOT, between, made_by, run_files
+from make_figures import DOCS, made_by, put, run_files
 
 from bnuq import metrics
 from bnuq.cli.progress import bars
@@ -24,7 +24,7 @@ from bnuq.results.file import read
 from bnuq.results.result import Result
 from bnuq.run import Options, resolve
 
-KEPT = ROOT / "docs" / "laws"
+KEPT = DOCS / "laws"
 NETWORKS = {
     "cifar_resnet20": ("ResNet-20, b = 128", {"batch_size": 128}),
     "fmnist_mlp": ("Fashion-MNIST MLP, b = 128", {}),
@@ -33,7 +33,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One evaluation, in which laws with these settings are held against MCBN."""
+    """One evaluation, in which noise models with these settings are compared with MCBN."""
 
     name: str
     methods: tuple[str, ...]
@@ -71,15 +71,14 @@ def main() -> None:
                 run = resolve(str(place / f"{network}.toml"), replace(asked, **options), folder=place.parent)
                 evaluate(run, progress=bars)
     table = "\n".join(rows())
-    readme = ROOT / "README.md"
-    told = f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}"
-    readme.write_text(between(readme.read_text(encoding="utf-8"), "laws", told), encoding="utf-8")
+    put(DOCS / "methods.md", "laws", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}")
 
 
 def rows() -> Iterator[str]:
-    """The table: a row a network and law."""
-    yield "| network | law | mean MI / mcbn's, test | on OOD | rank corr. of MI | PLL − mcbn's | AUROC by MI − mcbn's |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    """The table: a row for each network and noise model."""
+    head = "network | noise model | mean MI / mcbn's, test | on OOD | rank corr. of MI | PLL − mcbn's"
+    yield f"| {head} | AUROC by MI − mcbn's |"
+    yield "|" + " --- |" * 7
     for network, (title, _) in NETWORKS.items():
         for variant in VARIANTS:
             result = read(KEPT / f"{network}-{variant.name}.h5")

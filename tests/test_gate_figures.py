@@ -311,7 +311,9 @@ def test_what_fails_is_named_by_method_and_what_never_does_too(
     said = [judged(verdicts[0], pll, auroc), judged(verdicts[1], pll), judged(verdicts[2])]
     told = docs.make.what_fails({"noise": said, "nothing": said[2:]})
     first, second = told.splitlines()
-    assert first.startswith("- **noise**, of 3 checks. As it is: none. MCBN: PLL 2, AUROC by MI 1; never the other ")
+    assert first.startswith(
+        "- **noise**, of 3 checks. Deterministic: none. MCBN: PLL 2, AUROC by MI 1; never the other "
+    )
     assert second == "- **nothing**, of 1 check. None."
     assert docs.make.failed(said) == "1 of 1 paired, 1 of 2"  # the other network has the draws of the first seed
 
@@ -336,13 +338,13 @@ def test_tables_tell_what_was_counted(docs: SimpleNamespace, seeds: list[Result]
 
 
 def test_the_page_says_when_and_where_it_was_made() -> None:
-    text = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "measured" / "gate.md").read_text(encoding="utf-8")
     assert re.search(r"Written by `make gate` on \d{4}-\d{2}-\d{2} with bnuq \S+ \(.+ cores, torch .+\)", text)
     assert "nan" not in text
 
 
 def test_every_table_of_the_page_is_whole() -> None:
-    lines = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "measured" / "gate.md").read_text(encoding="utf-8").splitlines()
     tables = [list(some) for is_row, some in groupby(lines, lambda line: line.startswith("|")) if is_row]
     assert len(tables) == 7
     for rows in tables:

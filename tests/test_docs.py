@@ -1,0 +1,321 @@
+"""Every command of README.md and docs/ and every file of sample_configs runs: in a copy of the folder, less work."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from bnuq.cli.main import main
+from bnuq.run import read_run_file
+from bnuq.run.runfile import (
+    Augment,
+    CheckSection,
+    DataSection,
+    ModelSection,
+    RunsSection,
+    SamplingSection,
+    ScoringSection,
+    Section,
+    SweepSection,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = ROOT / "sample_configs" / "quickstart"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*PAGES, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "sample_configs").rglob("README.md"))]
+LINKING += sorted((ROOT / "docs" / "measured").glob("*.md"))
+MADE = {  # by page: the files that its commands leave, but for pictures
+    "README.md": "model.inspect.h5 model.bnuq.h5 b16.h5 report.html model.sweep.h5 precise.pt baseline.h5",
+    "benchmarks.md": "bf16.h5",
+    "experiments.md": "",
+    "gate.md": "current.bnuq.h5 baseline.h5 bnuq.xml bnuq.md accepted.md check.json",
+    "inspect.md": "model.inspect.h5 pipeline.json domains.inspect.h5 inspect.html precise_full.pt",
+    "library.md": "bank.h5",
+    "methods.md": "auto.h5 moment.h5 noise_models.h5",
+    "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html",
+    "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
+    "sweep.md": "model.sweep.h5 pll.sweep.h5 sweep.html",
+}
+SHAPES = """
+assert outputs.shape == both.shape == (32, 200, 10) and test.shape == digits.shape == (200,)
+assert omega.samples == 32
+"""
+CHECKED = {"library.md": SHAPES, "results.md": "assert value.shape == se.shape and information.shape == (60,)"}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    return [line for block in blocks(page, "sh") for line in block.splitlines() if line.strip()]
+
+
+def run_files(page: Path) -> dict[str, str]:
+    """The run files that a page shows whole: their first lines name them."""
+    named = [(re.match(r"# (\w+\.toml)\n", block), block) for block in blocks(page, "toml")]
+    return {name[1]: block for name, block in named if name}
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder as the pages describe it: run files, checkpoints, data and architectures."""
+    names = {
+        "model.pt": "fashion_cnn.pt",
+        "net.py": "net.py",
+        "train.npz": "fashion_train.npz",
+        "test.npz": "fashion_test.npz",
+        "mnist.npz": "mnist.npz",
+    }
+    place = tmp_path / "own"
+    place.mkdir()
+    for name, source in names.items():
+        shutil.copy(QUICKSTART / source, place / name)
+    for file in (ROOT / "sample_configs" / "regression").iterdir():
+        shutil.copy(file, place / file.name)
+    for page in PAGES:
+        for name, text in run_files(page).items():
+            (place / name).write_text(text, encoding="utf-8")
+    (place / "sample_configs").symlink_to(ROOT / "sample_configs")
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    return place
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_no_command_stands_on_two_pages() -> None:
+    times = Counter(command for page in PAGES for command in commands(page))
+    assert [command for command in times if times[command] > 1] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name for path in own_folder.iterdir()}
+    if page.name == "gate.md":
+        shutil.copy(ROOT / "sample_configs" / "ci" / "bnuq.toml", own_folder)
+        shutil.copytree(QUICKSTART, own_folder.parent / "quickstart")
+        before.add("bnuq.toml")
+    for command in commands(page):
+        words, _, target = command.partition(" > ")
+        name, *arguments = shlex.split(words)
+        if name == "make":
+            assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+            continue
+        assert name == "bnuq"
+        if arguments[0] == "reproduce":  # below
+            continue
+        less = {
+            "evaluate": ["--limit", "60", *(["--max-samples", "16"] if "auto" in arguments else ["--samples", "8"])],
+            "sweep-batch-size": [
+                *("--limit", "60", "--samples", "2", "--draw-sets", "2", "--train-points", "60"),
+                *([] if "--batch-sizes" in arguments else ["--batch-sizes", "16,64"]),
+            ],
+            "inspect": ["--limit", "60", "--points", "200", "--draws", "8", "--samples", "2"],
+            "precise-bn": ["--points", "200"],
+        }.get(arguments[0], [])
+        assert run([*arguments, *less]) == 0, command
+        printed = capsys.readouterr().out
+        assert printed.strip(), command
+        if target:
+            assert json.loads(printed)["bnuq"]
+            (own_folder / target.strip()).write_text(printed, encoding="utf-8")
+    for code in blocks(page, "python"):
+        code += "\n" + CHECKED[page.name]
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    made = {path.name for path in own_folder.iterdir()} - before
+    replaced = [name for name in made if re.fullmatch(r"baseline\..*Z\.h5", name)]
+    assert len(replaced) == (page.name == "gate.md")  # the old baseline, kept
+    assert made - {"pictures", *replaced} == set(MADE[page.name].split())
+
+
+EXPERIMENTS = ("uci", "toy", "batch-size", "pll-over-samples", "bn-noise")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_published_experiments_of_the_page_run(
+    experiment: str, own_folder: Path, data_pack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(ROOT / "sample_configs" / "cifar_resnet32.toml", own_folder)
+    shutil.copytree(ROOT / "sample_configs" / "architectures", own_folder / "architectures")
+    (own_folder / "data").symlink_to(data_pack)
+    less = {
+        "uci": ["--data-root", str(data_pack)],
+        "toy": ["--samples", "50"],
+        "batch-size": [
+            *("--images", "256", "--epochs", "1", "--batch-sizes", "32,64", "--limit", "50", "--samples", "2"),
+            *("--workers", "1", "--data-root", str(data_pack)),
+        ],
+        "pll-over-samples": ["--samples", "8", "--limit", "20"],
+        "bn-noise": ["--draws", "8", "--points", "256"],
+    }
+    every = [command for page in PAGES for command in commands(page) if command.startswith("bnuq reproduce")]
+    shown = {line.split()[2]: shlex.split(line)[1:] for line in every}
+    assert tuple(shown) == tuple(less) == EXPERIMENTS and len(every) == len(EXPERIMENTS)
+    assert run([*shown[experiment], *less[experiment]]) == 0
+    sources = {"batch-size": "Mukhoti et al. 2020", "bn-noise": "Shekhovtsov & Flach 2018"}
+    assert sources.get(experiment, "Teye, Azizpour") in capsys.readouterr().out
+    assert (own_folder / "pictures" / f"{experiment}.svg").is_file() == (
+        experiment in ("toy", "batch-size", "bn-noise")
+    )
+
+
+def test_every_run_file_that_a_page_shows_is_one(own_folder: Path) -> None:
+    names = [name for page in PAGES for name in run_files(page)]
+    assert sorted(names) == ["model.toml", "regression.toml", "several.toml"]
+    assert all(read_run_file(own_folder / name).model.checkpoint for name in names)
+
+
+@pytest.mark.parametrize(
+    ("section", "page"),
+    [
+        *((section, "run-file.md") for section in (ModelSection, DataSection, Augment, SamplingSection)),
+        *((ScoringSection, "run-file.md"), (RunsSection, "run-file.md")),
+        *((SweepSection, "sweep.md"), (CheckSection, "gate.md")),
+    ],
+)
+def test_every_key_of_a_run_file_is_explained(section: type[Section], page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    names = [field.encode_name for field in msgspec.structs.fields(section)]
+    assert [name for name in names if not re.search(rf"(`|^){name}\b", text, flags=re.MULTILINE)] == []
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 250
+    assert [page.name for page in PAGES[1:] if f"(docs/{page.name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_a_page_opens_with_one_sentence_that_says_what_it_is_for(page: Path) -> None:
+    title, purpose, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ") and purpose.startswith("This page ")
+    assert re.findall(r"[.!?](?=\s|$)", purpose) == ["."]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        there = page.parent / path if path else page
+        if "://" not in link and (not there.exists() or (anchor and anchor not in anchors(there))):
+            broken.append(link)
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page: without punctuation, blanks as hyphens."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_demo_is_the_quickstart_and_its_output_is_on_the_pages() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert "bnuq evaluate sample_configs/quickstart.toml" in makefile
+    (shown,) = (block for block in blocks(PAGES[0], "text") if "In short" in block)
+    whole, _ = blocks(ROOT / "docs" / "measured" / "evaluate.md", "text")
+    assert shown.partition("\n\n")[0] == whole.partition("\n\n")[0]  # what ran, on what
+    for name in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mnist"):
+        assert name in shown and name in whole
+
+
+WRITTEN = [
+    *(("README.md", "demo"), ("benchmarks.md", "speed"), ("gate.md", "gate"), ("methods.md", "laws")),
+    *(("experiments.md", "uci"), ("experiments.md", "batch-size")),
+]
+
+
+@pytest.mark.parametrize(("page", "name"), WRITTEN)
+def test_a_script_replaces_what_it_wrote_on_a_page_and_nothing_else(
+    page: str, name: str, tmp_path: Path, make_figures: ModuleType
+) -> None:
+    (source,) = (path for path in PAGES if path.name == page)
+    shutil.copy(source, tmp_path)
+    make_figures.put(tmp_path / page, name, "NEW")
+    before, after = (path.read_text(encoding="utf-8") for path in (source, tmp_path / page))
+    head, _, foot = after.partition("\nNEW\n")
+    assert before.startswith(head) and before.endswith(foot)
+    assert head.splitlines()[-1].startswith(f"<!-- {name}") and foot.startswith(f"<!-- /{name} -->")
+
+
+def test_the_table_of_costs_is_that_of_the_newest_benchmark(make_figures: ModuleType) -> None:
+    (page,) = (path for path in PAGES if path.name == "benchmarks.md")
+    assert make_figures.speed() in page.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def make_figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, imported as `make figures` runs it."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("make_figures")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sample_configs").glob("*.toml")), ids=lambda p: p.name)
+def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> None:
+    spoken = read_run_file(path)
+    assert spoken.model.arch is not None
+    file, _, function = spoken.model.arch.rpartition(":")
+    assert f"def {function}(" in (path.parent / file).read_text()
+    assert tomllib.loads(path.read_text())["data"]["test"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sample_configs").glob("*.toml")), ids=lambda p: p.name)
+def test_every_sample_config_runs(
+    path: Path, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "sample_configs"
+    shutil.copytree(ROOT / "sample_configs", place)
+    (place / "data").symlink_to(data_pack)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["evaluate", str(place / path.name), "--limit", "20", "--samples", "2", "--batch-size", "16"]
+    if path.name == "svhn_cnn.toml":  # SVHN itself does not lie in the data pack
+        digits, pictures = data_pack / "ood/pcbdigits32.npz", data_pack / "cifar10/lossless_test.npz"
+        arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
+    assert run(arguments) == 0
+    assert "In short" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fmnist_mlp"])
+def test_a_sample_config_that_says_how_to_sweep_is_swept(
+    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = {path.stem for path in (ROOT / "sample_configs").glob("*.toml") if "\n[sweep]" in path.read_text()}
+    assert swept == {"fmnist_mlp"}
+    place = tmp_path / "sample_configs"
+    shutil.copytree(ROOT / "sample_configs", place)
+    (place / "data").symlink_to(data_pack)
+    monkeypatch.chdir(tmp_path)
+    less = ["--limit", "50", "--samples", "2", "--draw-sets", "2", "--train-points", "50"]
+    assert run(["sweep-batch-size", str(place / f"{name}.toml"), *less]) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {size} " in printed for size in ("32", "128", "512", "2,048"))
+
+
+def test_the_quickstart_can_be_made_again() -> None:
+    done = subprocess.run(
+        [sys.executable, str(QUICKSTART / "make.py"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "--data-root" in done.stdout

@@ -139,7 +139,7 @@ def _exact(held: Any) -> Any:
         if held.mc_se is None or held.jackknife is None or held.bootstrap is None:
             return held
         still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their figure
-        return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.zeros_like(held.bootstrap))
+        return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.full_like(held.bootstrap, held.value))
     if isinstance(held, SetResult):
         return replace(held, figures=_exact(held.figures), log_likelihood=None)
     if isinstance(held, Mapping):

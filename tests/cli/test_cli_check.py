@@ -383,7 +383,7 @@ def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
     assert contents(there) == before
 
 
-@pytest.mark.parametrize("gone", ["log_likelihood/mcbn_test", "sets/test/label"])
+@pytest.mark.parametrize("gone", ["log_likelihood/mcbn_test", "sets/test/labels"])
 def test_a_result_without_what_its_figures_are_recomputed_from_is_refused(there: Path, cli: Cli, gone: str) -> None:
     with h5py.File(there / "seed1.h5", "r+") as file:
         del file[gone]

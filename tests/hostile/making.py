@@ -443,13 +443,13 @@ def changed(folder: Path, change: Callable[[h5py.File], object]) -> list[str]:
 @case("result: texts that share one place", quick=True)
 def _(folder: Path) -> list[str]:
     def change(file: h5py.File) -> None:
-        del file["estimates/method"]
-        data = file.create_dataset("estimates/method", (20_000,), h5py.string_dtype())
+        del file["record"]
+        data = file.create_dataset("record", (20_000,), h5py.string_dtype())
         data[0] = "a" * 2**20
 
     arguments = changed(folder, change)
     with h5py.File(folder / "r.h5") as file:
-        at = file["estimates/method"].id.get_offset()
+        at = file["record"].id.get_offset()
     content = bytearray((folder / "r.h5").read_bytes())
     content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
     written(folder / "r.h5", bytes(content))

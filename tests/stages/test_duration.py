@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -51,6 +53,12 @@ def nothing(title: str, total: int):  # noqa: ARG001 - a Progress
     yield
 
 
+def count_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece that is timed takes a second, whatever else the machine does."""
+    seconds = itertools.count()
+    monkeypatch.setattr(duration, "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+
+
 def test_the_forecast_is_near_what_the_run_takes(folder):
     asked = {"samples": 600, "methods": ("mcbn", "mcbn+mcdo")}
     seconds = forecast(folder, **asked).seconds
@@ -70,7 +78,8 @@ def test_the_forecast_is_near_what_the_run_takes(folder):
         ({"sampler": {"per_query": True}, "samples": 20}, {"sampler": {"per_query": True}, "samples": 600}),
     ],
 )
-def test_every_option_that_makes_a_run_longer_is_counted(folder, less, more):
+def test_every_option_that_makes_a_run_longer_is_counted(folder, monkeypatch, less, more):
+    count_pieces(monkeypatch)
     method = ("mcbn-empirical",) if "law_draws" in less.get("sampler", {}) else ("mcbn",)
     short, long = (forecast(folder, methods=method, **options) for options in (less, more))
     assert long.seconds > 5 * short.seconds
@@ -78,7 +87,8 @@ def test_every_option_that_makes_a_run_longer_is_counted(folder, less, more):
         assert (f"--{option.replace('_', '-')}" in long.lower) == (option in more)
 
 
-def test_every_ood_set_is_counted(folder):
+def test_every_ood_set_is_counted(folder, monkeypatch):
+    count_pieces(monkeypatch)
     names = [f"other{number}.npz" for number in range(40)]
     for name in names:
         shutil.copy(folder / "other.npz", folder / name)
@@ -109,7 +119,8 @@ def test_a_forecast_changes_no_figure(folder):
                 )
 
 
-def test_a_sweep_is_foreseen_before_it_draws(folder):
+def test_a_sweep_is_foreseen_before_it_draws(folder, monkeypatch):
+    count_pieces(monkeypatch)
     runs, settings = resolve_sweep(
         ("run.toml",), Options(samples=200), {"batch_sizes": (8, 16), "draw_sets": 50}, folder=folder
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 
 TYPE_CHECKING = False  # not that of typing, so that the command line answers signals some milliseconds earlier
 if TYPE_CHECKING:
@@ -12,17 +10,17 @@ if TYPE_CHECKING:
 
     from bnuq import metrics
     from bnuq.errors import BnuqError
-    from bnuq.evaluate import evaluate
-    from bnuq.inspect import inspect
+    from bnuq.evaluation.datasets import held_out_rows
+    from bnuq.evaluation.population import population_statistics
     from bnuq.models.loading import load
-    from bnuq.precise_bn import precise_bn
     from bnuq.results.result import Result
-    from bnuq.sampling.bank import BatchStatistics
+    from bnuq.sampling.batch_statistics import BatchStatistics
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import Predictor, predict
     from bnuq.sampling.statistics import draw, statistics_of
-    from bnuq.stages.material import held_out_rows
-    from bnuq.stages.population import population_statistics
+    from bnuq.workflows.evaluate import evaluate
+    from bnuq.workflows.inspect import inspect
+    from bnuq.workflows.precise_bn import precise_bn
 
 __version__ = "0.1.0"
 
@@ -30,15 +28,15 @@ _HOMES = {
     "load": "bnuq.models.loading",
     "draw": "bnuq.sampling.statistics",
     "statistics_of": "bnuq.sampling.statistics",
-    "BatchStatistics": "bnuq.sampling.bank",
+    "BatchStatistics": "bnuq.sampling.batch_statistics",
     "predict": "bnuq.sampling.engine",
     "Predictor": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
-    "evaluate": "bnuq.evaluate",
-    "inspect": "bnuq.inspect",
-    "precise_bn": "bnuq.precise_bn",
-    "population_statistics": "bnuq.stages.population",
-    "held_out_rows": "bnuq.stages.material",
+    "evaluate": "bnuq.workflows.evaluate",
+    "inspect": "bnuq.workflows.inspect",
+    "precise_bn": "bnuq.workflows.precise_bn",
+    "population_statistics": "bnuq.evaluation.population",
+    "held_out_rows": "bnuq.evaluation.datasets",
     "Result": "bnuq.results.result",
     "BnuqError": "bnuq.errors",
 }
@@ -73,14 +71,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Front(ModuleType):
-    """Keeps a function where importing the file of the same name would put the file in its place."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Front

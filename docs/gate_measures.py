@@ -13,14 +13,14 @@ import numpy as np
 import scipy.special
 
 from bnuq import metrics
+from bnuq.config import DETERMINISTIC
 from bnuq.gate import Comparison, Verdict, check
+from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.comparability import figures_by_address, pairing
-from bnuq.gate.differences import Error, Errors
+from bnuq.gate.compatibility import figures_by_address, pairing
 from bnuq.gate.points import Points
 from bnuq.records import Figure
 from bnuq.results.result import Result, SetResult
-from bnuq.run import DETERMINISTIC
 
 Kind = tuple[str, str]  # method, metric
 

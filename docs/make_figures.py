@@ -29,7 +29,7 @@ import torch
 
 import bnuq
 from bnuq.cli.progress import bars
-from bnuq.evaluate import evaluate
+from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.records import Figure
 from bnuq.report.batch_size import in_short as in_short_of_batch_sizes
 from bnuq.report.numbers import total
@@ -39,8 +39,8 @@ from bnuq.results import batch_size as batch_size_file
 from bnuq.results import sweep as sweep_file
 from bnuq.results.reproduction import read
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve, resolve_sweep
-from bnuq.sweep import sweep
+from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.sweep import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

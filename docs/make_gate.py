@@ -35,7 +35,7 @@ from gate_measures import (
 )
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
-from bnuq.evaluate import evaluate
+from bnuq.config import DETERMINISTIC, Normalize, Options, Run, resolve
 from bnuq.files.content import sha256_of_file
 from bnuq.gate import Comparison, Tolerance, Verdict
 from bnuq.metrics import METRICS
@@ -44,7 +44,7 @@ from bnuq.report.check.words import chance, figure_name, metric_name
 from bnuq.report.numbers import count, number
 from bnuq.results.file import read
 from bnuq.results.result import Result
-from bnuq.run import DETERMINISTIC, Normalize, Options, Run, resolve
+from bnuq.workflows.evaluate import evaluate
 
 FOLDER = DOCS / "gate"
 SEEDS = {"resnet20": 12, "fmnist_mlp": 30, "quickstart": 30}

@@ -17,12 +17,12 @@ import torch
 from make_figures import MEASURED, made_by, run_files
 
 from bnuq.cli.progress import bars
-from bnuq.inspect import Settings, inspect
-from bnuq.precise_bn import precise_bn
+from bnuq.config import Named, Options, Run, resolve
 from bnuq.report.inspection import print_inspection
 from bnuq.results.inspection import Inspection
 from bnuq.results.precise_bn import PreciseBN
-from bnuq.run import Named, Options, Run, resolve
+from bnuq.workflows.inspect import Settings, inspect
+from bnuq.workflows.precise_bn import precise_bn
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "fmnist_mlp", "mnist_mlp")
 

@@ -17,12 +17,12 @@ from make_figures import DOCS, made_by, put, run_files
 
 from bnuq import metrics
 from bnuq.cli.progress import bars
-from bnuq.evaluate import evaluate
+from bnuq.config import Options, resolve
 from bnuq.records import Figure
 from bnuq.results.approximation import Approximation, approximations
 from bnuq.results.file import read
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve
+from bnuq.workflows.evaluate import evaluate
 
 KEPT = DOCS / "laws"
 NETWORKS = {

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from bnuq.evaluate import evaluate
+from bnuq.config import Options, resolve
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve
+from bnuq.workflows.evaluate import evaluate
 
 NET = '''"""A tiny network with BatchNorm and dropout."""
 

@@ -14,14 +14,14 @@ import small_run
 import torch
 from fake_accelerator import NAME
 
+from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError
-from bnuq.evaluate import evaluate
-from bnuq.inspect import Settings, inspect
-from bnuq.precise_bn import precise_bn
-from bnuq.run import Options, resolve, resolve_sweep
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Evaluation
-from bnuq.sweep import sweep
+from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.inspect import Settings, inspect
+from bnuq.workflows.precise_bn import precise_bn
+from bnuq.workflows.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 

@@ -9,9 +9,9 @@ import pytest
 import small_run
 import torch
 
+from bnuq.config import Options, resolve
 from bnuq.errors import ModelError
-from bnuq.precise_bn import precise_bn
-from bnuq.run import Options, resolve
+from bnuq.workflows.precise_bn import precise_bn
 
 SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
 UNTRACKED = small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, track_running_stats=False)")

@@ -19,9 +19,9 @@ import torch
 import yaml
 
 from bnuq.cli.main import main
+from bnuq.config import read_run_file
 from bnuq.gate import Settings
 from bnuq.metrics import METRICS
-from bnuq.run import read_run_file
 
 ROOT = Path(__file__).resolve().parent.parent
 CI = ROOT / "sample_configs" / "ci"

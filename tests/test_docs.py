@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from bnuq.cli.main import main
-from bnuq.run import read_run_file
-from bnuq.run.runfile import (
+from bnuq.config import read_run_file
+from bnuq.config.schema import (
     Augment,
     CheckSection,
     DataSection,

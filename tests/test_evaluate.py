@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import bnuq
-from bnuq.evaluate import evaluate
+from bnuq.config import Options, resolve
 from bnuq.files.content import sha256_of_file
 from bnuq.records import Figure
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve
-from bnuq.sampling import keyed
+from bnuq.sampling import counter_rng
+from bnuq.workflows.evaluate import evaluate
 
 
 @pytest.fixture
@@ -141,13 +141,15 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(project, data_pack, p
     with np.load(project / "few.npz") as held:
         train = held["x"].transpose(0, 3, 1, 2) / np.float32(255)
     with np.load(data_pack / "cifar10" / "lossless_test.npz") as held:
-        picked = np.sort(keyed.batch_indices(0, 0, population=len(held["x"]), batch_size=points, purpose=keyed.SUBSET))
+        picked = np.sort(
+            counter_rng.batch_indices(0, 0, population=len(held["x"]), batch_size=points, purpose=counter_rng.SUBSET)
+        )
         test, labels = held["x"].transpose(0, 3, 1, 2)[picked] / np.float32(255), torch.from_numpy(held["y"][picked])
     log_p = []
     with torch.no_grad():
         for t in range(samples):
-            rows = keyed.batch_indices(0, t, population=len(train), batch_size=batch_size)
-            batch = cropped_and_flipped(train[rows], keyed.augmentation_words(0, t, batch_size))
+            rows = counter_rng.batch_indices(0, t, population=len(train), batch_size=batch_size)
+            batch = cropped_and_flipped(train[rows], counter_rng.augmentation_words(0, t, batch_size))
             take_statistics_of(model, normalized(batch).to(dtype))
             log_p.append(model(normalized(test).to(dtype)).double().log_softmax(-1))
     stacked = torch.stack(log_p)

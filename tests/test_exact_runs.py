@@ -8,11 +8,11 @@ import pytest
 import small_run
 import torch
 
+from bnuq.config import Options, resolve
 from bnuq.errors import SamplingError
-from bnuq.inspect import inspect
-from bnuq.precise_bn import precise_bn
-from bnuq.run import Options, resolve
-from bnuq.sweep import sweep
+from bnuq.workflows.inspect import inspect
+from bnuq.workflows.precise_bn import precise_bn
+from bnuq.workflows.sweep import sweep
 
 FORWARDS = {
     "slices": "return torch.cat([super(Net, self).forward(part) for part in x.split(8)])",

@@ -16,13 +16,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 FLOORS = [
     {"errors", "records", "stopping", "surroundings"},
     {"metrics", "files", "randomness", "progress", "user_code"},
-    {"code", "forms"},
-    {"run"},
+    {"trust", "forms"},
+    {"config"},
     {"store"},
     {"sampling", "models", "data", "results"},
-    {"stages", "gate"},
-    {"evaluate"},
-    {"several", "sweep", "precise_bn", "inspect"},
+    {"evaluation", "gate"},
+    {"inspection", "sweeping"},
+    {"workflows"},
     {"reproduce"},
     {"report"},
     {"cli"},
@@ -30,7 +30,7 @@ FLOORS = [
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {"errors", "records", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
-WITHOUT_TORCH |= {"code", "run", "store", "results", "gate", "report", "cli"}
+WITHOUT_TORCH |= {"trust", "config", "store", "results", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:

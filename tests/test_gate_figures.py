@@ -14,11 +14,11 @@ import pytest
 import small_run
 
 from bnuq import metrics
+from bnuq.config import DETERMINISTIC, Options, resolve
 from bnuq.gate import Verdict, check
-from bnuq.gate.comparability import figures_by_address
+from bnuq.gate.compatibility import figures_by_address
 from bnuq.results.file import read
 from bnuq.results.result import Result
-from bnuq.run import DETERMINISTIC, Options, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 

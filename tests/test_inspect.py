@@ -15,11 +15,11 @@ import small_run
 import torch
 from torch import nn
 
+from bnuq.config import Named, Options, Run, resolve
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError
-from bnuq.evaluate import evaluate
-from bnuq.inspect import Settings, inspect
 from bnuq.results.inspection import Inspection, read
-from bnuq.run import Named, Options, Run, resolve
+from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.inspect import Settings, inspect
 
 FEW = Settings(draws=12)
 

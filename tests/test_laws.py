@@ -17,7 +17,7 @@ import torch
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
 from bnuq.records import Figure
-from bnuq.report.beside import compared
+from bnuq.report.comparison import compared
 from bnuq.report.terminal import print_report
 from bnuq.results.approximation import approximations
 from bnuq.results.file import read

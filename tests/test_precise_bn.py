@@ -16,12 +16,12 @@ import torch
 from small_regression import write as write_regression
 
 import bnuq
+from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
-from bnuq.precise_bn import precise_bn
 from bnuq.records import Figure
 from bnuq.report.precise_bn import print_precise_bn
 from bnuq.results.precise_bn import FigureChange, PreciseBN, summary
-from bnuq.run import Options, resolve
+from bnuq.workflows.precise_bn import precise_bn
 
 MEAN, VAR = "1.running_mean", "1.running_var"
 

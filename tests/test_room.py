@@ -13,11 +13,11 @@ import pytest
 import small_run
 
 from bnuq.cli import progress
+from bnuq.config import Options, resolve_all, resolve_sweep
 from bnuq.data import load_points
 from bnuq.errors import BnuqError, DataError, RequestError
-from bnuq.run import Options, resolve_all, resolve_sweep
-from bnuq.stages import drawing, memory, room
-from bnuq.sweep import sweep
+from bnuq.evaluation import draws, memory, resources
+from bnuq.workflows.sweep import sweep
 
 BILLION = 10**9
 
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     small_run.write(tmp_path)
     monkeypatch.setattr(memory, "available", lambda _: BILLION)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * BILLION))
-    monkeypatch.setattr(drawing, "mini_batches", lambda *_, **__: pytest.fail("mini-batches were drawn"))
+    monkeypatch.setattr(draws, "mini_batches", lambda *_, **__: pytest.fail("mini-batches were drawn"))
     return tmp_path
 
 
@@ -70,7 +70,7 @@ def test_draws_beyond_memory_are_refused_with_the_number_that_fits(folder, optio
 def test_the_number_that_fits_is_evaluated(tmp_path, monkeypatch):
     small_run.write(tmp_path)
     monkeypatch.setattr(memory, "available", lambda _: 4_000_000)
-    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(resources, "_SMALL", 0)
     fits = most(refusal(tmp_path, samples=BILLION, methods=("mcdo",)))
     assert small_run.evaluated(tmp_path, samples=fits, methods=("mcdo",)).sampling["samples"] == fits
 
@@ -89,7 +89,7 @@ def test_raw_samples_beyond_the_disk_are_refused(folder, monkeypatch):
 
 def test_sets_that_leave_no_room_for_two_draws_are_told_so(folder, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda _: 100_000)
-    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(resources, "_SMALL", 0)
     assert "Not even 2 fit: take fewer sets" in refusal(folder, samples=64)
 
 
@@ -99,8 +99,8 @@ def test_the_replicates_of_every_ood_sets_figures_are_counted(tmp_path, monkeypa
     for name in names:
         np.savez(tmp_path / name, x=np.random.default_rng(0).normal(size=(3, 1, 6, 6)).astype(np.float32))
     (tmp_path / "many.toml").write_text(small_run.RUN.replace('["other.npz"]', str(names).replace("'", '"')))
-    needs, count = [], room._memory
-    monkeypatch.setattr(room, "_memory", lambda *of, **numbers: needs.append(count(*of, **numbers)) or needs[-1])
+    needs, count = [], resources._memory
+    monkeypatch.setattr(resources, "_memory", lambda *of, **numbers: needs.append(count(*of, **numbers)) or needs[-1])
     few, many = (
         small_run.evaluated(tmp_path, run_file=name, samples=64, methods=("mcbn",), out=tmp_path / f"{name}.h5")
         for name in ("run.toml", "many.toml")
@@ -136,11 +136,11 @@ def test_a_sweep_beyond_memory_is_refused_and_leaves_no_folder(folder, asked):
 
 def test_mini_batches_beyond_memory_are_refused_wherever_they_are_drawn(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda _: BILLION)
-    room.check_room_of_draws(1000, (), 128, title="Drawing")
+    resources.check_room_of_draws(1000, (), 128, title="Drawing")
     with pytest.raises(
         BnuqError, match=r"Drawing: that takes about 2000 GB of memory, and 1 GB are free. At most 488,"
     ):
-        room.check_room_of_draws(BILLION, (), 128, title="Drawing")
+        resources.check_room_of_draws(BILLION, (), 128, title="Drawing")
 
 
 def test_a_million_runs_are_refused_before_one_is_resolved(tmp_path):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bnuq.code import BY_USER, NamedBy
+from bnuq.config import Options, Split, read_run_file, resolve, resolve_again
 from bnuq.errors import RequestError
-from bnuq.run import Options, Split, read_run_file, resolve, resolve_again
+from bnuq.trust import BY_USER, NamedBy
 
 FULL = """
 [model]

@@ -15,16 +15,16 @@ import small_run
 import torch
 from torch import nn
 
+from bnuq.config import Options, resolve, resolve_again, resolve_sweep
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
 from bnuq.gate import Settings
-from bnuq.gate.comparability import check_comparable, check_request_comparable, pairing
-from bnuq.report import beside
+from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
+from bnuq.report import comparison
 from bnuq.report.terminal import print_report
 from bnuq.results.file import read
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve, resolve_again, resolve_sweep
-from bnuq.sampling import keyed
-from bnuq.sweep import sweep
+from bnuq.sampling import counter_rng
+from bnuq.workflows.sweep import sweep
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "unbiased": {"variance": "unbiased"},
@@ -118,7 +118,7 @@ def test_queries_pass_with_what_the_keys_say(results, folder):
     net = small_run.network().double()
     net.load_state_dict(torch.load(folder / "model.pt"))
     train, test = (torch.from_numpy(np.load(folder / f"{name}.npz")["x"]).double() for name in ("train", "test"))
-    limited = np.sort(keyed.batch_indices(0, 0, population=len(test), batch_size=12, purpose=keyed.SUBSET))
+    limited = np.sort(counter_rng.batch_indices(0, 0, population=len(test), batch_size=12, purpose=counter_rng.SUBSET))
     batchnorm = net.eval()[1]
     assert isinstance(batchnorm, nn.BatchNorm2d)
     batchnorm.train()
@@ -126,8 +126,8 @@ def test_queries_pass_with_what_the_keys_say(results, folder):
         found = raw(results[name])
         for t in range(T):
             for i, row in enumerate(limited):
-                key = {"purpose": keyed.QUERY, "point": i} if per_query else {}
-                rows = keyed.batch_indices(0, t, population=len(train), batch_size=15, **key)
+                key = {"purpose": counter_rng.QUERY, "point": i} if per_query else {}
+                rows = counter_rng.batch_indices(0, t, population=len(train), batch_size=15, **key)
                 with torch.no_grad():
                     expected = net(torch.cat([train[rows], test[row : row + 1]]))[-1]
                 np.testing.assert_allclose(found[t, i], expected, rtol=1e-4, atol=1e-5)
@@ -238,7 +238,7 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     check_comparable(current, baseline, Settings.of(allow=["sampling"]))
     assert pairing(current, baseline).draws == ()
     assert pairing(current, current).draws == ("mcbn",)
-    drawn = beside.compared({"a": current, "b": baseline})
+    drawn = comparison.compared({"a": current, "b": baseline})
     (row,) = [one for one in drawn if one.what == "mini-batches"]
     assert dict(row.values) == {"a": WORDS[name], "b": "random points, biased variance"} and row.differs
 

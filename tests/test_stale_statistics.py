@@ -13,15 +13,15 @@ import small_regression
 import small_run
 import torch
 
+from bnuq.config import ONE_PASS, POPULATION, Options, resolve, resolve_all
 from bnuq.gate import Settings, check
-from bnuq.gate.comparability import check_request_comparable
+from bnuq.gate.compatibility import check_request_comparable
 from bnuq.report.markdown import markdown
 from bnuq.report.terminal import print_report, report_parts
 from bnuq.results.file import read
 from bnuq.results.result import Result
 from bnuq.results.summary import summary
-from bnuq.run import ONE_PASS, POPULATION, Options, resolve, resolve_all
-from bnuq.several import evaluate_several
+from bnuq.workflows.multirun import evaluate_several
 
 METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
 

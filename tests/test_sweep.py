@@ -17,15 +17,16 @@ import torch
 
 import bnuq
 from bnuq import metrics
+from bnuq.config import Options, Run, SweepSection, resolve, resolve_sweep
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
-from bnuq.evaluate import evaluate
+from bnuq.evaluation import setup
 from bnuq.progress import Advance
 from bnuq.results import sweep as sweep_file
 from bnuq.results.sweep import Sweep
-from bnuq.run import Options, Run, SweepSection, resolve, resolve_sweep
-from bnuq.sampling import keyed
-from bnuq.stages import preparation, sweeping
-from bnuq.sweep import sweep
+from bnuq.sampling import counter_rng
+from bnuq.sweeping import network
+from bnuq.workflows.evaluate import evaluate
+from bnuq.workflows.sweep import sweep
 
 
 @pytest.fixture
@@ -161,9 +162,11 @@ def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
     model = bnuq.load(folder / "model.pt", arch=f"{folder / 'net.py'}:net")
     with np.load(folder / "train.npz") as held:
         x, y = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
-    rows = np.sort(keyed.batch_indices(0, 0, population=len(x), batch_size=40, purpose=keyed.SUBSET))
+    rows = np.sort(counter_rng.batch_indices(0, 0, population=len(x), batch_size=40, purpose=counter_rng.SUBSET))
     for size in (8, 32):
-        batches = torch.stack([x[keyed.batch_indices(0, t, population=len(x), batch_size=size)] for t in range(16)])
+        batches = torch.stack(
+            [x[counter_rng.batch_indices(0, t, population=len(x), batch_size=size)] for t in range(16)]
+        )
         outputs = bnuq.predict(model, x[rows], bnuq.statistics_of(model, batches))
         by_draw = metrics.log_likelihood(outputs.double(), y[rows]).mean(1).numpy()
         elbo = one(found, size).elbo
@@ -307,7 +310,7 @@ def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = swept(folder)
-    likelihood, sizes = sweeping.classification_likelihood, []
+    likelihood, sizes = network.classification_likelihood, []
 
     def scarce(outputs: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
         assert outputs.shape[1] == len(targets)
@@ -316,7 +319,7 @@ def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return likelihood(outputs, targets)
 
-    monkeypatch.setattr(sweeping, "classification_likelihood", scarce)
+    monkeypatch.setattr(network, "classification_likelihood", scarce)
     found = swept(folder)
     assert {96, 48, 24} == set(sizes)
     for size in (8, 16):
@@ -465,8 +468,8 @@ def test_networks_need_one_reference(pair: Path) -> None:
 def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):
         (pair / toml).rename(pair / model)
-    read, really = [], preparation.load_material
-    monkeypatch.setattr(preparation, "load_material", lambda run: read.append(run) or really(run))
+    read, really = [], setup.load_material
+    monkeypatch.setattr(setup, "load_material", lambda run: read.append(run) or really(run))
     swept(pair, "model.pt", "other.pt", sizes=None, arch="net.py:net")
     assert len(read) == 1
 

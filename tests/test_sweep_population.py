@@ -16,12 +16,12 @@ import small_run
 import small_sweep
 from test_stale_statistics import let_go_stale
 
+from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.records import Figure
 from bnuq.report.sweep import print_sweep
 from bnuq.results.sweep import Compared, Sweep, read, summary, write
-from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION, Options, resolve_sweep
-from bnuq.sweep import sweep
+from bnuq.workflows.sweep import sweep
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("bnuq.sweep.sweep_file.write", stopped)
+        patched.setattr("bnuq.workflows.sweep.sweep_file.write", stopped)
         with pytest.raises(KeyboardInterrupt):
             swept(folder, seed=3)
     kept = {path.name for path in (folder / "work").iterdir()}

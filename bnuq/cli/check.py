@@ -13,7 +13,7 @@ import typer
 from bnuq.cli.ci import tell_ci, uninterpreted
 from bnuq.cli.gate import end
 from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
-from bnuq.cli.telling import by_strict, stdout, tell
+from bnuq.cli.output import by_strict, stdout, tell
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
@@ -99,7 +99,7 @@ def command(
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         refused = strict and bool(verdict.cautions) and not verdict.failed  # a regression is told as one
         if update and not verdict.broken and not refused:
-            from bnuq.gate.accepting import accept
+            from bnuq.gate.baseline import accept
 
             assert against is not None
             verdict = replace(verdict, accepted=against, kept=accept(current, against))
@@ -136,8 +136,8 @@ def _settings(
 ) -> tuple[Settings, tuple[str, ...]]:
     """What was asked, by [check] of the run file that was named, or of bnuq.toml here, and by options; and what is to
     be said of that."""
+    from bnuq.config import read_run_file
     from bnuq.gate import Settings
-    from bnuq.run import read_run_file
 
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:
@@ -158,7 +158,7 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
         return check(found, None, settings)
     if not update:
         return check(found, read(baseline), settings)
-    from bnuq.gate.accepting import check_acceptable
+    from bnuq.gate.baseline import check_acceptable
     from bnuq.gate.checking import uncompared
 
     check_acceptable(current, baseline)

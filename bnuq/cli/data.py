@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bnuq.cli.telling import say
+from bnuq.cli.output import say
 
 
 def command(

@@ -47,10 +47,8 @@ from bnuq.cli.options import (
     positive,
     samples_of,
 )
-from bnuq.cli.telling import tell
-from bnuq.errors import RequestError
-from bnuq.records import Estimator
-from bnuq.run import (
+from bnuq.cli.output import tell
+from bnuq.config import (
     Batches,
     Counts,
     Criterion,
@@ -66,6 +64,8 @@ from bnuq.run import (
     resolve_all,
     resolve_all_again,
 )
+from bnuq.errors import RequestError
+from bnuq.records import Estimator
 
 
 def command(
@@ -211,20 +211,20 @@ def command(
     bars = Bars()
     progress, foresight = (silent, None) if quiet else (bars, bars.foresight)
     if (runs := _runs(model, again, options)) is not None:
-        from bnuq.report.several import print_several
-        from bnuq.results import several
-        from bnuq.several import evaluate_several
+        from bnuq.report.multirun import print_several
+        from bnuq.results import multirun
+        from bnuq.workflows.multirun import evaluate_several
 
         if baseline is not None:
             raise RequestError(f"--baseline {baseline} is held against one result, and several runs were asked for.")
         aggregate = evaluate_several(runs, progress=progress, foresight=foresight)
-        tell(aggregate, summary=several.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
+        tell(aggregate, summary=multirun.summary, show=print_several, as_json=as_json, quiet=quiet, strict=strict)
         return
     run = _run(model, again, options)
     gate = None if baseline is None else Gate(baseline, run, full=full, quiet=quiet)
-    from bnuq.evaluate import evaluate
     from bnuq.report.terminal import print_report
     from bnuq.results.summary import summary
+    from bnuq.workflows.evaluate import evaluate
 
     result = evaluate(run, progress=progress, look=None if gate is None else gate.look, foresight=foresight)
     if gate is None:
@@ -238,8 +238,8 @@ def _runs(model: str | None, again: Path | None, options: Options) -> Runs | Non
     """The runs of a run file with [runs], or of the aggregate of such; None where one run is asked for."""
     if again is None:
         return resolve_all(model, options, folder=Path.cwd())
+    from bnuq.results.multirun import read
     from bnuq.results.reading import kind_of_result
-    from bnuq.results.several import read
 
     if model is not None or kind_of_result(again) != "several":
         return None

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from bnuq.cli.ci import tell_ci, uninterpreted
-from bnuq.cli.telling import give_up_stdout, stdout, tell
+from bnuq.cli.output import give_up_stdout, stdout, tell
+from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
-from bnuq.run import Run
 
 if TYPE_CHECKING:
     from bnuq.gate import Verdict
@@ -57,11 +57,11 @@ class Gate:
             self._prepare(baseline, run)
 
     def _prepare(self, baseline: Path, run: Run) -> None:
+        from bnuq.config import read_run_file
         from bnuq.gate import Settings
-        from bnuq.gate.comparability import check_request_comparable
+        from bnuq.gate.compatibility import check_request_comparable
         from bnuq.gate.recomputing import recomputed
         from bnuq.results.file import read
-        from bnuq.run import read_run_file
 
         path = expanded(baseline)
         self._baseline = read(path)
@@ -74,7 +74,7 @@ class Gate:
 
     def look(self, sets: Mapping[str, EvaluatedSet]) -> None:
         """Raise ResultError where what is to be evaluated holds other points than the baseline."""
-        from bnuq.gate.comparability import check_sets_comparable
+        from bnuq.gate.compatibility import check_sets_comparable
 
         with self._telling_ci():
             check_sets_comparable(sets, self._baseline, self._settings)

@@ -23,8 +23,8 @@ from bnuq.cli.options import (
     listed,
     whole_numbers,
 )
-from bnuq.cli.telling import tell
-from bnuq.run import Named, Options, Run, resolve
+from bnuq.cli.output import tell
+from bnuq.config import Named, Options, Run, resolve
 
 
 def command(
@@ -120,11 +120,11 @@ def command(
         drawing.check()
         drawing.make_folder(figures)
     from bnuq.cli.progress import bars
-    from bnuq.inspect import Settings, inspect
     from bnuq.progress import silent
     from bnuq.report.inspection import print_inspection, save_figures
     from bnuq.report.terminal import print_figures
     from bnuq.results.inspection import summary
+    from bnuq.workflows.inspect import Settings, inspect
 
     settings = Settings(
         points=points,

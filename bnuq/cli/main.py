@@ -18,9 +18,9 @@ import bnuq
 from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
 from bnuq.cli.ci import uninterpreted
-from bnuq.cli.telling import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
+from bnuq.cli.output import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 from bnuq.surroundings import what_is_missing
 from bnuq.user_code import message_of, place_of
 

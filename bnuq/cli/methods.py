@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.telling import say
+from bnuq.cli.output import say
 
 METHODS = {
     "deterministic": "The network as it is, in evaluation mode. Always runs beside the others.",

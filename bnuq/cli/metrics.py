@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.cli.telling import say
+from bnuq.cli.output import say
 from bnuq.records import Metric
 
 _WORDS = {"higher": "more is better", "lower": "less is better", "none": "neither way is better"}

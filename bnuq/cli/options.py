@@ -9,11 +9,11 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from bnuq.config import MOST, Samples, as_toml
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import check_writable
-from bnuq.run import MOST, Samples, as_toml
 
 REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
 

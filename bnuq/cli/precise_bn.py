@@ -21,9 +21,9 @@ from bnuq.cli.options import (
     TrustPickle,
     chosen,
 )
-from bnuq.cli.telling import tell
+from bnuq.cli.output import tell
+from bnuq.config import Options, resolve
 from bnuq.results.precise_bn import POINTS, PopulationEstimator, summary
-from bnuq.run import Options, resolve
 
 
 def command(
@@ -86,9 +86,9 @@ def command(
     by = chosen("estimator", estimator, PopulationEstimator) or "population"
     run = resolve(model, options, folder=Path.cwd())
     from bnuq.cli.progress import bars
-    from bnuq.precise_bn import precise_bn
     from bnuq.progress import silent
     from bnuq.report.precise_bn import print_precise_bn
+    from bnuq.workflows.precise_bn import precise_bn
 
     progress = silent if quiet else bars
     result = precise_bn(run, estimator=by, points=points, batch_size=batch_size, progress=progress)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.options import Full, replaceable
-from bnuq.cli.telling import say, stdout
+from bnuq.cli.output import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
@@ -90,7 +90,7 @@ def command(
         print_figures(drawn, stdout())
     written = [(path, what) for path, what in ((page, "Page"), (document, "Markdown")) if path is not None]
     if written:
-        from bnuq.report.parts import PathLine, columns_of, draw
+        from bnuq.report.document import PathLine, columns_of, draw
 
         draw((PathLine(path, what) for path, what in written), stdout(), columns_of(stdout()))
 
@@ -190,8 +190,8 @@ def _markdown(shown: _Kind, found: Any) -> str:
 
 def _write_html(shown: _Kind, found: Any, page: Path) -> None:
     from bnuq.report import drawing
+    from bnuq.report.document import Paragraph
     from bnuq.report.html import picture_at, write_page
-    from bnuq.report.parts import Paragraph
 
     without = drawing.why_not() or ""
     with tempfile.TemporaryDirectory() as name:
@@ -211,14 +211,14 @@ def _write_html(shown: _Kind, found: Any, page: Path) -> None:
 
 
 def _evaluate() -> _Kind:
-    from bnuq.report.figures import draw_figures
+    from bnuq.report.plots import draw_figures
     from bnuq.report.terminal import print_report, report_parts
     from bnuq.results.file import read
     from bnuq.results.summary import summary
 
     def on_page(found: Any, folder: Path | None, without: str) -> Iterator[Any]:
-        from bnuq.report.figures import pictures_of
         from bnuq.report.page import page_parts, shown_of
+        from bnuq.report.plots import pictures_of
 
         shown = {} if folder is None else shown_of(pictures_of(found), folder)
         return page_parts(found, shown, without=without)
@@ -236,15 +236,15 @@ def _evaluate() -> _Kind:
 
 
 def _beside() -> _Kind:
-    from bnuq.report.beside import print_beside, report_parts, summary
+    from bnuq.report.comparison import print_beside, report_parts, summary
 
     def draw(found: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
-        from bnuq.report.overlaid import draw_figures
+        from bnuq.report.comparison_plots import draw_figures
 
         return draw_figures(found, folder, form)
 
     def on_page(found: Mapping[str, Any], folder: Path | None, without: str) -> Iterator[Any]:
-        from bnuq.report.overlaid import pictures_of
+        from bnuq.report.comparison_plots import pictures_of
         from bnuq.report.page import beside_parts, shown_of
 
         shown = {} if folder is None else shown_of(pictures_of(found), folder)
@@ -254,8 +254,8 @@ def _beside() -> _Kind:
 
 
 def _several() -> _Kind:
-    from bnuq.report.several import print_several, report_parts
-    from bnuq.results.several import read, summary
+    from bnuq.report.multirun import print_several, report_parts
+    from bnuq.results.multirun import read, summary
 
     return _Kind("several", read, summary, print_several, report_parts)
 

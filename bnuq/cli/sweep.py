@@ -36,10 +36,8 @@ from bnuq.cli.options import (
     samples_of,
     whole_numbers,
 )
-from bnuq.cli.telling import tell
-from bnuq.errors import RequestError
-from bnuq.records import Estimator
-from bnuq.run import (
+from bnuq.cli.output import tell
+from bnuq.config import (
     MOST,
     Counts,
     Criterion,
@@ -52,6 +50,8 @@ from bnuq.run import (
     as_toml,
     resolve_sweep,
 )
+from bnuq.errors import RequestError
+from bnuq.records import Estimator
 
 
 def command(
@@ -216,7 +216,7 @@ def command(
     from bnuq.report.sweep import print_sweep, save_figures
     from bnuq.report.terminal import print_figures
     from bnuq.results.sweep import summary
-    from bnuq.sweep import sweep
+    from bnuq.workflows.sweep import sweep
 
     bars = Bars()
     progress, foresight = (silent, None) if quiet else (bars, bars.foresight)

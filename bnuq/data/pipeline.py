@@ -9,8 +9,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from bnuq.config import Augment, Normalize
 from bnuq.errors import RequestError
-from bnuq.run import Augment, Normalize
 
 
 def normalized(raw: NDArray[Any], normalize: Normalize | None) -> NDArray[Any]:

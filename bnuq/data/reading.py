@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from bnuq.code import BY_USER, NamedBy, names_a_file, resolve_factory
 from bnuq.data.known import known_set, known_sets, read_known
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.common import GROUP, readable
@@ -23,6 +22,7 @@ from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
+from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
 _RESERVED = frozenset({"test", "train", "validation"}) | {  # and the rooms of a result file beside the sets'
     "normalized", "bounds", "convergence", "calibration", "risk_coverage", "uncertainty_error",

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import bnuq
+from bnuq.config import POPULATION
 from bnuq.errors import ResultError
-from bnuq.gate.comparability import check_comparable, figures_by_address, made_at, pairing
-from bnuq.gate.differences import Error, Errors
+from bnuq.gate.change_errors import Error, Errors
+from bnuq.gate.compatibility import check_comparable, figures_by_address, made_at, pairing
 from bnuq.gate.points import Address
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import Comparison, Floor, Outcome, Side, Verdict
@@ -21,7 +22,6 @@ from bnuq.metrics import METRICS
 from bnuq.records import Caution, Direction, Figure
 from bnuq.results.file import BOUNDS, unit_of
 from bnuq.results.result import Result
-from bnuq.run import POPULATION
 
 LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains

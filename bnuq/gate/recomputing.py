@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
+from bnuq.config import ONE_PASS
 from bnuq.errors import ResultError
-from bnuq.gate.comparability import figures_by_address
+from bnuq.gate.compatibility import figures_by_address
 from bnuq.gate.points import Address, Points
 from bnuq.gate.replicates import agree, contradictions, rounded_at
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
-from bnuq.run import ONE_PASS
 
 _MOST_DRAWS = 2**13  # whose replicates' weights, as many rows as draws, are held in memory
 _SHOWN = 8  # contradictions that a message names

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.gate.comparability import figures_by_address
+from bnuq.config import ONE_PASS
+from bnuq.gate.compatibility import figures_by_address
 from bnuq.gate.points import Address
 from bnuq.records import Figure
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.result import EvaluatedSet, Result, SetResult
-from bnuq.run import ONE_PASS
-from bnuq.sampling import keyed
+from bnuq.sampling import counter_rng
 
 _TEST = "test"
 _LEAST_DRAWS = 8  # below which replicates tell no error, and are not used
@@ -276,9 +276,9 @@ class _OfMethod:
             return None
         draws = metrics.draw_weights(samples, resamples=self._resamples, seed=0, bank=bank)
         total = np.zeros(bank + self._resamples)
-        for tile, start in enumerate(range(0, likelihoods.shape[1], keyed.TILE)):
-            own, rows = draws.among(keyed.draws_of_tile(seed, tile, bank=bank, samples=samples))
-            part = likelihoods[:, start : start + keyed.TILE]
+        for tile, start in enumerate(range(0, likelihoods.shape[1], counter_rng.TILE)):
+            own, rows = draws.among(counter_rng.draws_of_tile(seed, tile, bank=bank, samples=samples))
+            part = likelihoods[:, start : start + counter_rng.TILE]
             of_rows = metrics.pll_from_log_likelihood(part, weights=own.weights).sum(1)
             total += of_rows[rows[draws.jackknife.start : draws.bootstrap.stop]]
         return total / likelihoods.shape[1]

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+from bnuq.config import CheckSection
 from bnuq.errors import RequestError
 from bnuq.metrics import METRICS
-from bnuq.run import CheckSection
 
 Scale = Literal["absolute", "relative", "errors"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnuq.code import BY_USER, NamedBy, resolve_factory, running
 from bnuq.errors import ModelError, RequestError
 from bnuq.randomness import generators_restored
+from bnuq.trust import BY_USER, NamedBy, resolve_factory, running
 
 _FORMS = "file.py:factory, package.module:factory, timm:NAME or torchvision:NAME"
 # These would fetch or read weights, in libraries that need no trust because they are given a name and numbers only.

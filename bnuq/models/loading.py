@@ -17,11 +17,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
-from bnuq.code import BY_USER, NamedBy
 from bnuq.errors import ModelError, RequestError
 from bnuq.forms import check_form, into_evaluation_mode
 from bnuq.models.architecture import build
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
+from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
 
 _RUNNING = ("running_mean", "running_var")

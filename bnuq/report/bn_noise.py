@@ -10,12 +10,25 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bnuq.report.advice import advised
+from bnuq.report.document import (
+    GAP,
+    Advice,
+    Cell,
+    Facts,
+    Items,
+    Paragraph,
+    Part,
+    PathLine,
+    Table,
+    columns_of,
+    draw,
+    title,
+)
 from bnuq.report.inspection.lines import brief
 from bnuq.report.inspection.tables import noise_parts
 from bnuq.report.inspection.words import of_independence, of_space, with_error
 from bnuq.report.numbers import number
-from bnuq.report.parts import GAP, Advice, Cell, Facts, Items, Paragraph, Part, PathLine, Table, columns_of, draw, title
+from bnuq.report.remedies import advised
 from bnuq.results.inspection import Inspection, Noise
 from bnuq.results.inspection import summary as inspection_summary
 

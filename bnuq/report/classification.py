@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
+from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
 from bnuq.metrics import METRICS, standard_error
-from bnuq.report import laws, ood
+from bnuq.report import noise_models, ood
+from bnuq.report.document import GAP, Cell, Part, Row, Table, title
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
-from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 from bnuq.results.result import MethodResult, Result, SetResult
-from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
 HEADLINE = ("accuracy", "pll", "ece", "mutual_information")  # of the short report
 CONVERGING = ("pll",)
@@ -56,7 +56,7 @@ def _likelihood_in_words(name: str, method: MethodResult, result: Result) -> str
     ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
     if ours.se is None or ours.mc_se is None or not math.isfinite(change):
         told = f"{figures}{f', and {right[1]}' if right else ''}"
-        return f"{laws.labelled(name)}: {told}; {ece}; too few points or passes to say whether PLL differs."
+        return f"{noise_models.labelled(name)}: {told}; {ece}; too few points or passes to say whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
     told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
     verdict = (
@@ -64,7 +64,7 @@ def _likelihood_in_words(name: str, method: MethodResult, result: Result) -> str
     )
     if right is not None:
         verdict += f", {'and' if right[0] == told else 'but'} {right[1]}"
-    return f"{laws.labelled(name)} {verdict}; {ece}."
+    return f"{noise_models.labelled(name)} {verdict}; {ece}."
 
 
 _EXPLAINS = {
@@ -103,7 +103,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
         for name in ORDER
         if name in known
     )
-    yield Table(tuple(map(laws.labelled, result.methods)), rows, stacks=True)
+    yield Table(tuple(map(noise_models.labelled, result.methods)), rows, stacks=True)
     bounded = {name: method for name, method in result.methods.items() if method.bounds}
     if bounded:
         yield from (GAP, title("PLL between a constant confidence and the best one a point"))
@@ -117,7 +117,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
 def _bounded(name: str, method: MethodResult) -> Row:
     constant, optimum = (method.bounds[bound]["pll"] for bound in ("constant", "optimum"))
     own = method.sets["test"].figures["pll"]
-    return laws.labelled(name), (
+    return noise_models.labelled(name), (
         *(Cell(number(figure.value)) for figure in (constant, own, optimum)),
         share_with_error(method.normalized.get("pll")),
     )
@@ -126,7 +126,10 @@ def _bounded(name: str, method: MethodResult) -> Row:
 def ood_tables(result: Result, name: str) -> Iterator[Part]:
     """What an OOD set has beside its scores."""
     rows = tuple(
-        (laws.labelled(method), tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")))
+        (
+            noise_models.labelled(method),
+            tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")),
+        )
         for method, found in result.methods.items()
         if "mutual_information" in found.sets[name].figures
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bnuq.errors import RequestError
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION
 from bnuq.metrics import standard_error
-from bnuq.report.laws import labelled
+from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import signed
 from bnuq.results.result import Result
-from bnuq.run import ANALYTIC, DETERMINISTIC, POPULATION
 
 _NETWORKS = {DETERMINISTIC: "the network as it is", POPULATION: "the network with population statistics"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bnuq.records import Direction, Figure
-from bnuq.report.parts import Cell
+from bnuq.report.document import Cell
 
 NAMES = {  # as shown, and where there is little room
     "accuracy": ("accuracy", "accuracy"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bnuq.config import ONE_PASS
 from bnuq.metrics import SCORES
 from bnuq.records import Figure
-from bnuq.report.laws import labelled
+from bnuq.report.document import Cell, Row, Table
 from bnuq.report.networks import of_whom
+from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import named, number
-from bnuq.report.parts import Cell, Row, Table
 from bnuq.results.result import MethodResult, Result
-from bnuq.run import ONE_PASS
 
 _COLUMNS = {
     "aupr_out": "AUPR-out",

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bnuq.report import beside, classification, laws, ood, regression
-from bnuq.report.advice import advised
+from bnuq.report import classification, comparison, noise_models, ood, regression
+from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.drawing import for_page
-from bnuq.report.figures import Drawn, draw_all
 from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.numbers import count
-from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
+from bnuq.report.plots import Drawn, draw_all
+from bnuq.report.remedies import advised
 from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words
 from bnuq.results.result import Result
 
@@ -85,7 +85,7 @@ def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[O
         yield from map(_under, task.ood_tables(result, name))
         yield from (Paragraph(text, "dim") for text in of_ood)
         of_ood = ()  # said once
-    yield from (part for part in laws.parts(result) if part != GAP)
+    yield from (part for part in noise_models.parts(result) if part != GAP)
     if any(kind == "convergence" for kind, *_ in shown):
         yield from _section("Over the number of passes", shown, "convergence")
     else:
@@ -123,21 +123,21 @@ def _under(part: Part) -> Part:
     return replace(part, style=f"bold {SUB}") if bold else part
 
 
-def beside_parts(results: beside.Results, shown: Shown, *, without: str = "") -> Iterator[OnPage]:
+def beside_parts(results: comparison.Results, shown: Shown, *, without: str = "") -> Iterator[OnPage]:
     """What the page of several results is made of, in reading order."""
-    yield from beside.head(results)
+    yield from comparison.head(results)
     if without:
         yield Paragraph(f"Pictures are left out: {without}", "dim")
-    yield from (title("Test sets"), beside.test_table(results))
-    yield from beside.legend(results)
+    yield from (title("Test sets"), comparison.test_table(results))
+    yield from comparison.legend(results)
     yield from _section("Calibration", shown, "calibration", "interval_calibration")
     yield from _section("Error against coverage", shown, "risk_coverage")
-    for name in beside.ood_names(results):
+    for name in comparison.ood_names(results):
         yield title(f"{name} against the test sets")
         yield from (picture for (kind, *of), picture in shown.items() if kind in ("ood", "roc") and of == [name])
-        yield from beside.ood_tables(results, name)
+        yield from comparison.ood_tables(results, name)
     yield from _section("Over the number of passes", shown, "convergence")
-    yield from beside.tail(results)
+    yield from comparison.tail(results)
     yield title("Provenance")
     for name, result in results.items():
         yield title(name, f"bold {SUB}")

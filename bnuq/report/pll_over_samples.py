@@ -8,8 +8,8 @@ from typing import TextIO
 
 from bnuq.records import Figure
 from bnuq.report import drawing
+from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.numbers import count, number, of_reference, signed, total
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.results.pll_over_samples import COMMAND, FEW, PllOverSamples
 
 _PUBLISHED_POINTS = 10_000  # CIFAR-10's test images

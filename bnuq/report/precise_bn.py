@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from bnuq.report.advice import advised
-from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
-from bnuq.report.parts import (
+from bnuq.report.document import (
     GAP,
     Advice,
     Cell,
@@ -23,6 +21,8 @@ from bnuq.report.parts import (
     draw,
     title,
 )
+from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
+from bnuq.report.remedies import advised
 from bnuq.results.precise_bn import COMMAND, FigureChange, LayerChange, PreciseBN, TestChange
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown

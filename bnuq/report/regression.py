@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records import Figure
-from bnuq.report import laws, ood
+from bnuq.report import noise_models, ood
+from bnuq.report.document import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
-from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.results.result import MethodResult, Result
-from bnuq.run import DETERMINISTIC, ONE_PASS, POPULATION
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")
@@ -198,7 +198,9 @@ def _ranked(figure: Figure | None) -> str:
 
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
     """The figures of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
-    yield Table(tuple(map(laws.labelled, result.methods)), tuple(_figure_rows(result, roomy=roomy)), stacks=True)
+    yield Table(
+        tuple(map(noise_models.labelled, result.methods)), tuple(_figure_rows(result, roomy=roomy)), stacks=True
+    )
     yield from _bounds(result)
     yield from _intervals(result)
     yield from _errors_by_sigma(result)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
-from bnuq.report.plain import printable
+from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
+from bnuq.report.sanitize import printable
 from bnuq.results import reproduction
 from bnuq.results.reproduction import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
 from bnuq.results.result import Result
-from bnuq.run import ANALYTIC, DEFAULT_SAMPLER
 
 USUAL = "random points, biased variance"
 

@@ -8,21 +8,10 @@ from typing import TextIO
 
 import numpy as np
 
+from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS
-from bnuq.report import classification, laws, ood, regression
-from bnuq.report.advice import advised
-from bnuq.report.numbers import (
-    ARROWS,
-    NAMES,
-    count,
-    decimals,
-    named,
-    number,
-    of_reference,
-    share_with_error,
-    with_error,
-)
-from bnuq.report.parts import (
+from bnuq.report import classification, noise_models, ood, regression
+from bnuq.report.document import (
     GAP,
     Advice,
     Cell,
@@ -37,9 +26,20 @@ from bnuq.report.parts import (
     sparkline,
     title,
 )
+from bnuq.report.numbers import (
+    ARROWS,
+    NAMES,
+    count,
+    decimals,
+    named,
+    number,
+    of_reference,
+    share_with_error,
+    with_error,
+)
+from bnuq.report.remedies import advised
 from bnuq.report.sampler import laws_in_words, sampler_in_words
 from bnuq.results.result import ReferenceCheck, Result
-from bnuq.run import ONE_PASS
 
 _ROOMY = 60  # columns from which names are written out
 _KINDS = ("test", "validation", "ood")  # of sets, in the order they are told
@@ -92,7 +92,7 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
     header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
     rows = tuple(
         (
-            laws.labelled(name),
+            noise_models.labelled(name),
             (
                 *(with_error(test[name].get(metric)) for metric in shown),
                 *(share_with_error(method.normalized.get(metric)) for metric in normalized),
@@ -117,7 +117,7 @@ def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
         yield from (GAP, title(f"{name}, {result.sets[name].n} points, against the test set"))
         yield ood.table(result, name, roomy=roomy)
         yield from task.ood_tables(result, name)
-    yield from laws.parts(result)
+    yield from noise_models.parts(result)
     if work := tuple(work_in_words(result)):
         yield from (GAP, title("What it took"), Items(work))
     yield GAP
@@ -189,7 +189,7 @@ def in_words(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
         )
     yield from of_task
     yield from (ood.in_words(result, name) for name in ood.names(result))
-    yield from laws.in_words(result)
+    yield from noise_models.in_words(result)
     if check is not None and check.passed:
         yield _agreement(check)
 

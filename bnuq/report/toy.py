@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from bnuq.report import drawing
-from bnuq.report.parts import (
+from bnuq.report.document import (
     GAP,
     Cell,
     Drawing,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bnuq.inspect import Settings, inspect
+from bnuq.config import Run
 from bnuq.progress import Progress, silent
 from bnuq.results.inspection import Inspection
-from bnuq.run import Run
+from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64
 BEYOND = 8  # times the batch size, up to which its variance is told

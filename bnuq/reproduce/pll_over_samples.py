@@ -6,11 +6,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from bnuq.config import DETERMINISTIC, Run, Split
 from bnuq.errors import RequestError
-from bnuq.evaluate import evaluate
 from bnuq.progress import Progress, silent
 from bnuq.results.pll_over_samples import PllOverSamples
-from bnuq.run import DETERMINISTIC, Run, Split
+from bnuq.workflows.evaluate import evaluate
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"
 REPLICATION = "a third party's replication in PyTorch (Glutamat42/mcbn-pytorch)"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnuq import metrics
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
 from bnuq.records import Figure
 from bnuq.results.result import Result
-from bnuq.run import ANALYTIC, DEFAULT_SAMPLER
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a law is told to be wrong
 

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import gammaincinv, ndtr, ndtri
 
-from bnuq.run import Variance
-from bnuq.sampling import keyed
-from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.config import Variance
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
 FEWEST = 2.0  # independent values: of fewer there is no variance
@@ -65,7 +65,7 @@ def draw_chi2(
 
     def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
         degrees = layer.values_deviation - 1
-        uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 2 * gammaincinv(degrees / 2, uniform) / degrees
         return _layer(
             layer, _means(layer, order, draws, seed), layer.var * max(0.0, 1 - 1 / layer.values_mean) * ratio, variance
@@ -88,7 +88,7 @@ def draw_gaussian(
     def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
         sd = np.sqrt(1 / (2 * layer.values_deviation))  # of S/σ
         below = ndtr(-1 / sd)  # the probability that S < 0
-        uniform = _uniform(draws, keyed.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 1 + sd * ndtri(below + (1 - below) * uniform)
         return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2, variance)
 
@@ -172,10 +172,10 @@ def _layer(
 
 
 def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    return ndtri(_uniform(draws, keyed.LAW_NORMAL, count, seed=seed, site=site))
+    return ndtri(_uniform(draws, counter_rng.LAW_NORMAL, count, seed=seed, site=site))
 
 
 def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
     """Numbers in (0, 1), neither end included, of each draw's own key."""
-    words = np.stack([keyed.words(seed, t, purpose, count, site=site) for t in draws])
+    words = np.stack([counter_rng.words(seed, t, purpose, count, site=site) for t in draws])
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

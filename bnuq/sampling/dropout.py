@@ -13,7 +13,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from bnuq.errors import SamplingError
-from bnuq.sampling import keyed
+from bnuq.sampling import counter_rng
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite
 
@@ -117,17 +117,17 @@ def _kept_by_philox(
     """Exact to 2⁻⁸⁰: a uniform number of 80 bits is compared with p, its last 64 drawn only where 16 do not decide."""
     high = int(p * 2**16)
     low = int((p * 2**16 - high) * 2**64)
-    bits = keyed.quarters(seed, draws, keyed.MASK, first, count, site=site)
+    bits = counter_rng.quarters(seed, draws, counter_rng.MASK, first, count, site=site)
     kept = bits > high
     for tie in np.flatnonzero(bits == high).tolist():  # one entry in 65,536
         k, i = divmod(tie, count)
-        kept[k, i] = keyed.words(seed, draws[k], keyed.MASK_TIE, 1, site=site, block=first + i)[0] >= low
+        kept[k, i] = counter_rng.words(seed, draws[k], counter_rng.MASK_TIE, 1, site=site, block=first + i)[0] >= low
     return kept.view(np.uint8)
 
 
 def _squares_keys(seed: int, draws: Sequence[int], site: int) -> Int64[np.ndarray, " draw"]:
     """Odd 64-bit numbers, as the generator wants them, in the signed type that torch has."""
-    keys = [keyed.words(seed, draw, keyed.MASK_KEY, 1, site=site)[0] | np.uint64(1) for draw in draws]
+    keys = [counter_rng.words(seed, draw, counter_rng.MASK_KEY, 1, site=site)[0] | np.uint64(1) for draw in draws]
     return np.array(keys, dtype=np.uint64).view(np.int64)
 
 

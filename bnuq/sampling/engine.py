@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from bnuq import metrics
+from bnuq.config import Precision
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
-from bnuq.run import Precision
-from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, close
+from bnuq.sampling.executor import Planned, Work
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
 from bnuq.sampling.passes import Engine, Interception
-from bnuq.sampling.planned import Planned, Work
 from bnuq.sampling.planning import Plan, plan
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites
-from bnuq.sampling.tape import (
+from bnuq.sampling.trace import (
     CHECKED,
     NotOnTapeError,
     Operation,

@@ -27,7 +27,7 @@ from bnuq.sampling.interception import (
     tensors_in,
     undisturbed,
 )
-from bnuq.sampling.measured import Measure, Measurement
+from bnuq.sampling.measure import Measure, Measurement
 from bnuq.sampling.passes import OnePass, Statistics, tensor_output
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
 

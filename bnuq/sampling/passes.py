@@ -9,16 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
-from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout, dropped
-from bnuq.sampling.interception import (
-    BatchNormCall,
-    DropoutCall,
-    Mode,
-    forward,
-    stochastic_call,
-    undisturbed,
-)
+from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, stochastic_call, undisturbed
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bnuq.config import Variance
 from bnuq.errors import SamplingError
-from bnuq.run import Variance
 from bnuq.sampling.interception import BatchNormCall, Mode, forward, stochastic_call, undisturbed
-from bnuq.sampling.measured import check_count, with_divisor
+from bnuq.sampling.measure import check_count, with_divisor
 from bnuq.sampling.moments import moments
 from bnuq.sampling.passes import tensor_output
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite

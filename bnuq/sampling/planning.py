@@ -11,7 +11,7 @@ from typing import Any
 
 from bnuq.sampling.interception import aten
 from bnuq.sampling.sites import DropoutSite
-from bnuq.sampling.tape import Operation, PerRow, Ref, Tape, refs_in
+from bnuq.sampling.trace import Operation, PerRow, Ref, Tape, refs_in
 
 FOLDING_COST = 3  # passes over a layer's weights that folding costs, against one over its output
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bnuq.sampling.interception import aten
 from bnuq.sampling.planning import Level, Plan, is_layer
-from bnuq.sampling.tape import Operation, Ref, filled
+from bnuq.sampling.trace import Operation, Ref, filled
 
 TILE = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in one tile of rows
 SMALLEST_TILE = 16

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bnuq.config import Variance
 from bnuq.errors import SamplingError, is_out_of_memory
-from bnuq.run import Variance
-from bnuq.sampling import keyed
-from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import fed, forward, undisturbed
-from bnuq.sampling.measured import Measure, Measured, Measurement
+from bnuq.sampling.measure import Measure, Measured, Measurement
 from bnuq.sampling.planning import plan
 from bnuq.sampling.sites import (
     BatchNormSite,
@@ -36,7 +36,7 @@ from bnuq.sampling.sites import (
     other_calls,
     select_layers,
 )
-from bnuq.sampling.tape import NotOnTapeError, on_other_inputs, other_inputs, record
+from bnuq.sampling.trace import NotOnTapeError, on_other_inputs, other_inputs, record
 
 
 def draw(
@@ -63,7 +63,7 @@ def draw(
     check_seed(seed)
     if samples < 1:
         raise SamplingError(f"samples is {samples}; expected a whole number of at least 1.")
-    rows_of = partial(keyed.batch_indices, population=len(images), batch_size=batch_size)
+    rows_of = partial(counter_rng.batch_indices, population=len(images), batch_size=batch_size)
     indices = np.stack([rows_of(seed, t) for t in range(samples)])
     batches = (images[torch.from_numpy(rows)] for rows in indices)
     omega = statistics_of(model, batches, layers=layers, variance=variance)

@@ -16,7 +16,7 @@ import pytest
 import small_run
 import torch
 
-from bnuq.stages import memory
+from bnuq.evaluation import memory
 
 TINY = ("--limit", "20", "-T", "2")
 Break = Callable[[Path], None]
@@ -336,7 +336,7 @@ def test_running_out_of_memory_says_what_to_do(cli, monkeypatch, error):
     def faulty(*_):
         raise error
 
-    monkeypatch.setattr("bnuq.stages.preparation.load_material", faulty)
+    monkeypatch.setattr("bnuq.evaluation.setup.load_material", faulty)
     done = cli("evaluate", "run.toml")
     assert done.code == 2
     assert done.message == "out of memory. Use a smaller --chunk-size, or fewer --samples."
@@ -347,7 +347,7 @@ def test_a_device_that_fails_is_no_fault_of_bnuq(cli, monkeypatch):
     def faulty(*_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
 
-    monkeypatch.setattr("bnuq.stages.preparation.load_material", faulty)
+    monkeypatch.setattr("bnuq.evaluation.setup.load_material", faulty)
     done = cli("evaluate", "run.toml")
     assert done.code == 2
     assert done.message.startswith("the accelerator fails (CUDA error: an illegal memory access was encountered). ")
@@ -358,7 +358,7 @@ def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bnuq.stages.preparation.load_material", interrupted)
+    monkeypatch.setattr("bnuq.evaluation.setup.load_material", interrupted)
     done = cli("evaluate", "run.toml")
     assert (done.code, done.out) == (130, "")
     assert done.message == "interrupted; an unfinished result is not kept."

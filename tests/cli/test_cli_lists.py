@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bnuq.config import Method
 from bnuq.metrics import METRICS
-from bnuq.run import Method
 
 
 def test_data_tells_where_every_set_lies_or_is_looked_for(cli, tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_an_address_space_too_small_for_torch(small):
 
 def test_a_library_that_cannot_be_loaded(small, cli, monkeypatch):
     error = ImportError("libtorch_cpu.so: failed to map segment from shared object", name="torch")
-    monkeypatch.setattr("bnuq.stages.preparation.load_model", Mock(side_effect=error))
+    monkeypatch.setattr("bnuq.evaluation.setup.load_model", Mock(side_effect=error))
     done = cli("evaluate", small / "run.toml")
     assert done.code == 2
     assert "cannot be loaded: libtorch_cpu.so: failed to map segment from shared object. Install" in done.message

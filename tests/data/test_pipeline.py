@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bnuq.config import Augment, Normalize
 from bnuq.data import augmented, normalized
 from bnuq.errors import RequestError
-from bnuq.run import Augment, Normalize
 
 
 def drawn(seed: int, b: int, shape: tuple[int, ...] = (3, 8, 6)) -> tuple[np.ndarray, np.ndarray]:

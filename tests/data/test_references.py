@@ -9,10 +9,10 @@ import pytest
 from hostile_pickles import NESTED, encoded_again_and_again
 from making_points import idx, save_mat, tar_gz
 
-from bnuq.code import NamedBy
 from bnuq.data import known_sets, load_points, parse_reference, set_name
 from bnuq.data.readers import cifar as cifar_reader
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
+from bnuq.trust import NamedBy
 
 
 @pytest.fixture(autouse=True)

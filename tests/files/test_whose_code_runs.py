@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from bnuq.code import BY_USER, NamedBy, _Asking, names_a_file, resolve_factory
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
+from bnuq.trust import BY_USER, NamedBy, _Asking, names_a_file, resolve_factory
 
 
 @pytest.fixture(autouse=True)

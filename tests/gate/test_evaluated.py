@@ -11,7 +11,7 @@ import pytest
 
 from bnuq import metrics
 from bnuq.gate import Comparison, Settings, Verdict, check
-from bnuq.gate.comparability import figures_by_address
+from bnuq.gate.compatibility import figures_by_address
 from bnuq.results.result import Result
 
 Evaluated = Callable[..., Result]

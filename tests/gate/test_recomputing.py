@@ -11,7 +11,7 @@ import pytest
 
 from bnuq.errors import ResultError
 from bnuq.gate import Settings, check
-from bnuq.gate.comparability import check_comparable, figures_by_address
+from bnuq.gate.compatibility import check_comparable, figures_by_address
 from bnuq.gate.recomputing import recomputed
 from bnuq.records import Figure
 from bnuq.results.result import MethodResult, Result

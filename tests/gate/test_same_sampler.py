@@ -10,11 +10,11 @@ import made_up
 import numpy as np
 import pytest
 
+from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
 from bnuq.gate import Settings
-from bnuq.gate.comparability import check_comparable, check_request_comparable, pairing
+from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
 from bnuq.results.result import Result
-from bnuq.run import Options, resolve
 
 Evaluated = Callable[..., Result]
 MEASURED, NOMINAL = {"counts": "measured"}, {"counts": "nominal"}

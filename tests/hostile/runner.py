@@ -21,10 +21,6 @@ _PATIENCE = 60  # seconds of the clock; the machine may be busy
 def main() -> None:
     import torch  # noqa: F401
 
-    import bnuq.cli.evaluate
-    import bnuq.evaluate
-    import bnuq.gate
-    import bnuq.report.terminal  # noqa: F401
     from bnuq.cli.main import main as command
 
     for line in sys.stdin:

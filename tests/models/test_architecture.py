@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from bnuq.code import NamedBy
 from bnuq.errors import ModelError, RequestError, UntrustedCodeError
 from bnuq.models.architecture import build
+from bnuq.trust import NamedBy
 
 CODE = """
 import torch

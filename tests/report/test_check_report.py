@@ -15,7 +15,7 @@ from bnuq.gate.records import Verdict
 from bnuq.metrics import METRICS
 from bnuq.report.check import check_markdown, print_verdict
 from bnuq.report.check.words import headline, in_short, judged, told
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 
 
 def drawn(verdict: Verdict, *, width: int = 80, encoding: str = "utf-8") -> str:

@@ -20,8 +20,8 @@ from sklearn.metrics import roc_curve as roc_by_scikit
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.metrics import auroc
-from bnuq.report import drawing, figures
-from bnuq.report.figures import draw_figures, roc_curve
+from bnuq.report import drawing, plots
+from bnuq.report.plots import draw_figures, roc_curve
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
 
@@ -41,7 +41,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
             yield axes
         kept[path.stem] = axes
 
-    monkeypatch.setattr(figures, "picture", keeping)
+    monkeypatch.setattr(plots, "picture", keeping)
     return kept
 
 
@@ -163,7 +163,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
 
 def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
     best = max(
-        (figures["auroc"].value, method, score)
+        (plots["auroc"].value, method, score)
         for method, found in four_methods.methods.items()
         for score, figures in found.ood["other"].items()
     )

@@ -13,8 +13,8 @@ import small_sweep
 
 from bnuq.cli.main import main
 from bnuq.report import drawing
+from bnuq.report.document import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, PathLine, Table, title
 from bnuq.report.html import SUB, Picture, page, picture_at
-from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, PathLine, Table, title
 from bnuq.results import sweep as sweep_file
 
 VOID = {"meta", "br", "use", "path", "rect", "stop"}

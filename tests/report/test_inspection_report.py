@@ -19,10 +19,11 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from bnuq.cli.main import main
+from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.inspect import inspect
 from bnuq.records import Caution, Figure
 from bnuq.report import drawing
+from bnuq.report.document import Listing, Table
 from bnuq.report.html import page
 from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
 from bnuq.report.inspection.figures import chi2_density, pictures_of
@@ -30,9 +31,8 @@ from bnuq.report.inspection.tables import nominal_deviations
 from bnuq.report.inspection.terminal import SITES
 from bnuq.report.inspection.words import of_space
 from bnuq.report.markdown import markdown
-from bnuq.report.parts import Listing, Table
 from bnuq.results.inspection import Candidate, Inspection, Pipelines, write
-from bnuq.run import Options, resolve
+from bnuq.workflows.inspect import inspect
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
 

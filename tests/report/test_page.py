@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from bnuq.config import read_run_file
 from bnuq.records import Caution
-from bnuq.report.advice import ADVICE
-from bnuq.report.figures import pictures_of
+from bnuq.report.document import Listing, Part
 from bnuq.report.html import Picture, page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import HOW, page_parts, run_file, shown_of
-from bnuq.report.parts import Listing, Part
+from bnuq.report.plots import pictures_of
+from bnuq.report.remedies import ADVICE
 from bnuq.report.terminal import report_parts
 from bnuq.results.result import Result
-from bnuq.run import read_run_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
 

@@ -12,8 +12,8 @@ import pytest
 
 from bnuq.metrics import standard_error
 from bnuq.records import Caution, Figure
-from bnuq.report.parts import sparkline
-from bnuq.report.plain import printable
+from bnuq.report.document import sparkline
+from bnuq.report.sanitize import printable
 from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
 from bnuq.results.result import ReferenceCheck, Result

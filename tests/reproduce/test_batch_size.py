@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from bnuq.cli.main import main
+from bnuq.config import Options, resolve
 from bnuq.errors import DataError, RequestError, ResultError
-from bnuq.evaluate import evaluate
 from bnuq.records import Figure
 from bnuq.report.batch_size import in_short, print_batch_sizes, save_figure
 from bnuq.reproduce.batch_size import experiment, networks, training
 from bnuq.reproduce.batch_size.experiment import QUICK, Protocol, Request, reproduce
 from bnuq.results import batch_size as record
 from bnuq.results.batch_size import BatchSizes, Network, Point
-from bnuq.run import Options, resolve
+from bnuq.workflows.evaluate import evaluate
 
 SIDE, IMAGES = 10, 200
 TINY: Protocol = replace(QUICK, batch_sizes=(8, 16, 32), images=IMAGES, epochs=2)

@@ -12,12 +12,12 @@ import pytest
 import small_run
 
 from bnuq.cli.main import main
+from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
 from bnuq.records import Caution
 from bnuq.report.bn_noise import PUBLISHED, panels, print_bn_noise
 from bnuq.reproduce.bn_noise import reproduce
 from bnuq.results.inspection import Inspection, read
-from bnuq.run import Options, resolve
 
 
 @pytest.fixture(scope="module")

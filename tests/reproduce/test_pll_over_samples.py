@@ -17,13 +17,13 @@ import small_run
 
 from bnuq import metrics
 from bnuq.cli.main import main
+from bnuq.config import Options, Run, resolve
 from bnuq.errors import RequestError, ResultError
-from bnuq.evaluate import evaluate
 from bnuq.report.pll_over_samples import print_pll, save_figure
 from bnuq.reproduce.pll_over_samples import reproduce
 from bnuq.results import pll_over_samples as record
 from bnuq.results.pll_over_samples import PllOverSamples
-from bnuq.run import Options, Run, resolve
+from bnuq.workflows.evaluate import evaluate
 
 SAMPLES = 32
 

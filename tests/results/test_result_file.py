@@ -17,12 +17,12 @@ import torch
 from records_at_rest import edited
 
 import bnuq
+from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
 from bnuq.records import Figure
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
 from bnuq.results.spool import Spool
-from bnuq.run import Options, resolve
 from bnuq.store import codec
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
@@ -378,8 +378,8 @@ def test_a_result_may_lie_in_a_read_only_place(copy):
 
 def test_options_in_a_result_file_cannot_give_leave_to_run_code(copy, tmp_path):
     """A result file that says of itself that its code is trusted."""
+    from bnuq.config import resolve_again
     from bnuq.errors import RequestError
-    from bnuq.run import resolve_again
 
     with edited(copy) as record:
         record["run"]["options"]["trust_code"] = True
@@ -445,7 +445,7 @@ def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder)
 def peak_of(folder: Path, points: int, *, keep: bool) -> int:
     import tracemalloc
 
-    from bnuq.evaluate import evaluate
+    from bnuq.workflows.evaluate import evaluate
 
     random = np.random.default_rng(1)
     np.savez(

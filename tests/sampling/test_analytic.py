@@ -10,7 +10,7 @@ from scipy import stats
 
 import bnuq
 from bnuq.sampling.analytic import LayerLaw, draw_chi2, draw_empirical, draw_gaussian, law_of
-from bnuq.sampling.bank import BatchStatistics, LayerStatistics
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import find_sites, fingerprint
 
 MANY = range(4000)

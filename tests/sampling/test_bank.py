@@ -14,7 +14,7 @@ from torch import nn
 import bnuq
 from bnuq import BatchStatistics
 from bnuq.errors import ResultError
-from bnuq.sampling.bank import LayerStatistics
+from bnuq.sampling.batch_statistics import LayerStatistics
 
 
 def drawn(dtype: torch.dtype = torch.float64) -> tuple[nn.Module, BatchStatistics]:

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import bnuq
 from bnuq import BatchStatistics
+from bnuq.config import DEFAULT_SAMPLER, Sampler
 from bnuq.data import points_of
 from bnuq.data.points import Contents
 from bnuq.errors import ResultError, SamplingError
-from bnuq.run import DEFAULT_SAMPLER, Sampler
-from bnuq.sampling import keyed
+from bnuq.evaluation.batch_composition import check_classes, check_mini_batches, members_of, mini_batches
+from bnuq.sampling import counter_rng
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.statistics import Measure, fed
-from bnuq.stages.batches import check_classes, check_mini_batches, members_of, mini_batches
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -41,14 +41,14 @@ def starting_at(start: int, monkeypatch: pytest.MonkeyPatch, place: int) -> None
         found[place] = start
         return found
 
-    monkeypatch.setattr(keyed, "words", words)
+    monkeypatch.setattr(counter_rng, "words", words)
 
 
 @given(sizes=SIZES, share=st.floats(0.01, 1), seed=st.integers(0, 10**6), draw=st.integers(0, 10**6))
 def test_a_stratified_batch_holds_each_class_in_proportion_and_no_point_twice(sizes, share, seed, draw):
     size = max(1, round(share * sum(sizes)))
     strata = split(sizes)
-    rows = keyed.stratified_indices(seed, draw, strata=strata, batch_size=size)
+    rows = counter_rng.stratified_indices(seed, draw, strata=strata, batch_size=size)
     assert len(rows) == len(set(rows.tolist())) == size
     for one in strata:
         assert abs(np.isin(rows, one).sum() - size * len(one) / sum(sizes)) < 1
@@ -60,7 +60,7 @@ def test_over_all_starts_a_class_has_exactly_its_share_of_stratified_batches(siz
     for start in range(sum(sizes)):
         with monkeypatch.context() as patch:
             starting_at(start, patch, len(sizes))
-            rows = keyed.stratified_indices(0, 0, strata=strata, batch_size=size)
+            rows = counter_rng.stratified_indices(0, 0, strata=strata, batch_size=size)
         counted += [np.isin(rows, one).sum() for one in strata]
     assert counted.tolist() == [size * one for one in sizes]  # N starts times b / N times the class's points
 
@@ -71,7 +71,7 @@ def test_over_all_choices_a_group_is_drawn_exactly_in_proportion_to_its_size(mon
     for word in range(30):
         with monkeypatch.context() as patch:
             starting_at(word, patch, 0)
-            rows = keyed.indices_of_one_group(0, 0, groups=groups, batch_size=3)
+            rows = counter_rng.indices_of_one_group(0, 0, groups=groups, batch_size=3)
         (number,) = [k for k, one in enumerate(groups) if np.isin(rows, one).all()]
         counted[number] += 1
     assert [counted[k] for k in range(3)] == [3, 7, 20]
@@ -80,7 +80,7 @@ def test_over_all_choices_a_group_is_drawn_exactly_in_proportion_to_its_size(mon
 @given(sizes=SIZES, seed=st.integers(0, 10**6), draw=st.integers(0, 10**6))
 def test_a_batch_of_one_group_is_of_one_and_holds_no_point_twice(sizes, seed, draw):
     groups = split(sizes)
-    rows = keyed.indices_of_one_group(seed, draw, groups=groups, batch_size=min(sizes))
+    rows = counter_rng.indices_of_one_group(seed, draw, groups=groups, batch_size=min(sizes))
     assert len(set(rows.tolist())) == min(sizes)
     assert sum(np.isin(rows, one).all() for one in groups) == 1
 
@@ -90,7 +90,7 @@ def drawn_how(batches: str, *, replacement: bool, size: int = 6, draws: int = 30
     labels = np.repeat([0, 1, 2], [6, 10, 14])
     train = points_of(Contents(np.zeros((30, 2)), labels, group=labels), name="train", reference="t")
     rows = mini_batches(Sampler(batches=batches, replacement=replacement), train, size, seed=5)
-    return np.bincount(np.concatenate([rows(t, keyed.BATCH) for t in range(draws)]), minlength=30) / draws
+    return np.bincount(np.concatenate([rows(t, counter_rng.BATCH) for t in range(draws)]), minlength=30) / draws
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -105,7 +105,7 @@ def test_every_point_comes_equally_often(batches, replacement):
 @pytest.mark.parametrize("replacement", [False, True])
 def test_a_smaller_random_batch_is_the_beginning_of_a_larger_one(replacement):
     small, large = (
-        keyed.batch_indices(1, 2, population=20, batch_size=size, replacement=replacement) for size in (5, 20)
+        counter_rng.batch_indices(1, 2, population=20, batch_size=size, replacement=replacement) for size in (5, 20)
     )
     assert small.tolist() == large[:5].tolist()
     assert (len(set(large.tolist())) == 20) is not replacement
@@ -116,10 +116,16 @@ def test_batches_differ_by_draw_by_point_and_by_purpose(batches):
     labels = np.repeat([0, 1], 200)
     train = points_of(Contents(np.zeros((400, 2)), labels, group=labels), name="train", reference="t")
     rows = mini_batches(Sampler(batches=batches), train, 10, seed=0)
-    keys = [(0, keyed.BATCH, 0), (1, keyed.BATCH, 0), (0, keyed.QUERY, 0), (0, keyed.QUERY, 1), (1, keyed.QUERY, 1)]
+    keys = [
+        (0, counter_rng.BATCH, 0),
+        (1, counter_rng.BATCH, 0),
+        (0, counter_rng.QUERY, 0),
+        (0, counter_rng.QUERY, 1),
+        (1, counter_rng.QUERY, 1),
+    ]
     found = {tuple(rows(t, purpose, point=point).tolist()) for t, purpose, point in keys}
     assert len(found) == len(keys)
-    assert rows(1, keyed.QUERY, point=1).tolist() == rows(1, keyed.QUERY, point=1).tolist()
+    assert rows(1, counter_rng.QUERY, point=1).tolist() == rows(1, counter_rng.QUERY, point=1).tolist()
 
 
 def test_stratified_batches_take_one_hot_rows_and_whole_numbers_for_classes():
@@ -127,7 +133,7 @@ def test_stratified_batches_take_one_hot_rows_and_whole_numbers_for_classes():
     expected = None
     for targets in (labels, np.eye(3)[labels], labels[:, None].astype(float)):
         train = points_of(Contents(np.zeros((12, 2)), targets), name="train", reference="t")
-        rows = mini_batches(Sampler(batches="stratified"), train, 6, seed=0)(0, keyed.BATCH)
+        rows = mini_batches(Sampler(batches="stratified"), train, 6, seed=0)(0, counter_rng.BATCH)
         assert np.bincount(labels[rows]).tolist() == [2, 2, 2]
         expected = rows.tolist() if expected is None else expected
         assert rows.tolist() == expected
@@ -178,7 +184,7 @@ def test_a_reference_without_labels_or_groups_is_refused(batches, what):
 def test_the_query_takes_the_last_place_of_a_batch():
     train = points_of(Contents(np.zeros((10, 2))), name="train", reference="lab.npy")
     check_mini_batches(Sampler(query_in_batch=True), train, 11)
-    whole, part = (mini_batches(DEFAULT_SAMPLER, train, size, seed=3)(7, keyed.BATCH) for size in (8, 7))
+    whole, part = (mini_batches(DEFAULT_SAMPLER, train, size, seed=3)(7, counter_rng.BATCH) for size in (8, 7))
     assert part.tolist() == whole[:7].tolist()
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import keyed
+from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import _kept_by_squares, _kept_entries, _squares_keys, dropped
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite, find_sites
@@ -158,7 +158,7 @@ def test_masks_are_drawn_from_seed_draw_site_and_point():
     for t in range(3):
         expected = x
         for site, p in enumerate((0.5, 0.25)):
-            bits = keyed.quarters(7, [t], keyed.MASK, 0, 150 * 6, site=site)
+            bits = counter_rng.quarters(7, [t], counter_rng.MASK, 0, 150 * 6, site=site)
             expected = expected * torch.from_numpy(bits >= p * 2**16).view(150, 6) / (1 - p)
         assert torch.allclose(found[t], expected, rtol=1e-14)
 
@@ -248,8 +248,8 @@ def test_the_rate_is_kept_to_more_than_16_bits(kept, p):
 
 
 def test_a_uniform_number_of_80_bits_is_compared_with_the_rate():
-    high = keyed.quarters(1, [2], keyed.MASK, 7, 300, site=3)[0]
-    low = [keyed.words(1, 2, keyed.MASK_TIE, 1, site=3, block=7 + i)[0] for i in range(300)]
+    high = counter_rng.quarters(1, [2], counter_rng.MASK, 7, 300, site=3)[0]
+    low = [counter_rng.words(1, 2, counter_rng.MASK_TIE, 1, site=3, block=7 + i)[0] for i in range(300)]
     uniform = [Fraction((int(h) << 64) + int(w), 2**80) for h, w in zip(high, low, strict=True)]
     for middle in (0, 100, 299):  # rates next to a number, of which 16 bits cannot tell
         for p in (float(uniform[middle]) * (1 - 1e-15), float(uniform[middle]) * (1 + 1e-15), 0.1, 2**-60, 1 - 2**-53):

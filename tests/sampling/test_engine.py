@@ -20,11 +20,11 @@ from torch.testing import assert_close
 import bnuq
 from bnuq import metrics
 from bnuq.errors import SamplingError
-from bnuq.sampling import keyed, measured, planned, program, statistics
-from bnuq.sampling.bank import BatchStatistics
+from bnuq.sampling import counter_rng, executor, measure, program, statistics
+from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
-from bnuq.sampling.measured import Measured
+from bnuq.sampling.measure import Measured
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.passes import Interception
 from bnuq.sampling.sites import Sites, find_sites
@@ -55,7 +55,7 @@ def planned_and_plain(net: nn.Module, x: Tensor, **stochastic: object) -> tuple[
 
 
 def stack(monkeypatch: pytest.MonkeyPatch, *, stacked: bool) -> None:
-    monkeypatch.setitem(planned.STACKED, "cpu", 2**30 if stacked else 0)
+    monkeypatch.setitem(executor.STACKED, "cpu", 2**30 if stacked else 0)
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -69,7 +69,7 @@ def statistics_taken(net: nn.Module, batches: Tensor) -> BatchStatistics:
 
 def drawn(net: nn.Module, x: Tensor, samples: int = 3) -> BatchStatistics:
     size = max(4, len(x) // 2)
-    rows = [keyed.batch_indices(0, t, population=len(x), batch_size=size) for t in range(samples)]
+    rows = [counter_rng.batch_indices(0, t, population=len(x), batch_size=size) for t in range(samples)]
     return statistics_taken(net, x[torch.from_numpy(np.stack(rows))])
 
 
@@ -351,19 +351,19 @@ def test_a_network_that_widens_its_outputs_keeps_its_plan():
 
 
 def folded_along_the_wrong_axis(monkeypatch):
-    monkeypatch.setattr(planned, "output_channels", lambda _: 0)
+    monkeypatch.setattr(executor, "output_channels", lambda _: 0)
 
 
 def folded_with_the_next_draw(monkeypatch):
-    original = planned.Planned._foldings
+    original = executor.Planned._foldings
     monkeypatch.setattr(
-        planned.Planned, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
+        executor.Planned, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
     )
 
 
 def stacked_in_the_wrong_order(monkeypatch):
     stack(monkeypatch, stacked=True)
-    original = planned.Planned._affine_step
+    original = executor.Planned._affine_step
 
     def step(self, position, operation, draws):
         compute = original(self, position, operation, draws)
@@ -371,12 +371,12 @@ def stacked_in_the_wrong_order(monkeypatch):
             return compute
         return lambda values, now: compute(values, replace(now, index=torch.tensor(now.draws[::-1])))
 
-    monkeypatch.setattr(planned.Planned, "_affine_step", step)
+    monkeypatch.setattr(executor.Planned, "_affine_step", step)
 
 
 def numbered_from_the_first_point_in_every_tile(monkeypatch):
-    original = planned.Planned._chunk_level
-    monkeypatch.setattr(planned.Planned, "_chunk_level", lambda self, x, start: original(self, x + start, start))
+    original = executor.Planned._chunk_level
+    monkeypatch.setattr(executor.Planned, "_chunk_level", lambda self, x, start: original(self, x + start, start))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_wrong_order_of_stacked_draws_is_caught_and_one_passes_at_a_time(monke
 def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
     net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
     expected = statistics_taken(net, batches)
-    monkeypatch.setattr(measured, "merged", lambda parts: (merged(parts)[0], merged(parts)[1] * 1.05))
+    monkeypatch.setattr(measure, "merged", lambda parts: (merged(parts)[0], merged(parts)[1] * 1.05))
     found = statistics_taken(net, batches)
     for a, b in zip(found.layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
@@ -526,14 +526,14 @@ def test_an_error_that_is_not_of_memory_is_not_taken_for_one():
 def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(monkeypatch):
     net, x = zoo.made("2d"), zoo.points("2d", ROWS)
     engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
-    original, failures = planned.Planned.some_passes, [True]
+    original, failures = executor.Planned.some_passes, [True]
 
     def once_too_much(self, *args, **options):
         if failures:
             raise torch.OutOfMemoryError(failures.pop())
         return original(self, *args, **options)
 
-    monkeypatch.setattr(planned.Planned, "some_passes", once_too_much)
+    monkeypatch.setattr(executor.Planned, "some_passes", once_too_much)
     told: list[int] = []
     found = torch.cat(
         list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=lambda _, size: told.append(size))), dim=1
@@ -545,14 +545,14 @@ def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(m
 def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypatch):
     net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
     engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
-    original = planned.Planned.passes
+    original = executor.Planned.passes
 
     def too_much(self, inputs, *rest, **draws):
         if len(inputs) > 8 and self._dtype == torch.bfloat16:
             raise torch.OutOfMemoryError("memory")
         return original(self, inputs, *rest, **draws)
 
-    monkeypatch.setattr(planned.Planned, "passes", too_much)
+    monkeypatch.setattr(executor.Planned, "passes", too_much)
     assert torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16)), dim=1).shape == (3, ROWS, 3)
     assert engine.deviation is not None and engine.deviation.points == 8
 

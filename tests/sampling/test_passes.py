@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling import keyed, planned
+from bnuq.sampling import counter_rng, executor
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.sites import find_sites
 
@@ -92,7 +92,7 @@ def prepared(net: nn.Module, x: Tensor, **stochastic: object) -> Stochastic:
 @pytest.mark.parametrize(("samples", "chunks"), [(1, 1), (5, 1), (5, 3)])
 def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stacked, monkeypatch):
     if not stacked:
-        monkeypatch.setitem(planned.STACKED, "cpu", 0)
+        monkeypatch.setitem(executor.STACKED, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, omega=bnuq.draw(net, x, samples=samples, batch_size=4))
     for chunk in x.chunk(chunks):
@@ -104,7 +104,7 @@ def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stack
 
 
 def test_only_what_follows_the_first_dropout_is_run_again(monkeypatch):
-    monkeypatch.setitem(planned.STACKED, "cpu", 0)
+    monkeypatch.setitem(executor.STACKED, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, dropout=bnuq.Dropout(5))
     engine.passes(x)
@@ -312,7 +312,9 @@ def test_dropout_in_place_on_the_prefix_does_not_reach_the_next_pass():
 
 
 def mask(shape: tuple[int, ...], p: float, *, draw: int, seed: int) -> Tensor:
-    return torch.from_numpy(keyed.quarters(seed, [draw], keyed.MASK, 0, math.prod(shape)) >= p * 2**16).view(shape)
+    return torch.from_numpy(
+        counter_rng.quarters(seed, [draw], counter_rng.MASK, 0, math.prod(shape)) >= p * 2**16
+    ).view(shape)
 
 
 def test_predictions_of_two_networks_may_alternate():

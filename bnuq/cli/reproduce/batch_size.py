@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.output import say, stdout
 from bnuq.cli.reproduce.asking import check_places, sizes_of
-from bnuq.cli.telling import say, stdout
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 

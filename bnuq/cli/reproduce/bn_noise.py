@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.options import Arch, AsJson, DataRoot, Debug, Device, Quiet, Seed, Train, TrustCode, TrustPickle
+from bnuq.cli.output import tell
 from bnuq.cli.reproduce.asking import check_places
-from bnuq.cli.telling import tell
-from bnuq.run import Options, resolve
+from bnuq.config import Options, resolve
 
 
 def command(

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.output import say, stdout
 from bnuq.cli.reproduce.asking import check_places
-from bnuq.cli.telling import say, stdout
+from bnuq.config import Options, resolve
 from bnuq.files.content import is_file
-from bnuq.run import Options, resolve
 
 
 def command(

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.output import say, stdout
 from bnuq.cli.reproduce.asking import check_places
-from bnuq.cli.telling import say, stdout
 
 
 def command(

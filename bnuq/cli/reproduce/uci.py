@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from bnuq.cli.output import say, stdout
 from bnuq.cli.reproduce.asking import sizes_of
-from bnuq.cli.telling import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded

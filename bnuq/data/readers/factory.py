@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.code import running
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
+from bnuq.trust import running
 
 _MOST = 20_000_000  # points, or batches, that are taken one by one
 _OBJECT = 200  # bytes of an array beside its numbers

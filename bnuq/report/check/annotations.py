@@ -6,7 +6,7 @@ from typing import Literal
 from bnuq.gate.records import Verdict
 from bnuq.report.check.words import floor_in_words, headline, subject, told
 from bnuq.report.numbers import count
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 
 _MOST = 10  # of one kind that GitHub shows for a step
 _Kind = Literal["error", "warning", "notice"]

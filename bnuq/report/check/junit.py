@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from bnuq.gate.records import Comparison, Floor, Side, Verdict
 from bnuq.report.check.words import floor_in_words, headline, in_short, judged, subject, told
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 
 
 def junit(verdict: Verdict) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from bnuq.report.check.annotations import line
+from bnuq.report.document import Items, title
 from bnuq.report.markdown import markdown
-from bnuq.report.parts import Items, title
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 
 _SAID = "bnuq check: nothing was checked"
 

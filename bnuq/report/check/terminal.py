@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TextIO
 
+from bnuq.config import DETERMINISTIC
 from bnuq.gate.records import Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.check.words import (
@@ -27,12 +28,11 @@ from bnuq.report.check.words import (
     score_name,
     unchanged,
 )
+from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.markdown import markdown
 from bnuq.report.numbers import ARROWS, count
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
-from bnuq.report.plain import printable
+from bnuq.report.sanitize import printable
 from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.run import DETERMINISTIC
 
 _ROOMY = 60  # columns from which names are written out
 _WHOLE = 12  # figures that did not fail the check, up to which each has a row of its own in the terminal

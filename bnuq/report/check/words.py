@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from bnuq.config import ONE_PASS
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.comparability import listed
+from bnuq.gate.compatibility import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import NAMES, count, decimals, number, signed
 from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.run import ONE_PASS
 
 _NAMES = {  # as shown, and where there is little room; beside those that every report shows
     "auroc": ("AUROC", "AUROC"),

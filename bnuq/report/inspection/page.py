@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from bnuq.report.advice import advised
+from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.drawing import for_page
-from bnuq.report.figures import draw_all
 from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.inspection.figures import pictures_of
 from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, pipeline_table, site_parts
@@ -16,7 +15,8 @@ from bnuq.report.inspection.terminal import DOMAINS, GAP_TITLE, NOISE, PIPELINES
 from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count
 from bnuq.report.page import OnPage, run_file
-from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
+from bnuq.report.plots import draw_all
+from bnuq.report.remedies import advised
 from bnuq.results.inspection import Inspection
 
 HOW = {

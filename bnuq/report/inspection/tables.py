@@ -10,6 +10,7 @@ import numpy as np
 
 from bnuq.metrics import METRICS
 from bnuq.records import Figure
+from bnuq.report.document import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     FOLDS,
@@ -26,7 +27,6 @@ from bnuq.report.inspection.lines import (
     worst_first,
 )
 from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
-from bnuq.report.parts import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.sweep.lines import error_of
 from bnuq.results.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
 from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT

@@ -5,20 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records import Figure
+from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.drawing import short
 from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
-from bnuq.report.parts import (
-    GAP,
-    Cell,
-    Paragraph,
-    Part,
-    Row,
-    Table,
-    title,
-)
 from bnuq.report.sweep.lines import (
     Line,
     and_error,
@@ -37,7 +30,6 @@ from bnuq.report.sweep.lines import (
     spread_of,
 )
 from bnuq.results.sweep import ElboTerms, Sweep, SweepPoint
-from bnuq.run import ONE_PASS
 
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
 _AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws

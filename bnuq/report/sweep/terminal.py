@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from bnuq.report.advice import advised
-from bnuq.report.numbers import count, of_reference
-from bnuq.report.parts import (
+from bnuq.report.document import (
     GAP,
     Advice,
     Drawing,
@@ -21,10 +19,10 @@ from bnuq.report.parts import (
     draw,
     title,
 )
+from bnuq.report.numbers import count, of_reference
+from bnuq.report.remedies import advised
 from bnuq.report.sweep.curves import curves_of
-from bnuq.report.sweep.lines import (
-    lines_of,
-)
+from bnuq.report.sweep.lines import lines_of
 from bnuq.report.sweep.tables import assumptions, compared_parts, decay_parts, elbo_parts, legend, table
 from bnuq.report.sweep.words import in_words
 from bnuq.results.sweep import Sweep, SweptModel

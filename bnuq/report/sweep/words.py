@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bnuq.config import ONE_PASS
 from bnuq.records import Figure
 from bnuq.report.numbers import NAMES, number, signed
 from bnuq.report.sweep.lines import (
@@ -24,7 +25,6 @@ from bnuq.report.sweep.lines import (
     spread_of,
 )
 from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint
-from bnuq.run import ONE_PASS
 
 _WIDE = 0.5  # an interval of a slope, that says little
 

@@ -15,8 +15,11 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
+from bnuq.config import Options, resolve
 from bnuq.data.known import read_known
 from bnuq.errors import DataError, RequestError, ResultError
+from bnuq.evaluation.plan import device_named
+from bnuq.evaluation.provenance import provenance
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.records import Figure
@@ -25,10 +28,7 @@ from bnuq.reproduce.batch_size.training import MEAN, MOMENTUM, STD, WEIGHT_DECAY
 from bnuq.reproduce.workers import run_all
 from bnuq.results.batch_size import BatchSizes, Network, Point, check_replaceable, write
 from bnuq.results.sweep import Sweep, SweepPoint
-from bnuq.run import Options, resolve
-from bnuq.stages.plan import device_named
-from bnuq.stages.provenance import provenance
-from bnuq.sweep import Settings, sweep
+from bnuq.workflows.sweep import Settings, sweep
 
 TRAIN, TEST, OOD = "fashion-mnist:train", "fashion-mnist:test", "mnist:test"
 EPOCHS, STEPS = "equal epochs", "equal steps"

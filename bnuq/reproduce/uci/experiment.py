@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from bnuq.errors import RequestError
+from bnuq.evaluation.plan import device_named
+from bnuq.evaluation.provenance import provenance
 from bnuq.files.writing import write_bytes
 from bnuq.progress import Advance, Progress
 from bnuq.reproduce.uci.networks import Kind
@@ -24,8 +26,6 @@ from bnuq.reproduce.uci.selection import Choice, evaluate, select
 from bnuq.reproduce.uci.sets import UciSet, cross_validation, final, read_set, split
 from bnuq.reproduce.workers import run_all
 from bnuq.results.reproduction import MethodOutcome, Reproduction, SetOutcome, check_replaceable, write
-from bnuq.stages.plan import device_named
-from bnuq.stages.provenance import provenance
 
 KINDS: tuple[Kind, ...] = ("batchnorm", "dropout")
 METHODS = {"batchnorm": "mcbn", "dropout": "mcdo"}

@@ -6,16 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bnuq.records import Figure
-from bnuq.results.inspection.records import (
-    Candidate,
-    Domains,
-    Gap,
-    Inspection,
-    LayerNoise,
-    Noise,
-    Pipelines,
-    SiteRow,
-)
+from bnuq.results.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
 from bnuq.results.summary import SCHEMA, figure_told, json_number
 
 

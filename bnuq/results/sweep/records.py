@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq.config import ONE_PASS, Task
 from bnuq.metrics import SCORES
 from bnuq.records import Caution, Coordinate, Figure, InRecord, MetricName, Size, Unit, require
 from bnuq.results.result import ScoreName, SetName
-from bnuq.run import ONE_PASS, Task
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by

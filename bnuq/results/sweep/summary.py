@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bnuq.results.summary import SCHEMA, figure_told, json_number
-from bnuq.results.sweep.records import (
-    Compared,
-    Decay,
-    ElboTerms,
-    Recommended,
-    Repeated,
-    Sweep,
-    SweepPoint,
-    SweptModel,
-)
+from bnuq.results.sweep.records import Compared, Decay, ElboTerms, Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:

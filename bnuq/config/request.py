@@ -1,0 +1,240 @@
+"""A request, resolved: one run, or several over splits and seeds, and what was said on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from bnuq.config.schema import (
+    DETERMINISTIC,
+    Augment,
+    ChannelOrder,
+    Criterion,
+    Crps,
+    Likelihood,
+    Method,
+    Normalize,
+    Precision,
+    Sampler,
+    Samples,
+    ScoringSection,
+    Split,
+    Task,
+)
+from bnuq.files.content import exists
+from bnuq.files.folders import expanded
+from bnuq.records import Estimator
+from bnuq.trust import BY_USER, NamedBy, names_a_file
+
+DEFAULT_SCORING = ScoringSection()
+DEFAULT_SAMPLER = Sampler()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was said on the command line; None where nothing was. Paths are relative to the working folder.
+
+    `sampler` holds the keys of `Sampler` that were said.
+    """
+
+    arch: str | None = None
+    train: str | None = None
+    test: str | None = None
+    ood: tuple[str, ...] | None = None
+    validation: str | None = None
+    group: str | None = None
+    methods: tuple[str, ...] | None = None
+    samples: Samples | None = None
+    bank: int | None = None
+    mc_error: float | None = None
+    max_samples: int | None = None
+    batch_size: int | None = None
+    layers: tuple[str, ...] | None = None
+    seed: int | None = None
+    mutual_information: Estimator | None = None
+    sampler: Mapping[str, Any] = field(default_factory=dict)
+    pll: Likelihood | None = None
+    crps: Crps | None = None
+    fit: Criterion | None = None
+    tau: float | None = None
+    device: str | None = None
+    precision: Precision | None = None
+    chunk_size: int | None = None
+    limit: int | None = None
+    out: Path | None = None
+    save_samples: bool = False
+    data_root: Path | None = None
+    trust_pickle: bool = False
+    trust_code: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """A reference or a factory as it was written, the folder its relative paths begin in, and who named it."""
+
+    text: str
+    base: Path
+    named_by: NamedBy = BY_USER
+
+
+@dataclass(frozen=True)
+class Run:
+    """A request, resolved: what will be evaluated, on what, and how. `methods` and `batch_size` may be left to the
+    network (None); everything else is settled."""
+
+    checkpoint: Path
+    out: Path
+    arch: Named | None = None
+    arch_args: dict[str, Any] = field(default_factory=dict)
+    task: Task | None = None
+    train_batch_size: int | None = None
+    train: Named | None = None
+    test: Named | None = None
+    ood: tuple[Named, ...] = ()
+    validation: Named | Split | None = None
+    train_size: int | None = None
+    group: str | None = None
+    channel_order: ChannelOrder = "rgb"
+    normalize: Normalize | Literal["train"] | None = None
+    normalize_targets: Normalize | Literal["train"] | None = None
+    augment: Augment | None = None
+    methods: tuple[Method, ...] | None = None
+    samples: Samples = 64
+    bank: int | None = None
+    mc_error: float = 0.02
+    max_samples: int = 1024
+    batch_size: int | None = None
+    layers: str | tuple[str, ...] = "all"
+    seed: int = 0
+    mutual_information: Estimator = "plug-in"
+    sampler: Sampler = DEFAULT_SAMPLER
+    scoring: ScoringSection = DEFAULT_SCORING
+    device: str = "auto"
+    precision: Precision = "float32"
+    chunk_size: int | None = None
+    limit: int | None = None
+    save_samples: bool = False
+    data_root: Path | None = None
+    trust_pickle: bool = False
+    trust_code: bool = False
+    run_file: Path | None = None
+    run_file_was_found: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """The run as a run file would say it, with absolute paths, and the options that no run file holds."""
+        data = {
+            "train": _absolute(self.train),
+            "test": _absolute(self.test),
+            "ood": [_absolute(ref) for ref in self.ood],
+            "validation": (
+                msgspec.to_builtins(self.validation)
+                if isinstance(self.validation, Split)
+                else _absolute(self.validation)
+            ),
+            "train_size": self.train_size,
+            "group": self.group,
+            "channel_order": None if self.channel_order == "rgb" else self.channel_order,
+            "normalize": msgspec.to_builtins(self.normalize),
+            "normalize_targets": msgspec.to_builtins(self.normalize_targets),
+            "augment": msgspec.to_builtins(self.augment),
+        }
+        model = {
+            "checkpoint": str(self.checkpoint),
+            "arch": _absolute(self.arch),
+            "arch_args": self.arch_args,
+            "task": self.task,
+            "train_batch_size": self.train_batch_size,
+        }
+        sampling = {
+            "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
+            "samples": self.samples,
+            "bank": self.bank,
+            "mc_error": self.mc_error if self.samples == "auto" else None,
+            "max_samples": self.max_samples if self.samples == "auto" else None,
+            "batch_size": self.batch_size,
+            "layers": self.layers,
+            "seed": self.seed,
+            "mutual_information": self.mutual_information,
+            **msgspec.to_builtins(self.sampler),
+        }
+        options = {
+            "device": self.device,
+            "precision": self.precision,
+            "chunk_size": self.chunk_size,
+            "limit": self.limit,
+            "save_samples": self.save_samples,
+            "data_root": None if self.data_root is None else str(self.data_root),
+            "folders": {
+                named.text: str(named.base.absolute())
+                for named in (self.arch, self.train, self.test, self.validation, *self.ood)
+                if isinstance(named, Named) and _is_module_in_base(named)
+            },
+        }
+        scoring = msgspec.to_builtins(self.scoring)
+        sections = {"model": model, "data": data, "sampling": sampling, "scoring": scoring, "options": options}
+        return {
+            name: {k: v for k, v in section.items() if v is not None and v not in ({}, [])}
+            for name, section in sections.items()
+        }
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several runs: the split and the seed it is of, None where none are listed, and its request."""
+
+    run: Run
+    split: int | None = None
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`split0-seed1`, for the name of its file."""
+        return "-".join(f"{name}{number}" for name, number in self._numbers())
+
+    @property
+    def words(self) -> str:
+        """`split 0, seed 1`, for messages."""
+        return ", ".join(f"{name} {number}" for name, number in self._numbers())
+
+    def _numbers(self) -> Iterator[tuple[str, int]]:
+        for name, number in (("split", self.split), ("seed", self.seed)):
+            if number is not None:
+                yield name, number
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Several runs, each with a result file of its own beside `out`, which their aggregate goes to."""
+
+    all: tuple[OneOf, ...]
+    out: Path
+    notes: tuple[str, ...] = ()
+
+
+def _absolute(named: Named | None) -> str | None:
+    """The text of a reference or a factory with its path, where it has one, made absolute."""
+    if named is None:
+        return None
+    whole = named.base / expanded(named.text)
+    if exists(whole):  # a path with a = in it is a path
+        return str(whole)
+    name, equals, text = named.text.partition("=")
+    if not equals:
+        name, text = "", named.text
+    place, colon, function = text.rpartition(":")
+    path, tail = (place, colon + function) if place.lower().endswith(".py") else (text, "")
+    absolute = named.base / expanded(path)
+    return f"{name}{equals}{absolute}{tail}" if exists(absolute) else named.text
+
+
+def _is_module_in_base(named: Named) -> bool:
+    """Whether the text may name a module, and its base folder has one of that name."""
+    spec = named.text.rpartition("=")[2]
+    top = spec.rpartition(":")[0].partition(".")[0]
+    if not top.isidentifier() or names_a_file(spec):
+        return False
+    return exists(named.base / top) or exists(named.base / f"{top}.py")

@@ -1,0 +1,117 @@
+"""Which points of the reference come together in a mini-batch: any, every class in proportion, or all of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from bnuq.config import Sampler
+from bnuq.data import Points
+from bnuq.errors import SamplingError
+from bnuq.sampling import counter_rng
+from bnuq.sampling.statistics import check_batch_size
+
+
+@runtime_checkable
+class RowsOf(Protocol):
+    """The reference rows of one mini-batch, by key: draw, purpose, and, where every evaluated point has mini-batches of
+    its own, the point's number."""
+
+    def __call__(self, draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]: ...
+
+
+def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int) -> RowsOf:
+    """What draws the mini-batches of `batch_size` points that `sampler` says.
+
+    Raises SamplingError where the reference has no labels or groups to choose by, or too few points for one.
+    """
+    if sampler.batches == "group":
+        members = members_of(_groups(train))
+        if not sampler.replacement:
+            _check_groups(train, members, batch_size)
+        rows = partial(counter_rng.indices_of_one_group, groups=members)
+    elif sampler.batches == "stratified":
+        rows = partial(counter_rng.stratified_indices, strata=members_of(_labels(train)))
+    else:
+        rows = partial(counter_rng.batch_indices, population=len(train))
+    if not sampler.replacement and batch_size > 1:
+        check_batch_size(batch_size, len(train))
+
+    def rows_of(draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]:
+        how = {"batch_size": batch_size, "purpose": purpose, "point": point, "replacement": sampler.replacement}
+        return rows(seed, draw, **how)
+
+    return rows_of
+
+
+def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None:
+    """Raise SamplingError where mini-batches of this size, the query among them if it is to be, cannot be drawn."""
+    if sampler.query_in_batch and not sampler.replacement and not 2 <= batch_size <= len(train) + 1:
+        raise SamplingError(
+            f"batch_size is {batch_size}; expected 2 to {len(train) + 1}: the query, and up to {len(train)} reference "
+            "points (they are drawn without replacement)."
+        )
+    mini_batches(sampler, train, batch_size - sampler.query_in_batch, seed=0)
+
+
+def check_classes(sampler: Sampler, task: str, train: Points) -> None:
+    """Raise SamplingError where mini-batches of a regression are to be stratified: whole numbers are no classes."""
+    if sampler.batches == "stratified" and task == "regression":
+        raise SamplingError(
+            'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
+            f'({train.reference}) are numbers, no classes, whole ones too. Use "random", or "group".'
+        )
+
+
+def members_of(codes: Int64[np.ndarray, " point"]) -> tuple[Int64[np.ndarray, " member"], ...]:
+    """The rows of every code that there is, in the order of the codes."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[:1]] - 1))
+    return tuple(np.split(order, starts[1:]))
+
+
+def _labels(train: Points) -> Int64[np.ndarray, " point"]:
+    y = train.targets
+    if y is not None and y.ndim == 2 and y.shape[1] > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(1) == 1):
+        y = y.argmax(1)
+    if y is not None and y.ndim == 2 and y.shape[1] == 1 and np.all(y == np.floor(y)):
+        y = y[:, 0].astype(np.int64)
+    if y is None or y.ndim != 1 or y.dtype.kind != "i":
+        why = "has no labels" if y is None else "has targets that are no class labels"
+        raise SamplingError(
+            f'batches is "stratified", which takes every class in proportion, and the reference ({train.reference}) '
+            f'{why}. Name a labelled one, or use "random".'
+        )
+    return y
+
+
+def _groups(train: Points) -> Int64[np.ndarray, " point"]:
+    if train.group is None:
+        raise SamplingError(
+            f'batches is "group", which takes every mini-batch from one group, and the reference ({train.reference}) '
+            "names no groups: it needs an array or a column called group, or the one that --group NAME (group under "
+            "[data]) names."
+        )
+    return train.group
+
+
+def _check_groups(train: Points, members: Sequence[np.ndarray], batch_size: int) -> None:
+    smallest = min(members, key=len)
+    if len(smallest) < batch_size:
+        few = sum(len(one) < batch_size for one in members)
+        smaller = f"--batch-size {len(smallest)} or less, " if len(smallest) > 1 else ""
+        raise SamplingError(
+            f'batches is "group", and group {_name(train, int(smallest[0]))} of the reference ({train.reference}) has '
+            f"{len(smallest)} point{'s' * (len(smallest) > 1)}, fewer than the {batch_size} drawn for a mini-batch "
+            f"({few} of {len(members)} groups are too small). Use {smaller}--replacement, or a reference without them."
+        )
+
+
+def _name(train: Points, row: int) -> str:
+    assert train.group is not None
+    code = int(train.group[row])
+    return train.group_names[code] if train.group_names else str(code)

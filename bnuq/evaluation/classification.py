@@ -1,0 +1,556 @@
+"""From blocks of logits to the figures of a classification: a streaming reduction, and the errors of what it yields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from bnuq import metrics
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import is_out_of_memory
+from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import SetScores, Weights, error_over_points, figure
+from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.metrics.arrays import as_numpy
+from bnuq.records import Caution, Estimator, Figure
+from bnuq.results.result import MethodResult, SetResult
+from bnuq.results.spool import Rounds
+
+MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
+
+_ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
+_RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
+    ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
+)  # all others are shares
+_BLOCK = 2**17  # replicates × points × classes held at once: a few times this stays in a core's cache
+_DEVICE_BLOCK = 2**24  # the same on an accelerator, which is kept busy by much at once
+_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that counts, and makes 0·ln 0 a 0
+_UNDERFLOW = -1000.0  # whose exp is 0
+
+
+@dataclass(frozen=True)
+class Scores(SetScores):
+    """With a single draw there is no mutual information and no variation ratio; `estimator` is that of every mutual
+    information in it."""
+
+    predicted: Int64[np.ndarray, " point"]
+    bins: CalibrationBins | None = field(default=None, kw_only=True)
+    ranked_wrong: Bool[np.ndarray, "error_replicate kept"] | None = field(default=None, kw_only=True)
+    estimator: Estimator = field(default="plug-in", kw_only=True)
+
+
+def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
+    """About how many bytes of an accelerator a Reduction holds while it takes so many points; on a CPU blocks are
+    small."""
+    if device.type == "cpu":
+        return 0
+    replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
+    at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
+    return 2 * 8 * (samples + replicates) * at_once * classes
+
+
+class Reduction:
+    """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their Scores.
+
+    Mutual information is by `estimator` everywhere: per point, in means, and where points are ranked by it.
+    """
+
+    def __init__(
+        self,
+        weights: DrawWeights,
+        *,
+        points: int,
+        labels: Int64[np.ndarray, " point"] | None = None,
+        estimator: Estimator = "plug-in",
+    ) -> None:
+        self._draws = weights
+        self._all = Weights(weights, torch.from_numpy(weights.weights))
+        self._labels = labels
+        self._estimator: Estimator = estimator
+        self._memory: Tensor | None = None
+        self._most = _DEVICE_BLOCK  # less once memory has run out
+        self._ranked_rows = estimates.ranked_rows(points)
+        self._n = 0
+        self._points: dict[str, list[np.ndarray]] = {}
+        self._sums: dict[str, np.ndarray] = {}
+        self._ranked: dict[str, list[np.ndarray]] = {}
+        self._log_likelihood: list[np.ndarray] = []
+        self._wrong: list[np.ndarray] = []
+        self._predicted: list[np.ndarray] = []
+        self._bins: CalibrationBins | None = None
+        self._spread = estimates.Spread()
+        self._made_in = torch.float32
+
+    def add(
+        self,
+        logits: Float[np.ndarray | Tensor, "sample chunk class"],
+        draws: Int64[np.ndarray, " sample"] | None = None,
+    ) -> None:
+        """Take the next points, wherever they lie; SamplingError where an output is not finite.
+
+        With a bank `draws` are those that these points use. Computed in float64 on their own device, by the CPU where
+        that has no float64 (mps).
+        """
+        block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
+        block = block.cpu() if block.device.type == "mps" else block
+        self._made_in = block.dtype
+        if draws is None:
+            here = self._all = self._all.to(block.device)
+        else:
+            own, rows = self._draws.among(draws)
+            here = Weights(own, torch.from_numpy(own.weights).to(block.device), rows)
+        done = 0
+        with torch.inference_mode():
+            while done < block.shape[1]:
+                most = min(_BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK, self._most)
+                step = max(1, most // (len(here.tensor) * block.shape[-1]))
+                points = block[:, done : done + step]
+                try:
+                    self._add(points, here)
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error) or points.shape[1] == 1:
+                        raise
+                    self._memory = None
+                    self._most = points.shape[1] * len(here.tensor) * block.shape[-1] // 2
+                else:
+                    done += points.shape[1]
+
+    def _add(self, block: Tensor, here: Weights) -> None:
+        samples, points, _ = block.shape
+        weights = here.tensor
+        room = self._cleared(block, len(weights))
+        logits = room.logits.copy_(block)
+        self._spread.look_at(logits, first=self._n, made_in=self._made_in)
+        y = None
+        if self._labels is not None:
+            y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
+        drawn = _drawn(logits, y, room)
+        values = _of_means(torch.mm(weights, room.p.view(samples, -1), out=room.mean), y, room)
+        predicted = values.pop("predicted")
+        expected = weights @ drawn.entropy
+        values["expected_entropy"] = expected
+        if samples > 1:
+            predictive = values["predictive_entropy"]
+            values["mutual_information"] = self._mutual_information(predictive - expected, predictive, here.draws)
+            values["variation_ratio"] = _variation_ratio(drawn.vote, weights, room)
+        log_likelihood = None
+        if y is not None:
+            assert drawn.log_likelihood is not None
+            log_likelihood = as_numpy(drawn.log_likelihood)
+            values["pll"] = metrics.pll_from_log_likelihood(drawn.log_likelihood, weights=weights)
+        full = here.draws.full.start
+        chosen = as_numpy(predicted[full])
+        sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
+        sums = sums if here.rows is None else sums[:, here.rows]
+        alone = as_numpy(torch.stack([value[full] for value in values.values()]))
+        ranked = self._ranked_of(values, here)
+        bins = self._bins
+        if log_likelihood is not None:
+            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
+            of_block = here.of_all(metrics.calibration_bins(stated, hits))
+            bins = of_block if bins is None else bins + of_block
+        # Only now does this object change: where memory ran out above, the block can be added again.
+        if log_likelihood is not None:
+            self._log_likelihood.append(log_likelihood)
+        self._bins = bins
+        self._predicted.append(chosen)
+        for name, total, one in zip(values, sums, alone, strict=True):
+            self._points.setdefault(name, []).append(one)
+            if name != "least_confidence":
+                self._sums[name] = self._sums.get(name, 0.0) + total
+        for name, kept in ranked.items():
+            (self._wrong if name == "wrong" else self._ranked.setdefault(name, [])).append(kept)
+        self._n += points
+
+    def _cleared(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Room:
+        samples, points, classes = block.shape
+        need = 2 * (samples + replicates) * points * classes
+        if self._memory is None or self._memory.numel() < need or self._memory.device != block.device:
+            self._memory = torch.empty(need, dtype=torch.float64, device=block.device)
+        sizes = [samples * points * classes] * 2 + [replicates * points * classes] * 2
+        logits, p, mean, spare = self._memory[:need].split(sizes)
+        return _Room(
+            logits.view(samples, points, classes),
+            p.view(samples, points, classes),
+            mean.view(replicates, points * classes),
+            spare,
+        )
+
+    def _mutual_information(
+        self,
+        plug_in: Float[Tensor, "replicate chunk"],
+        predictive: Float[Tensor, "replicate chunk"],
+        draws: DrawWeights,
+    ) -> Float[Tensor, "replicate chunk"]:
+        """By the estimator that was asked for, under every replicate.
+
+        A replicate's bias is that of as many draws as it holds. The jackknife's own replicates would need every pair of
+        draws left out: here the jackknife moves as the corrected estimate does, with which it agrees to first order in
+        1/T. So does the convergence curve, which is corrected before all draws are in.
+        """
+        if self._estimator == "plug-in":
+            return plug_in
+        corrected = plug_in * torch.from_numpy(_corrections(draws)).to(plug_in.device)[:, None]
+        if self._estimator == "corrected":
+            return corrected
+        full = draws.full.start
+        jackknifed = metrics.jackknifed_mutual_information(plug_in[full], predictive[full], predictive[draws.jackknife])
+        moved = corrected + (jackknifed - corrected[full])
+        moved[draws.prefix] = corrected[draws.prefix]
+        moved[[full, draws.prefix.stop - 1]] = jackknifed
+        return moved
+
+    def _ranked_of(self, values: Mapping[str, Tensor], here: Weights) -> dict[str, np.ndarray]:
+        """What is kept point by point under every replicate: the scores, and "wrong" where the set is labelled."""
+        replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
+        if replicates.start == replicates.stop:
+            return {}
+        if here.rows is not None:
+            replicates = torch.from_numpy(here.rows[replicates]).to(here.tensor.device)
+        points = values["max_probability"].shape[1]
+        first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
+        rows: slice | Tensor = slice(None)
+        if last - first < points:
+            rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
+        kept = {
+            name: as_numpy(values[name][replicates].to(torch.float32)[:, rows])
+            for name in metrics.CLASSIFICATION_SCORES
+        }
+        if "accuracy" in values:
+            kept["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
+        return kept
+
+    @property
+    def passes_differ(self) -> bool:
+        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        return self._spread.passes_differ
+
+    def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
+        """The scores of all points taken so far."""
+        points = {name: np.concatenate(values) for name, values in self._points.items()}
+        return Scores(
+            n=self._n,
+            points=points,
+            predicted=np.concatenate(self._predicted),
+            replicates={name: total / self._n for name, total in self._sums.items()},
+            ranked_rows=self._ranked_rows,
+            ranked={name: np.concatenate(values, axis=1) for name, values in self._ranked.items()},
+            log_likelihood=np.concatenate(self._log_likelihood, axis=1) if self._log_likelihood else None,
+            bins=self._bins,
+            ranked_wrong=np.concatenate(self._wrong, axis=1) if self._wrong else None,
+            estimator=self._estimator,
+            group=group,
+        )
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Memory that every block is worked on in: fresh memory for each step would cost more than the steps."""
+
+    logits: Float[Tensor, "sample chunk class"]
+    p: Float[Tensor, "sample chunk class"]
+    mean: Float[Tensor, "replicate chunk_class"]
+    spare: Float[Tensor, " replicate_chunk_class"]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What each draw says alone: its entropy, the class that it votes for, and the log-likelihood of the true one."""
+
+    entropy: Float[Tensor, "sample chunk"]
+    vote: Int64[Tensor, "sample chunk"]
+    log_likelihood: Float[Tensor, "sample chunk"] | None
+
+
+def _drawn(logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, room: _Room) -> _Drawn:
+    """The softmax of each draw, left in `room.p`, and what it says; `logits` are written over.
+
+    With e_k = exp(z_k − max z) and δ their sum without the largest, which is 1, the entropy is
+    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm a distribution, and no precision is lost where δ vanishes.
+    """
+    largest, vote = logits.max(-1, keepdim=True)
+    below = logits.sub_(largest)
+    p = torch.exp(below, out=room.p).scatter_(-1, vote, 0.0)
+    rest = p.sum(-1, keepdim=True)
+    log_sum = rest.log1p()
+    log_likelihood = None
+    if y is not None:
+        log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
+    p.scatter_(-1, vote, 1.0).div_(1 + rest)
+    inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
+    return _Drawn(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
+
+
+def _of_means(
+    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, room: _Room
+) -> dict[str, Tensor]:
+    """What the mean prediction tells under every replicate, as the functions of these names in `metrics` would.
+
+    `mean` is written over.
+    """
+    p_mean = mean.view(-1, *room.p.shape[1:])
+    spare = room.spare.view(p_mean.shape)
+    largest, predicted = p_mean.max(-1, keepdim=True)
+    true = None if y is None else p_mean.gather(-1, y.expand(predicted.shape[:2])[..., None])[..., 0]
+    others = p_mean.scatter_(-1, predicted, 0.0)
+    rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
+    inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
+    values = {
+        "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
+        "max_probability": largest,
+        "least_confidence": rest,
+        "predicted": predicted,
+    }
+    if true is not None:
+        hit = predicted == y
+        squares = torch.mul(others, others, out=spare).sum(-1)
+        values["accuracy"] = hit.to(mean.dtype)
+        values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
+    return values
+
+
+def _variation_ratio(
+    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], room: _Room
+) -> Float[Tensor, "replicate chunk"]:
+    """From the votes for each class, or where there are fewer draws, for each draw's choice."""
+    samples, points, classes = room.logits.shape
+    candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
+    width = min(samples, classes)
+    votes = room.logits.view(-1)[: samples * points * width].view(samples, points, width)
+    torch.eq(vote[..., None], candidates, out=votes)
+    shares = room.spare[: len(weights) * points * width].view(-1, points * width)
+    return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
+
+
+def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
+    """k/(k − 1) for a replicate of k draws; 1 for a single one, which has no mutual information to correct."""
+    replicates, samples = draws.weights.shape
+    held = np.full(replicates, samples)
+    held[draws.jackknife] = samples - 1
+    held[draws.prefix] = draws.prefix_sizes
+    return np.where(held > 1, held / np.maximum(held - 1, 1), 1.0)
+
+
+def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
+    """The figures of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
+    found = {
+        name: figure(
+            name,
+            replicates[draws.full][0],
+            se=error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores),
+            jackknife=replicates[draws.jackknife],
+            bootstrap=replicates[draws.bootstrap],
+            samples=draws.samples,
+            limits=_limits(name, scores.estimator),
+        )
+        for name, replicates in scores.replicates.items()
+    }
+    if scores.bins is not None:
+        found["ece"] = _calibration_figure(scores, draws)
+        found["aurc"] = _selective_figure(scores, draws)
+    order = ("accuracy", "pll", "brier", "ece", *MEANS, "aurc")
+    return {name: found[name] for name in order if name in found}
+
+
+def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
+    """Between what a mean may lie: only a jackknifed mutual information may be below 0."""
+    jackknifed = name == "mutual_information" and estimator == "jackknife"
+    return _ANY if jackknifed else _RANGE.get(name, _SHARE)
+
+
+def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo errors of the figures that tell whether T draws suffice, by their names in words.
+
+    Mean mutual information of every set, relative to it; PLL on the test set, in nats, and AUROC by mutual information
+    of every other set.
+    """
+    test = scores["test"]
+    found = estimates.relative_errors("mutual_information", "MI", scores, draws)
+    found["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+    return found | estimates.detection_errors("mutual_information", "MI", scores, draws)
+
+
+def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, as far as the set is labelled; empty for one draw.
+
+    Where MI is jackknifed, it is the corrected one before all T draws are in.
+    """
+    if draws.samples == 1:
+        return {}
+    names = [name for name in ("pll", "accuracy", "mutual_information") if name in scores.replicates]
+    return {"samples": np.array(draws.prefix_sizes)} | {n: scores.replicates[n][draws.prefix] for n in names}
+
+
+def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+    """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty)."""
+    assert scores.bins is not None
+    row = draws.full.start
+    count = scores.bins.count[row]
+    with np.errstate(invalid="ignore"):
+        confidence, accuracy = scores.bins.confidence[row] / count, scores.bins.correct[row] / count
+    return {"bin": np.arange(len(count)), "count": count, "confidence": confidence, "accuracy": accuracy}
+
+
+def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
+    """Error rate of the most certain points (by predictive entropy) against their share, at up to 200 coverages."""
+    coverage, risk = metrics.risk_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
+    rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
+    return {"coverage": coverage[rows], "risk": risk[rows]}
+
+
+def _calibration_figure(scores: Scores, draws: DrawWeights) -> Figure:
+    assert scores.bins is not None
+    replicates = metrics.ece_of_bins(scores.bins)
+    resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
+    return figure(
+        "ece",
+        replicates[draws.full][0],
+        se=error_over_points(float(np.std(resampled, ddof=1)), scores),
+        jackknife=replicates[draws.jackknife],
+        bootstrap=replicates[draws.bootstrap],
+        samples=draws.samples,
+        resampled=resampled,
+    )
+
+
+def _selective_figure(scores: Scores, draws: DrawWeights) -> Figure:
+    uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
+    value = metrics.aurc(uncertainty, loss)
+    resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
+    left_out = draws.jackknife.stop - draws.jackknife.start
+    replicates = np.empty(0)
+    if scores.ranked_wrong is not None:
+        kept = scores.ranked_rows
+        whole = metrics.aurc(uncertainty[kept].astype(np.float32), loss[kept])
+        pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
+        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
+    return figure(
+        "aurc",
+        value,
+        se=error_over_points(float(np.std(resampled, ddof=1)), scores),
+        jackknife=replicates[:left_out],
+        bootstrap=replicates[left_out:],
+        samples=draws.samples,
+        resampled=resampled,
+    )
+
+
+# ── bounds, and all of a method ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The constant confidence that explains the labels of validation points best, under every replicate."""
+
+    confidence: Float[np.ndarray, " replicate"]
+
+
+def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Figure]]:
+    """PLL of a constant confidence (with that confidence) and of the best one a point, for the same predictions.
+
+    Source: the bounds of Teye, Azizpour & Smith 2018, §4.1, carried over to classes here.
+    """
+    of_points, replicates = _bound_scores(scores, fitted, draws, classes)
+    found = {name: {"pll": _mean_figure("pll", of_points[name], replicates[name], scores, draws)} for name in of_points}
+    found["constant"]["confidence"] = _mean_figure("max_probability", None, fitted.confidence, scores, draws)
+    return found
+
+
+def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Figure]:
+    """PLL between the constant confidence (0) and the best one a point (100), in percent."""
+    of_points, replicates = _bound_scores(scores, fitted, draws, classes)
+    return {"pll": estimates.normalized_figure("pll", scores, of_points, replicates, draws)}
+
+
+def _bound_scores(
+    scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The log-likelihoods of both bounds: of every point under all draws, and in the mean under every replicate."""
+    full, right = draws.full.start, scores.points["accuracy"]
+    confidence, accuracy = fitted.confidence, scores.replicates["accuracy"]
+    constant = [metrics.constant_pll(float(a), float(c), classes) for a, c in zip(accuracy, confidence, strict=True)]
+    of_points = metrics.pll_bounds(right, float(confidence[full]), classes)
+    best = [metrics.optimum_pll(float(a), classes) for a in accuracy]
+    names = "constant", "optimum"
+    return dict(zip(names, of_points, strict=True)), dict(zip(names, map(np.array, (constant, best)), strict=True))
+
+
+def _mean_figure(
+    name: str,
+    points: Float[np.ndarray, " point"] | None,
+    replicates: Float[np.ndarray, " replicate"],
+    scores: Scores,
+    draws: DrawWeights,
+) -> Figure:
+    se = None
+    if points is not None:
+        se = error_over_points(metrics.standard_error(points, group=scores.group), scores)
+    return estimates.of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+
+
+class Scorer:
+    """How the passes of a classification are scored."""
+
+    def __init__(self, run: Run, classes: int) -> None:
+        self._estimator: Estimator = run.mutual_information
+        self._classes = classes
+
+    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Reduction:  # noqa: ARG002 - nothing is scored by it
+        """What takes the outputs of these points."""
+        labels = points.targets if labelled else None
+        return Reduction(weights, points=len(points), labels=labels, estimator=self._estimator)
+
+    def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
+        """What is fitted to the validation points, if there are any."""
+        if validation is None:
+            return None
+        stated = [
+            metrics.constant_confidence(float(accuracy), n=validation.n, classes=self._classes)
+            for accuracy in validation.replicates["accuracy"]
+        ]
+        assert len(stated) == len(draws.weights)
+        return Fitted(np.array(stated))
+
+    def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
+        """See `headline_errors`."""
+        return headline_errors(scores, draws)
+
+    def cautions(self, method: str, fitted: Fitted | None) -> Iterator[Caution]:  # noqa: ARG002 - there are none
+        """What to be careful about in what was fitted."""
+        return iter(())
+
+    def result(
+        self,
+        scores: Mapping[str, Scores],
+        fitted: Fitted | None,
+        draws: DrawWeights,
+        kept: Mapping[str, Rounds],
+    ) -> MethodResult:
+        """All of one method."""
+        test = scores["test"]
+        return MethodResult(
+            sets={
+                name: SetResult(
+                    figures=figures(one, draws),
+                    points=one.points,
+                    predicted=one.predicted,
+                    log_likelihood=one.log_likelihood,
+                    samples=kept.get(name),
+                )
+                for name, one in scores.items()
+            },
+            ood={name: estimates.detection_figures(test, one, draws) for name, one in scores.items() if name != "test"},
+            convergence=convergence(test, draws),
+            calibration=calibration_curve(test, draws),
+            risk=risk_curve(test),
+            bounds={} if fitted is None else bounds(test, fitted, draws, self._classes),
+            normalized={} if fitted is None else normalized(test, fitted, draws, self._classes),
+        )

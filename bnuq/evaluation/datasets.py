@@ -1,0 +1,304 @@
+"""The points of a run: the reference whole, the evaluated sets limited where the run says so, each in its pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from bnuq.config import Augment, Named, Normalize, Run, Split
+from bnuq.data import Points, augmented, load_points, normalized, parse_reference
+from bnuq.errors import DataError, RequestError
+from bnuq.evaluation import memory
+from bnuq.records import Caution
+from bnuq.sampling import counter_rng
+
+
+@dataclass(frozen=True)
+class Material:
+    """The sets of a run, and what was found out while reading them; `test_points` is their number before --limit.
+
+    `validation` is None where there are no points that were held out of training: `why_no_validation` says why.
+    """
+
+    train: Points | None
+    test: Points
+    ood: dict[str, Points]
+    validation: Points | None
+    why_no_validation: str
+    test_points: int
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def load_material(run: Run) -> Material:
+    """Read every set that `run` names; DataError or RequestError for what cannot be evaluated together."""
+
+    assert run.test is not None
+    test = read_named(run, run.test, "test")
+    if test.targets is None:
+        raise DataError(f"test set {test.reference} has no labels; accuracy and likelihoods need them.")
+    train = read_named(run, run.train, "train") if run.train else None
+    ood: dict[str, Points] = {}
+    for ref in run.ood:
+        points = read_named(run, ref, "test", ood=True)
+        if points.name in ood:
+            raise RequestError(f"two OOD sets are called {points.name}; name them apart: --ood NAME={ref.text}.")
+        ood[points.name] = points
+    for what, points in {"train": train, **ood}.items():
+        if points is not None:
+            _check_same_shape(what, points, test)
+    validation, why = None, "no points were named that were held out of training"
+    if isinstance(run.validation, Split):
+        train, test, validation, why = _split(run.validation, train, test)
+    elif run.validation is not None:
+        validation, why = read_named(run, run.validation, "validation"), ""
+    if validation is not None:
+        if validation.targets is None:
+            raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
+        _check_same_shape("validation", validation, test)
+    everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
+    check_grouped(run, everything)
+    notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
+    cautions = tuple(_shared_points(train, test, validation))
+    test_points = len(test)
+    if run.limit is not None:
+        notes += (f"at most {run.limit} points of each evaluated set, drawn at random with seed {run.seed} (--limit)",)
+        test = limited(test, run.limit, run.seed)
+        ood = {name: limited(points, run.limit, run.seed) for name, points in ood.items()}
+        validation = None if validation is None else limited(validation, run.limit, run.seed)
+    return Material(train, test, ood, validation, why, test_points, notes, cautions)
+
+
+def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
+    """The points of one set that `run` names; `split` is that of a known name without one. DataError, RequestError or
+    UntrustedCodeError where they cannot be read."""
+    name, text = parse_reference(ref.text, base=ref.base)
+    return load_points(
+        text,
+        name=name,
+        split_default=split,
+        ood=ood,
+        data_root=run.data_root,
+        base=ref.base,
+        named_by=ref.named_by,
+        trust_code=run.trust_code,
+        group=run.group,
+        beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
+        room=memory.available(torch.device("cpu")),
+    )
+
+
+def _check_same_shape(what: str, points: Points, test: Points) -> None:
+    if points.point_shape != test.point_shape:
+        raise DataError(
+            f"{what} ({points.reference}) has points of shape {points.point_shape}, the test set of "
+            f"{test.point_shape}; expected the same."
+        )
+
+
+def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | None, Points, Points | None, str]:
+    """(train, test, validation, why there is no validation): the part that `split` takes, and what it leaves."""
+    whole = train if split.split_of == "train" else test
+    if whole is None:
+        raise RequestError('data.validation is split_of = "train", and there is no reference; add train = "REF".')
+    if split.split_of == "train" and not split.held_out:
+        return (
+            train,
+            test,
+            None,
+            (
+                "the validation points are a part of the reference, which the network was trained on (held_out is not "
+                "true): they would flatter it"
+            ),
+        )
+    if len(whole if whole.group is None else np.unique(whole.group)) < 2:
+        raise DataError(f"{whole.reference}: a single point, or group of points, cannot be split for validation.")
+    rows = held_out_rows(len(whole), fraction=split.fraction, seed=split.seed, group=whole.group)
+    taken = replace(whole.subset(rows), name="validation")
+    rest = whole.subset(np.setdiff1d(np.arange(len(whole)), rows))
+    return (rest, test, taken, "") if split.split_of == "train" else (train, rest, taken, "")
+
+
+def held_out_rows(
+    points: int, *, fraction: float = 0.1, seed: int = 0, group: Int64[np.ndarray, " point"] | None = None
+) -> Int64[np.ndarray, " row"]:
+    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of so many points.
+
+    Train without them, and they are held out. With `group`, whole groups are taken.
+    """
+    names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
+    count = int(names.max()) + 1
+    wanted = min(max(1, round(fraction * count)), count - 1)
+    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=wanted, purpose=counter_rng.SUBSET)
+    return np.flatnonzero(np.isin(names, chosen))
+
+
+def check_grouped(run: Run, sets: Sequence[Points]) -> None:
+    """Raise RequestError where the run names an array of groups that none of the sets has."""
+    if run.group is not None and all(points.group is None for points in sets):
+        raise RequestError(
+            f'data.group is "{run.group}", and no set has an array or a column of that name '
+            f"({', '.join(dict.fromkeys(points.reference for points in sets))})."
+        )
+
+
+def limited(points: Points, limit: int, seed: int) -> Points:
+    """At most so many of the points, at random by `seed`, in their own order."""
+    if len(points) <= limit:
+        return points
+    rows = counter_rng.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=counter_rng.SUBSET)
+    return points.subset(np.sort(rows))
+
+
+def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Caution]:
+    """Whether points that should be apart are the same, as far as they are arrays in memory."""
+    if validation is not None:
+        tested = set(_hashes(test))
+        if (count := sum(one in tested for one in _hashes(validation))) > 0:
+            yield Caution(
+                "validation-in-test",
+                f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): what "
+                "is fitted to them (τ, the constant baseline) has seen what it is tested on.",
+            )
+    if train is None or not isinstance(train.inputs, np.ndarray):
+        return
+    seen = set(_hashes(train))
+    if (count := sum(one in seen for one in _hashes(test))) > 0:
+        yield Caution(
+            "test-in-reference",
+            f"{count} of the {len(test)} test points are also in the reference ({train.reference}): their figures are "
+            "those of points that the network was trained on.",
+        )
+    if validation is not None and (count := sum(one in seen for one in _hashes(validation))) > 0:
+        yield Caution(
+            "validation-in-reference",
+            f"{count} of the {len(validation)} validation points are also in the reference ({train.reference}): what "
+            "is fitted to them (τ, the constant baseline) is flattered by points that the network was trained on.",
+        )
+
+
+def _hashes(points: Points) -> Iterator[int]:
+    if isinstance(points.inputs, np.ndarray):
+        yield from (hash(row.tobytes()) for row in points.inputs)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the network's targets were divided by and shifted with: target = output · std + mean, per output."""
+
+    mean: Float[np.ndarray, " output"]
+    std: Float[np.ndarray, " output"]
+
+
+def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
+    """The statistics of `normalize_targets`, one number an output; None where targets were not standardised.
+
+    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where that
+    cannot be.
+    """
+    asked = run.normalize_targets
+    if asked is None:
+        return None
+    if asked == "train":
+        if train is None or train.targets is None or train.targets.ndim > 2:
+            raise RequestError(
+                'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
+                "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
+            )
+        asked = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
+    found = {}
+    for key, values in (("mean", asked.mean), ("std", asked.std)):
+        if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
+            raise RequestError(
+                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one an output."
+            )
+        found[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
+    if not np.all(found["std"] > 0):
+        raise RequestError(f"data.normalize_targets.std is {list(asked.std)}; expected positive numbers.")
+    return Scale(**found)
+
+
+def input_normalize(run: Run, train: Points | None) -> Normalize | None:
+    """The statistics that inputs are normalised with; "train" takes those of the reference, feature by feature."""
+    if run.normalize != "train":
+        return run.normalize
+    if train is None:
+        raise RequestError(
+            'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
+            "or write normalize = { mean = [...], std = [...] }."
+        )
+    values = train.raw(slice(None))
+    return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+
+
+def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
+    """Mean and standard deviation (divisor n) of every column; a constant one is divided by 1."""
+    mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+    constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
+    return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """From points to what the network is fed, on its device: as in evaluation, or as in training."""
+
+    run: Run
+    device: torch.device
+    normalize: Normalize | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.run.precision == "float64" else torch.float32
+
+    def evaluated(self, points: Points, indices: Any) -> Tensor:
+        """Evaluated points: normalisation only."""
+        return self._tensor(points.raw(indices))
+
+    def trained(
+        self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, point: int = 0
+    ) -> Tensor:
+        """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
+
+        `point` is the number of the evaluated point that the batch is of, where every point has its own.
+        """
+        raw = points.raw(indices)
+        if self.run.augment is not None:
+            _check_room(raw, self.run.augment)
+            words = counter_rng.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose, point=point)
+            raw = augmented(raw, self.run.augment, words)
+        return self._tensor(raw)
+
+    def _tensor(self, raw: np.ndarray) -> Tensor:
+        if self.run.channel_order == "bgr":
+            raw = _reversed_channels(raw)
+        wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
+        inputs = np.require(normalized(wide, self.normalize), requirements="W")  # what was read may be read-only
+        return torch.from_numpy(inputs).to(self.device, self.dtype)
+
+
+def _check_room(raw: np.ndarray, augment: Augment) -> None:
+    """RequestError where a mini-batch with its padding would not fit in memory."""
+    if raw.ndim != 4 or augment.pad <= max(raw.shape[2:]):
+        return
+    padded = raw.nbytes * math.prod(side + 2 * augment.pad for side in raw.shape[2:]) // math.prod(raw.shape[2:])
+    free = memory.available(torch.device("cpu"))
+    if free is not None and 2 * padded > free:
+        raise RequestError(
+            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} pictures would take "
+            f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
+        )
+
+
+def _reversed_channels(raw: np.ndarray) -> np.ndarray:
+    if raw.ndim != 4 or raw.shape[1] != 3:
+        raise RequestError(
+            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected pictures of 3 channels.'
+        )
+    return np.ascontiguousarray(raw[:, ::-1])

@@ -1,0 +1,148 @@
+"""What is drawn: ω for the run, the batches that the reference check looks at, and those that queries pass with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor, nn
+
+from bnuq.config import DEFAULT_SAMPLER, Run
+from bnuq.data import Points
+from bnuq.evaluation import memory
+from bnuq.evaluation.batch_composition import mini_batches
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.evaluation.resources import check_room_of_draws
+from bnuq.progress import Progress
+from bnuq.results.result import ReferenceCheck
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.sites import BatchNormSite, largest_batch
+from bnuq.sampling.statistics import statistics_of
+
+
+def needs_bank(run: Run, plan: Plan, *, stale: bool) -> bool:
+    """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
+    other statistics to be evaluated by, or `stale` ones."""
+    if not {"mcbn", "mcbn+mcdo"} & set(plan.methods):
+        return False
+    return stale or not run.sampler.by_query or not _all_tracked(plan)
+
+
+def _all_tracked(plan: Plan) -> bool:
+    return all(site.tracked for site in plan.sites.live_batchnorms)
+
+
+def draw_bank(
+    draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
+) -> BatchStatistics:
+    """ω of the run's mini-batches of these numbers, where a method samples BatchNorm."""
+    size = plan.batch_size
+    assert size is not None
+    if pipeline.run.sampler.query_in_batch and _all_tracked(plan):
+        size = max(2, size - 1)  # without the query: there may be no more reference points
+    title = f"Drawing {len(draws)} mini-batches of {size}"
+    purposes = counter_rng.BATCH, counter_rng.AUGMENT
+    return drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
+
+
+def check_reference(
+    run: Run, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
+) -> ReferenceCheck | None:
+    """The reference against the checkpoint's running statistics; None where that cannot be checked."""
+    layers = plan.sites.live_batchnorms
+    known = {"train_size": run.train_size, "trained_with": plan.trained_with}
+    return check_layers(model, pipeline, train, layers, progress=progress, **known)
+
+
+def check_layers(
+    model: nn.Module,
+    pipeline: Pipeline,
+    train: Points,
+    layers: Sequence[BatchNormSite],
+    *,
+    train_size: int | None,
+    trained_with: int | None,
+    progress: Progress,
+) -> ReferenceCheck | None:
+    """`check_reference` of a network whose plan is not known, by its stochastic BatchNorms."""
+    batch_size = min(BATCH_SIZE, len(train) // 2)
+    if batch_size < 2 or not layers:
+        return None
+    purposes = counter_rng.CHECK, counter_rng.CHECK_AUGMENT
+    few = pipeline.trained(train, np.arange(2), draw=0, purpose=counter_rng.CHECK_AUGMENT)
+    with undisturbed(model):
+        batch_size = largest_batch(model, layers, few, batch_size)
+    title = "Checking the reference"
+    bank = drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
+    return reference_check(
+        bank,
+        layers,
+        population=len(train),
+        train_size=train_size,
+        train_batch_size=trained_with,
+    )
+
+
+def drawn(
+    model: nn.Module,
+    pipeline: Pipeline,
+    train: Points,
+    draws: range,
+    batch_size: int,
+    layers: Sequence[BatchNormSite],
+    purposes: tuple[int, int],
+    progress: Progress,
+    title: str,
+) -> BatchStatistics:
+    """ω of the mini-batches of these numbers, in training's pipeline; `purposes` key batches and augmentation.
+
+    Those of MCBN, and of the laws that stand for it, are drawn as the run's sampler says; all others are random ones
+    without replacement, of biased variance.
+    """
+    seed, (batch, augment) = pipeline.run.seed, purposes
+    sampler = pipeline.run.sampler if batch in (counter_rng.BATCH, counter_rng.LAW) else DEFAULT_SAMPLER
+    check_room_of_draws(len(draws), layers, batch_size, title=title)
+    rows_of = mini_batches(sampler, train, batch_size, seed=seed)
+    indices = np.stack([rows_of(t, batch) for t in draws])
+    batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))
+    with progress(title, len(draws)) as advance:
+        free = memory.available(pipeline.device)
+        omega = statistics_of(
+            model, batches, layers=layers, variance=sampler.variance, on_draw=lambda: advance(1), room=free
+        )
+    return replace(omega, seed=seed, indices=indices)
+
+
+def queries_engine(plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, draws: range) -> PerQuery:
+    """The passes of MCBN by the query: with mini-batches that it is in, or that are its own, or both.
+
+    A query's own mini-batches are keyed by seed, draw and the query's number in its set, whichever set that is, as
+    dropout's masks and the tiles of a bank are: no figure depends on which other sets are evaluated.
+    """
+    sampler, seed = pipeline.run.sampler, pipeline.run.seed
+    assert plan.batch_size is not None
+    rows_of = mini_batches(sampler, train, plan.batch_size - sampler.query_in_batch, seed=seed)
+    batches, augment = (
+        (counter_rng.QUERY, counter_rng.QUERY_AUGMENT)
+        if sampler.per_query
+        else (counter_rng.BATCH, counter_rng.AUGMENT)
+    )
+
+    def batch(draw: int, point: int) -> Tensor:
+        return pipeline.trained(train, rows_of(draw, batches, point=point), draw=draw, purpose=augment, point=point)
+
+    return PerQuery(
+        model,
+        plan.layers,
+        draws=draws,
+        batch=batch,
+        shared=not sampler.per_query,
+        query_counts=sampler.query_in_batch,
+        variance=sampler.variance,
+    )

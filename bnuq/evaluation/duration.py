@@ -1,0 +1,323 @@
+"""How long a request will take: estimated before anything is drawn, from a first piece of each kind of work.
+
+A plain forward of a few points bounds it from above. Only where that bound is beyond the limit are draws, samples and
+scoring measured one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bnuq import metrics
+from bnuq.config import ANALYTIC, Run
+from bnuq.data import Points
+from bnuq.errors import is_out_of_memory
+from bnuq.evaluation import estimates, memory
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.draws import drawn, needs_bank
+from bnuq.evaluation.noise_models import counts_of
+from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.runner import VALIDATION, Scorer, bank_of, fitting_chunk
+from bnuq.metrics import DrawWeights
+from bnuq.progress import Forecast
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.passes import Evaluation
+
+_DRAWS = 16  # draws of a first chunk, which show what each further one takes
+_FEW = 64  # points that are scored to see what scoring takes
+_SCORED = 512  # samples of them, at most; the time of more follows from their number
+_PAIR = 500  # points of each of two sets that are separated, to see what that takes
+_SEPARATED = 8, 24  # samples of them, which show what each replicate takes
+# At most, in seconds: an output under one draw of one replicate; an output of one draw; to rank a point by all scores.
+_WEIGHED, _SCORED_ONCE, _RANKED = 2e-9, 1e-6, 1e-5
+_RESAMPLED = 1000  # times that points are resampled for the errors of an OOD set's figures, at most
+_SLOWER = 4  # times a plain forward that a draw or a sample takes, at most
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network, the points, and what is asked of them."""
+
+    run: Run
+    todo: Plan
+    model: nn.Module
+    pipeline: Pipeline
+    sets: Mapping[str, Points]
+    scorer: Scorer
+    train: Points | None
+
+
+@dataclass(frozen=True)
+class _Request:
+    """How much there is to do."""
+
+    mini_batches: Mapping[int, int]  # number by size
+    points: int
+    samples: int  # of every point, under each method
+    methods: Sequence[str]
+    draw_sets: int = 1  # whose samples are scored apart
+    replicates: int = 1  # under which the samples of a draw set are scored
+    weights: Callable[[int], DrawWeights] = metrics.plain_weights
+    ood: Sequence[int] = ()  # points of each set that is separated from the test set, under all methods
+    ranked: int = 0  # replicates of that
+
+    @property
+    def drawn(self) -> int:
+        """Points of all mini-batches."""
+        return sum(size * number for size, number in self.mini_batches.items())
+
+    @property
+    def together(self) -> int:
+        """Samples that are scored together."""
+        return self.samples // self.draw_sets
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    draws: float
+    samples: float
+    scores: float
+
+    @property
+    def total(self) -> float:
+        return self.draws + self.samples + self.scores
+
+    def in_words(self) -> str:
+        return ", ".join(f"{name} {100 * seconds / self.total:.0f} %" for name, seconds in vars(self).items())
+
+
+def forecast(subject: Subject, *, limit: float) -> Forecast | None:
+    """How long an evaluation will take; None where that is less than `limit` seconds."""
+    run, todo, sets = subject.run, subject.todo, subject.sets
+    if not todo.methods:
+        return None
+    samples = run.max_samples if run.samples == "auto" else run.samples
+    bank = bank_of(run, todo)
+    laws = [method for method in todo.methods if method in ANALYTIC]
+    recorded = "mcbn-empirical" in laws or (laws and counts_of(run, subject.train) == "measured")
+    number = (bank or samples) * needs_bank(run, todo, stale=False) + run.sampler.law_draws * bool(recorded)
+    points = sum(map(len, sets.values()))
+    request = _Request(
+        mini_batches={todo.batch_size: number} if todo.batch_size is not None else {},
+        points=points,
+        samples=samples,
+        methods=todo.methods,
+        replicates=samples + estimates.RESAMPLES,
+        weights=estimates.replicate_weights,
+        ood=[len(ood) for name, ood in sets.items() if name not in ("test", VALIDATION)],
+        ranked=(bank or samples) + estimates.RESAMPLES,
+    )
+    if (seconds := _measured(request, subject, limit=limit)) is None:
+        return None
+    most, option = ("up to ", "--max-samples") if run.samples == "auto" else ("", "--samples")
+    options = [option, *(["--bank"] if bank else []), *(["--law-draws"] if recorded else []), "--limit"]
+    return Forecast(
+        f"{most}{samples:,} samples of {points:,} points in {len(sets):,} sets by {', '.join(todo.methods)} "
+        f"({seconds.in_words()})",
+        seconds.total,
+        f"lower {', '.join(options[:-1])} or {options[-1]}, or name fewer sets or methods (--method)",
+    )
+
+
+def forecast_of_sweep(
+    subject: Subject, *, sizes: Sequence[int], samples: int, draw_sets: int, training_points: int, limit: float
+) -> Forecast | None:
+    """How long a sweep of one network will take; None where that is less than `limit` seconds."""
+    points = sum(map(len, subject.sets.values())) + training_points
+    request = _Request(
+        mini_batches=dict.fromkeys(sizes, samples * draw_sets),
+        points=points,
+        samples=samples * draw_sets * len(sizes),
+        methods=("mcbn",),
+        draw_sets=draw_sets * len(sizes),
+    )
+    if (seconds := _measured(request, subject, limit=limit)) is None:
+        return None
+    return Forecast(
+        f"{draw_sets:,} draw sets of {samples:,} samples of {points:,} points at {len(sizes)} sizes "
+        f"({seconds.in_words()})",
+        seconds.total,
+        "lower --samples, --draw-sets or --limit, or name fewer sets or --batch-sizes",
+    )
+
+
+def _measured(request: _Request, subject: Subject, *, limit: float) -> _Seconds | None:
+    """What the request will take; None where that is less than `limit` seconds."""
+    try:
+        if _most(request, subject).total < limit:
+            return None
+        seconds = _by_first_pieces(request, subject)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None  # what the passes do then, halving their chunks, is not foreseen
+    return seconds if seconds.total >= limit else None
+
+
+def _most(request: _Request, subject: Subject) -> _Seconds:
+    """What the request takes at most, by a plain forward of a few points."""
+    model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
+    rows = slice(0, min(len(test), _FEW))
+    taken = _seconds(lambda: Evaluation(model).passes(pipeline.evaluated(test, rows)), pipeline.device) / rows.stop
+    methods, together = len(request.methods), _rows_together(subject)
+    outputs = request.points * methods * request.draw_sets * subject.todo.outputs * request.together
+    separated = sum(len(test) + points for points in request.ood) * (request.ranked + _RESAMPLED) * (methods + 1)
+    return _Seconds(
+        draws=_SLOWER * taken * request.drawn,
+        samples=_SLOWER * taken * request.points * request.samples * methods * together,
+        scores=outputs * (_WEIGHED * request.replicates + _SCORED_ONCE) + _RANKED * separated,
+    )
+
+
+def _rows_together(subject: Subject) -> int:
+    """The points that pass for the sake of one: where each query passes with mini-batches, these too."""
+    by_query = subject.run.sampler.by_query and "mcbn" in subject.todo.methods
+    return 1 + (subject.todo.batch_size or 0) * by_query
+
+
+def _by_first_pieces(request: _Request, subject: Subject) -> _Seconds:
+    """What the request takes: a few draws, a few samples of a first chunk by each method, and their scoring."""
+    run, todo = subject.run, subject.todo
+    size = max(request.mini_batches, default=2)
+    omega, of_batch = (None, 0.0) if todo.batch_size is None else _draws(subject, size)
+    samples = 0.0
+    for method in request.methods:
+        if method == "mcbn" and run.sampler.by_query:
+            samples += request.points * request.samples * of_batch
+            continue
+        engine = Stochastic(
+            subject.model,
+            todo.sites,
+            omega=omega if method.startswith("mcbn") else None,
+            dropout=Dropout(_DRAWS, run.seed) if method.endswith("mcdo") else None,
+            precision=run.precision,
+        )
+        once, each = _samples(engine, subject)
+        samples += request.points * (once + request.samples * each)
+    scores = len(request.methods) * request.points * request.draw_sets * _scores(request, subject)
+    return _Seconds(request.drawn * of_batch / size, samples, scores + _separation(request, subject))
+
+
+def _draws(subject: Subject, size: int) -> tuple[BatchStatistics, float]:
+    """A few draws of ω, none of which is the run's, and the seconds that each took."""
+    ends: list[float] = []
+
+    @contextmanager
+    def clock(title: str, total: int) -> Iterator[Callable[[int], object]]:  # noqa: ARG001 - a Progress
+        yield lambda _: ends.append(time.perf_counter())
+
+    reference = subject.sets["test"] if subject.train is None else subject.train
+    omega = drawn(
+        subject.model,
+        subject.pipeline,
+        reference,
+        range(_DRAWS),
+        min(size, len(reference)),
+        subject.todo.layers,
+        (counter_rng.CHECK, counter_rng.CHECK_AUGMENT),
+        clock,
+        "Estimating the time",
+    )
+    return omega, median(after - before for before, after in pairwise(ends))
+
+
+def _samples(engine: Stochastic, subject: Subject) -> tuple[float, float]:
+    """Seconds a point: once, loading included, and for each sample."""
+    run, pipeline, points = subject.run, subject.pipeline, subject.sets["test"]
+
+    def load(rows: slice) -> Tensor:
+        return pipeline.evaluated(points, rows)
+
+    size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
+    engine.prepare(load(slice(0, min(len(points), _FEW))), free=memory.available(pipeline.device))
+    if run.chunk_size is None:
+        size = fitting_chunk([engine], subject.todo.outputs, size, pipeline.device)
+    passed = next(chunks(engine, len(points), load, size=size)).shape[1]
+    alone, all_draws = (
+        _seconds(lambda draws=draws: engine.passes(load(slice(0, passed)), 0, draws), pipeline.device) / passed
+        for draws in (range(1), range(_DRAWS))
+    )
+    each = max((all_draws - alone) / (_DRAWS - 1), all_draws / (2 * _DRAWS))  # a draw alone may take as long as all
+    return max(0.0, alone - each), each
+
+
+def _scores(request: _Request, subject: Subject) -> float:
+    """Seconds that a point's samples take to be scored, of one method and one draw set."""
+    samples = min(request.together, _SCORED)
+    weights = request.weights(samples)
+    few = {name: _first(subject.sets[name], _FEW) for name in (VALIDATION, "test") if name in subject.sets}
+    blocks = {name: _made_up(subject, samples, len(points)) for name, points in few.items()}
+
+    def score() -> None:
+        fitted = None
+        for name, points in few.items():
+            scored = _scored(subject, weights, points, blocks[name], fitted=fitted, labelled=True)
+            fitted = subject.scorer.fitted(scored, weights) if name == VALIDATION else fitted
+
+    taken = _seconds(score, subject.pipeline.device) / sum(map(len, few.values()))
+    return taken * request.replicates / len(weights.weights) * request.together / samples
+
+
+def _separation(request: _Request, subject: Subject) -> float:
+    """Seconds that separating every OOD set from the test set takes, under all methods."""
+    ood = [points for name, points in subject.sets.items() if name not in ("test", VALIDATION)]
+    if not request.ood:
+        return 0.0
+    test, first = (_first(points, _PAIR) for points in (subject.sets["test"], ood[0]))
+    taken = []
+    for samples in _SEPARATED:
+        weights = estimates.replicate_weights(samples)
+        pair = [
+            _scored(subject, weights, points, _made_up(subject, samples, len(points)), fitted=None, labelled=False)
+            for points in (test, first)
+        ]
+        taken.append(_seconds(partial(estimates.detection_figures, *pair, weights), times=1))
+    replicate = max(0.0, taken[1] - taken[0]) / (_SEPARATED[1] - _SEPARATED[0])
+    plain = taken[0] - replicate * (_SEPARATED[0] + estimates.RESAMPLES)
+    pairs = sum(len(subject.sets["test"]) + points for points in request.ood) / (len(test) + len(first))
+    methods = len(request.methods)
+    return pairs * ((methods + 1) * max(0.0, plain) + methods * request.ranked * replicate)
+
+
+def _scored(
+    subject: Subject, weights: DrawWeights, points: Points, block: Tensor, *, fitted: Any, labelled: bool
+) -> Any:
+    reduction = subject.scorer.reduction(weights, points, fitted=fitted, labelled=labelled)
+    reduction.add(block)
+    return reduction.scores(group=points.group)
+
+
+def _made_up(subject: Subject, samples: int, points: int) -> Tensor:
+    """Outputs that stand for a network's: what scoring takes does not depend on them."""
+    outputs = np.random.default_rng(0).standard_normal((samples, points, subject.todo.outputs), dtype=np.float32)
+    return torch.from_numpy(outputs).to(subject.pipeline.device)
+
+
+def _first(points: Points, number: int) -> Points:
+    return points.subset(np.arange(min(len(points), number)))
+
+
+def _seconds(work: Callable[[], object], device: torch.device | None = None, *, times: int = 2) -> float:
+    """What the last of these times takes; the first finds caches cold."""
+    taken = 0.0
+    for _ in range(times):
+        before = time.perf_counter()
+        work()
+        if device is not None and device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken = time.perf_counter() - before
+    return taken

@@ -1,0 +1,308 @@
+"""What the scores of every task have in common: replicates over the draws, the errors of figures, and OOD separation.
+
+A replicate is a weighting of the T draws: all of them, each left out, bootstrap, the first k. Every figure is computed
+for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again. Where
+points use their own T draws of a bank, a replicate is a weighting of the bank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from bnuq import metrics
+from bnuq.errors import SamplingError
+from bnuq.metrics import CalibrationBins, DrawWeights
+from bnuq.records import Figure
+from bnuq.sampling import counter_rng
+
+RESAMPLES = 100  # bootstrap replicates over draws
+MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
+RANKED = 10_000  # points of each set, picked at random, on which rank figures' Monte Carlo error is measured
+RESAMPLED = 20_000  # points up to which OOD figures are resampled 1000 times; beyond, fewer, but at least 200
+
+_SHARE = (0.0, 1.0)
+_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
+_OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that say nothing of a single one
+
+
+def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
+    """The weights of all replicates over T draws, or over a bank of which points use T: the same for every run of as
+    many draws, so that runs can be paired."""
+    return metrics.draw_weights(samples, resamples=RESAMPLES, seed=0, bank=bank)
+
+
+@dataclass(frozen=True)
+class SetScores:
+    """What is known of one evaluated set under one method, once its points have passed.
+
+    `points` maps a name to a per-point value of all draws together; `replicates` maps the name of a mean to its value
+    under every replicate; `ranked` maps an OOD score to its per-point values under the leave-one-out and bootstrap
+    replicates, for the points `ranked_rows`.
+    """
+
+    n: int
+    points: dict[str, Float[np.ndarray, " point"]]
+    replicates: dict[str, Float[np.ndarray, " replicate"]]
+    ranked: dict[str, Float[np.ndarray, "error_replicate kept"]]
+    ranked_rows: Int64[np.ndarray, " kept"]
+    log_likelihood: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
+    group: Int64[np.ndarray, " point"] | None = field(default=None, kw_only=True)
+
+
+def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
+    """The points of a set that replicates are kept of one by one: all, or RANKED at random, as sets come sorted."""
+    if points <= RANKED:
+        return np.arange(points)
+    return np.sort(counter_rng.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=counter_rng.RANKED))
+
+
+class Spread:
+    """How far apart the outputs of the passes lie, block after block."""
+
+    def __init__(self) -> None:
+        self._apart = self._size = self._rounding = 0.0
+
+    def look_at(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
+        """Take the next points, numbered from `first`; SamplingError where an output is not finite.
+
+        `made_in` is the type that the network computed in, which tells what rounding may do.
+        """
+        self._rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
+        high, low = outputs.amax(0), outputs.amin(0)
+        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
+        if not math.isfinite(size):
+            bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
+            raise SamplingError(f"the network's output for point {first + bad} is not finite (NaN or inf).")
+        self._size = max(self._size, size)
+        self._apart = max(self._apart, float(torch.maximum(high - outputs[0], outputs[0] - low).max()))
+
+    @property
+    def passes_differ(self) -> bool:
+        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        return self._apart > self._rounding * self._size
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights over the draws that some points use, on their device, and the row there of every replicate."""
+
+    draws: DrawWeights
+    tensor: Float[Tensor, "row sample"]
+    rows: Int64[np.ndarray, " replicate"] | None = None  # None: its own
+
+    def to(self, device: torch.device) -> Weights:
+        return replace(self, tensor=self.tensor.to(device))
+
+    def of_all(self, bins: CalibrationBins) -> CalibrationBins:
+        """The bins of every replicate from those of every row."""
+        if self.rows is None:
+            return bins
+        return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
+
+
+def relative_errors(name: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo error of the mean of `name` on every set, relative to it."""
+    found = {}
+    for set_name, one in scores.items():
+        replicates = one.replicates[name]
+        value = abs(float(replicates[draws.full][0]))
+        error = float(metrics.jackknife_error(replicates[draws.jackknife]))
+        found[f"{shown} on {set_name}"] = error / value if value else math.inf
+    return found
+
+
+def detection_errors(score: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo error of the AUROC by `score` of every OOD set."""
+    left_out = slice(draws.jackknife.stop - draws.jackknife.start)
+    found = {}
+    for name, one in scores.items():
+        if name != "test":
+            pairs = zip(scores["test"].ranked[score][left_out], one.ranked[score][left_out], strict=True)
+            error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
+            found[f"AUROC of {name} by {shown}"] = float(error)
+    return found
+
+
+def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
+    """How well each score tells the OOD set from the test set: AUROC, both AUPR, FPR95 in both conventions.
+
+    AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
+    single draw, scores that need several are left out.
+    """
+    names = (name for name in metrics.SCORES if name in test.points)
+    told = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
+    return {name: _detection_figures(name, test, ood, draws) for name in told}
+
+
+def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Figure]:
+    inside, outside = test.points[score], ood.points[score]
+    value = vars(metrics.detection(inside, outside))
+    resampled = vars(
+        metrics.detection_bootstrap(
+            inside,
+            outside,
+            resamples=int(np.clip(1000 * RESAMPLED // (test.n + ood.n), 200, 1000)),
+            test_group=test.group,
+            ood_group=ood.group,
+        )
+    )
+    se = {name: float(np.std(values, ddof=1)) for name, values in resampled.items()}
+    delong = math.sqrt(metrics.delong_variance(inside, outside, test_group=test.group, ood_group=ood.group))
+    at_the_end = value["auroc"] in (0.0, 1.0) or delong == 0
+    if not at_the_end:
+        se["auroc"] = delong
+    left_out = draws.jackknife.stop - draws.jackknife.start
+    jackknife, bootstrap = _ranked_replicates(score, test, ood, value, left_out)
+    found = {}
+    for name in value:
+        on_its_scale = name == "auroc" and not at_the_end
+        found[name] = figure(
+            name,
+            value[name],
+            se=error_over_points(se[name], test, ood),
+            jackknife=jackknife[name],
+            bootstrap=bootstrap[name],
+            samples=draws.samples,
+            resampled=None if on_its_scale else resampled[name],
+        )
+    return found
+
+
+def _ranked_replicates(
+    score: str, test: SetScores, ood: SetScores, value: Mapping[str, float], left_out: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The leave-one-out and the bootstrap replicates of every detection figure.
+
+    Where only some points were kept for it, what a replicate changes there is added to the figure of all points.
+    """
+    if score not in test.ranked:
+        return dict.fromkeys(value, np.empty(0)), dict.fromkeys(value, np.empty(0))
+    inside, outside = test.ranked[score], ood.ranked[score]
+    kept = vars(
+        metrics.detection(
+            test.points[score][test.ranked_rows].astype(np.float32),
+            ood.points[score][ood.ranked_rows].astype(np.float32),
+        )
+    )
+    each = [vars(metrics.detection(a, b)) for a, b in zip(inside, outside, strict=True)]
+    moved = {name: value[name] + np.array([one[name] for one in each]) - kept[name] for name in value}
+    return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
+
+
+def figure(
+    name: str,
+    value: float,
+    *,
+    se: float | None,
+    jackknife: np.ndarray,
+    bootstrap: np.ndarray,
+    samples: int,
+    resampled: np.ndarray | None = None,
+    limits: tuple[float, float] = _SHARE,
+) -> Figure:
+    """A figure with its errors; `resampled` are its bootstrap values over points, where its interval rests on them.
+
+    The replicates are empty where the figure rests on no sampling; else it does on `samples` draws a point.
+    """
+    sampled = len(jackknife) > 0
+    mc_se = None
+    if sampled and samples >= MIN_SAMPLES and _by_bootstrap(name):
+        mc_se = float(metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife)))
+    elif sampled and samples >= MIN_SAMPLES:
+        mc_se = float(metrics.jackknife_error(jackknife))
+    if mc_se is not None and not math.isfinite(mc_se):
+        mc_se = None
+    low, high = interval(name, float(value), se, mc_se, resampled=resampled, limits=limits)
+    return Figure(
+        value=float(value),
+        se=se,
+        mc_se=mc_se,
+        low=low,
+        high=high,
+        jackknife=jackknife if sampled else None,
+        bootstrap=bootstrap if sampled else None,
+    )
+
+
+def _by_bootstrap(name: str) -> bool:
+    """Whether a figure goes in steps; ln |e| of a point that is nearly met leaps, too, when a draw is left out."""
+    return name == "pll_optimum" or (name in metrics.METRICS and metrics.METRICS[name].mc_error == "bootstrap")
+
+
+def of_replicates(
+    name: str,
+    replicates: Float[np.ndarray, " replicate"],
+    draws: DrawWeights,
+    *,
+    se: float | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> Figure:
+    """The figure whose value under every replicate is known."""
+    return figure(
+        name,
+        float(replicates[draws.full.start]),
+        se=se,
+        jackknife=replicates[draws.jackknife],
+        bootstrap=replicates[draws.bootstrap],
+        samples=draws.samples,
+        limits=limits,
+    )
+
+
+def normalized_figure(
+    name: str,
+    scores: SetScores,
+    bounds: Mapping[str, Float[np.ndarray, " point"]],
+    bound_replicates: Mapping[str, Float[np.ndarray, " replicate"]],
+    draws: DrawWeights,
+) -> Figure:
+    """The score `name` between its bounds "constant" and "optimum", in percent; its error over points to first order.
+
+    Source: Teye, Azizpour & Smith 2018, §4.1: the ratio of means over the test set.
+    """
+    both = "constant", "optimum"
+    replicates = metrics.normalized(scores.replicates[name], *(bound_replicates[bound] for bound in both))
+    replicates = np.asarray(replicates, dtype=np.float64)
+    influence = metrics.normalized_influence(scores.points[name], *(bounds[bound] for bound in both))
+    se = metrics.standard_error(influence, group=scores.group)
+    return of_replicates(f"normalized_{name}", replicates, draws, se=error_over_points(se, scores))
+
+
+def error_over_points(error: float, *sets: SetScores) -> float | None:
+    """The error over points, None where it is undefined: fewer than two points or groups, or an infinite value."""
+    independent = (one.n if one.group is None else len(np.unique(one.group)) for one in sets)
+    return error if min(independent) >= 2 and math.isfinite(error) else None
+
+
+def interval(
+    name: str,
+    value: float,
+    se: float | None,
+    mc_se: float | None,
+    *,
+    resampled: np.ndarray | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> tuple[float, float] | tuple[None, None]:
+    """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
+
+    Bootstrap percentiles are taken from their median, not from the value: resampling points moves some figures as a
+    whole (ECE and AUPR upwards), and that is no news of the value.
+    """
+    if se is None or not math.isfinite(value):
+        return None, None
+    total = math.hypot(se, mc_se or 0.0)
+    if name == "auroc" and resampled is None:
+        return metrics.auroc_interval(value, total)
+    if resampled is None or not se > 0:
+        low, high = value - 1.959964 * total, value + 1.959964 * total
+    else:
+        below, middle, above = np.percentile(resampled, [2.5, 50, 97.5])
+        low, high = (value + float(end - middle) * total / se for end in (below, above))
+    return max(low, limits[0]), min(high, limits[1])

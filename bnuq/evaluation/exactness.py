@@ -1,0 +1,106 @@
+"""The network of a run, checked on its own points before anything is drawn: sampling computes what training does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import is_out_of_memory
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.plan import Plan
+from bnuq.records import Caution
+from bnuq.sampling import counter_rng
+from bnuq.sampling.engine import default_chunk
+from bnuq.sampling.exactness import Exactness, check_exact, check_independent, check_repeatable
+from bnuq.sampling.sites import BatchNormSite, Sites
+
+_FEW = 64  # evaluated points that stand for a mini-batch where there is no reference
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checks found: notes and cautions for the report."""
+
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def check_network(
+    run: Run,
+    todo: Plan,
+    model: nn.Module,
+    pipeline: Pipeline,
+    sets: Mapping[str, Points],
+    train: Points | None,
+    *,
+    batch_sizes: Sequence[int] = (),
+) -> Checked:
+    """Raise SamplingError unless the network repeats itself and treats each point by itself on every set, and MCBN of
+    it is exact: at these batch sizes, else at that of the plan."""
+    tracked = all(site.tracked for site in todo.sites.live_batchnorms)
+    for name, points in sets.items():
+        size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
+        while True:
+            try:
+                _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
+                break
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or size < 2:
+                    raise
+            size //= 2  # as the passes themselves will do
+    sizes = batch_sizes or ((todo.batch_size,) if todo.batch_size is not None else ())
+    if train is None or not sizes:
+        batches = [pipeline.evaluated(sets["test"], slice(0, _FEW))]
+    else:
+        batches = [mini_batch(pipeline, train, size) for size in sizes]
+    return check_mcbn(model, todo.sites, batches, todo.layers)
+
+
+def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:
+    """Raise SamplingError unless MCBN of these layers is exact for each of these mini-batches."""
+    checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) > 1]
+    return Checked(tuple(_notes(checked, layers)), tuple(_cautions(checked, sites, layers)))
+
+
+def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
+    """A random mini-batch of the reference, through the training pipeline; not one of those that ω is drawn from."""
+    rows = counter_rng.batch_indices(
+        pipeline.run.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
+    )
+    return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
+
+
+def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool) -> None:
+    where = f" on {name}"
+    check_repeatable(model, inputs, where=where)
+    if independent:
+        check_independent(model, inputs, where=where)
+
+
+def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[str]:
+    compared = [(found.deviation, found.points) for found in checked if found.deviation is not None]
+    if layers and compared:
+        deviation, points = max(compared)
+        apart = ", modules that the warnings name being in evaluation mode" if any(f.held for f in checked) else ""
+        yield (
+            f"MCBN was checked on this network: with the statistics of a mini-batch of {points} points its outputs "
+            f"equal those of its training-mode forward to within {deviation:.1g} of the largest{apart}"
+        )
+
+
+def _cautions(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Caution]:
+    held = dict(pair for found in checked for pair in found.held)
+    named = dict(sites.unreachable)
+    for layer, reason in sites.left_out(tuple(held.items())):
+        if layer not in named:
+            yield Caution("unreachable", f"{layer or 'the network'} stays as it is: {reason}.")
+    why_not = [found.why_not for found in checked if found.deviation is None]
+    if layers and why_not:
+        yield Caution(
+            "exactness-unchecked",
+            f"MCBN of this network could not be compared with its training-mode forward: {why_not[0]}.",
+        )

@@ -1,0 +1,137 @@
+"""The analytic laws of a run: fitted to the running statistics, or to recorded mini-batches, and drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from bnuq import metrics
+from bnuq.config import ANALYTIC, Counts, Run
+from bnuq.data import Points
+from bnuq.errors import SamplingError
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.draws import drawn
+from bnuq.evaluation.plan import Plan
+from bnuq.progress import Progress
+from bnuq.results.sweep import LayerCounts
+from bnuq.sampling import counter_rng
+from bnuq.sampling.analytic import LayerLaw, draw_chi2, draw_empirical, draw_gaussian, law_of
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.sites import fingerprint
+
+FINITE = 0.05  # share of the reference, above which a mini-batch feels that nothing is drawn twice
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The laws of one run: the factorised one of every layer, and the recorded draws of the empirical one."""
+
+    run: Run
+    fingerprint: str
+    batch_size: int
+    layers: tuple[LayerLaw, ...]
+    recorded: BatchStatistics | None
+    counts: Counts | None = None  # of the factorised laws, None where there are none
+
+    def notes(self) -> Iterator[str]:
+        """How many values the factorised laws take statistics to be of, where that was measured."""
+        if self.counts != "measured":
+            return
+        assert self.recorded is not None
+        shares = [(100 * one.values_mean / one.count, 100 * one.values_deviation / one.count) for one in self.layers]
+        of_mean, of_deviation = (
+            " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(of), max(of))) for of in zip(*shares, strict=True)
+        )
+        yield (
+            f"counts of the analytic laws were measured on {self.recorded.samples} mini-batches: of the nominal b·z "
+            f"values a channel, a mean moves like {of_mean} % from layer to layer, a deviation like {of_deviation} %"
+        )
+
+    def draw(self, method: str, draws: range) -> BatchStatistics:
+        """ω of these draws under the law of `method`."""
+        seed = self.run.seed
+        if method != "mcbn-empirical":
+            law = draw_chi2 if method == "mcbn-chi2" else draw_gaussian
+            return law(
+                self.layers,
+                draws,
+                seed=seed,
+                variance=self.run.sampler.variance,
+                fingerprint=self.fingerprint,
+                batch_size=self.batch_size,
+            )
+        assert self.recorded is not None
+        return draw_empirical(self.recorded, draws, seed=seed, covariance=self.run.sampler.covariance)
+
+
+def counts_of(run: Run, train: Points | None) -> Counts:
+    """How many values the factorised laws take statistics to be of; SamplingError for what cannot be measured."""
+    if train is None and run.sampler.counts == "measured":
+        raise SamplingError(
+            'counts = "measured" takes mini-batches of a reference, and there is none; add --train REF, or use '
+            "--counts nominal."
+        )
+    return run.sampler.counts or ("nominal" if train is None else "measured")
+
+
+def fit_laws(
+    run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, train: Points | None, progress: Progress
+) -> Laws | None:
+    """The laws of the run's analytic methods, None where there are none.
+
+    What is measured is measured on mini-batches of its own, not on those that MCBN draws.
+    """
+    asked = [method for method in todo.methods if method in ANALYTIC]
+    if not asked:
+        return None
+    assert todo.batch_size is not None
+    measured = counts_of(run, train) == "measured"
+    factorised = any(method != "mcbn-empirical" for method in asked)
+    recorded = None
+    if "mcbn-empirical" in asked or (factorised and measured):
+        assert train is not None  # the plan saw to it
+        number = run.sampler.law_draws
+        recorded = drawn(
+            model,
+            pipeline,
+            train,
+            range(number),
+            todo.batch_size,
+            todo.layers,
+            (counter_rng.LAW, counter_rng.LAW_AUGMENT),
+            progress,
+            f"Fitting the laws to {number} mini-batches of {todo.batch_size}",
+        )
+    layers: tuple[LayerLaw, ...] = ()
+    if factorised:
+        population = None if train is None else len(train)
+        density: list[tuple[float, float] | None] = [None] * len(todo.layers)
+        if measured:
+            assert recorded is not None
+            density = [(one.mean, one.sd) for one in layer_counts(recorded, math.inf)]  # as they vary at this very b
+        shrink = 1.0
+        finite = not (measured or run.sampler.replacement or run.augment)  # augmented points are never the same again
+        if population is not None and finite and todo.batch_size > FINITE * population:
+            shrink = float(metrics.finite_population_factor(todo.batch_size, population=population))
+        layers = tuple(
+            law_of(site, batch_size=todo.batch_size, density=one, shrink=shrink)
+            for site, one in zip(todo.layers, density, strict=True)
+        )
+    return Laws(
+        run, fingerprint(model), todo.batch_size, layers, recorded, counts_of(run, train) if factorised else None
+    )
+
+
+def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerCounts, ...]:
+    """The values of a channel for an item of the mini-batch, layer by layer; the nominal number where the draws tell
+    none."""
+    found = []
+    for layer in bank.layers:
+        nominal = float(layer.count[0]) / bank.batch_size
+        told = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
+        mean, sd = (one if math.isfinite(one) and one > 0 else nominal for one in (told.mean, told.sd))
+        found.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
+    return tuple(found)

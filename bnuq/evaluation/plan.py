@@ -1,0 +1,287 @@
+"""What will be done: which methods this network allows, through which layers, with which batch size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
+from bnuq.data import Points
+from bnuq.errors import DataError, RequestError, SamplingError, first_line
+from bnuq.evaluation.batch_composition import check_mini_batches
+from bnuq.evaluation.task import TASK_KEY, task_of
+from bnuq.records import Caution
+from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
+
+DEFAULT_BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run comes to for one network. `outputs` are the classes of a classification, or the outputs of a
+    regression. `methods` leaves out "deterministic", which always runs; `layers` are the
+    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
+    size, where it is known."""
+
+    task: Literal["classification", "regression"]
+    sites: Sites
+    outputs: int
+    methods: tuple[str, ...]
+    layers: tuple[BatchNormSite, ...]
+    batch_size: int | None
+    trained_with: int | None
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def plan(
+    run: Run, model: nn.Module, example: Tensor, *, test: Points, train: Points | None, trained_with: int | None
+) -> Plan:
+    """What `run` comes to for this network; SamplingError for what was asked and cannot be drawn.
+
+    `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
+    checkpoint records, if any.
+    """
+    trained_with = run.train_batch_size or trained_with
+    task, outputs = _task(run, _output(model, example, test), test)
+    sites = find_sites(model, example)
+    reasons = _why_not(run, sites, train)
+    if run.sampler.by_query:
+        reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
+    still = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
+    notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in still]
+    if run.methods is None:
+        usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
+        methods = tuple(name for name, reason in usual.items() if not reason)
+        notes += [f"{name} was left out: {reason}" for name, reason in usual.items() if reason]
+    else:
+        methods = run.methods
+        for name in methods:
+            if reasons[name]:
+                raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
+        if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
+            methods = ("mcbn", *methods)
+            notes.append("mcbn runs too, as there is a reference: an analytic law is an approximation of it")
+    untracked = _untracked(sites)
+    if untracked and not any(name.startswith("mcbn") for name in methods):
+        raise SamplingError(
+            f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
+            "own: what it gives for a point depends on the others. Give a reference (--train) and use method mcbn or "
+            "mcbn+mcdo."
+        )
+    layers: tuple[BatchNormSite, ...] = ()
+    batch_size = None
+    if any(name.startswith("mcbn") for name in methods):
+        layers = select_layers(sites.live_batchnorms, run.layers)
+        _check_laws(methods, layers, sites)
+        left_out = [site.name for site in untracked if site not in layers]
+        if left_out:
+            raise SamplingError(
+                f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
+                'hold every such one: use layers = "all".'
+            )
+        batch_size, note = _batch_size(run, model, layers, example, trained_with, None if train is None else len(train))
+        notes += note
+        if train is not None:
+            check_mini_batches(run.sampler, train, batch_size)
+    notes += [f"sampling.{key} is of no account: no method here draws by it" for key in _idle(run.sampler, methods)]
+    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
+
+
+def _idle(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
+    """The keys that were set and that none of the methods draws by."""
+    factorised, fitted = {"mcbn-chi2", "mcbn-gaussian"} & set(methods), "mcbn-empirical" in methods
+    used = {
+        "counts": factorised,
+        "covariance": fitted,
+        "law_draws": fitted or (factorised and sampler.counts != "nominal"),
+    }
+    for field in msgspec.structs.fields(Sampler):
+        key = field.name
+        drawn_by = used.get(key, any(name.startswith("mcbn") for name in methods))
+        if not drawn_by and getattr(sampler, key) != getattr(DEFAULT_SAMPLER, key):
+            yield key
+
+
+def check_random(run: Run, todo: Plan, train: Points | None) -> None:
+    """Raise SamplingError where every mini-batch is the whole reference, so that several samples would be the same."""
+    if train is None or todo.batch_size is None or run.augment is not None or run.samples == 1:
+        return
+    if not run.sampler.replacement and todo.batch_size - run.sampler.query_in_batch == len(train):
+        raise SamplingError(
+            f"batch_size {todo.batch_size} takes the whole reference, so every mini-batch is the same and nothing is "
+            "random. Choose a smaller batch size."
+        )
+
+
+def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
+    try:
+        output = Evaluation(model).passes(example)[0]
+    except SamplingError as error:
+        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+            raise
+        raise DataError(
+            f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"
+        ) from error
+    if output.ndim != 2 or len(output) != len(example):
+        raise DataError(
+            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), or "
+            "(points, outputs) of a regression."
+        )
+    return output
+
+
+def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classification", "regression"], int]:
+    """What the network does, and how many outputs it has."""
+    outputs, targets = output.shape[1], test.targets
+    assert targets is not None
+    task = task_of(run, outputs, test)
+    columns = targets.shape[1] if targets.ndim == 2 else 1
+    if task == "classification" and outputs < 2:
+        raise DataError(
+            f"the network has {outputs} output; expected one a class, at least 2. For a regression write {TASK_KEY}."
+        )
+    if task == "regression" and (targets.ndim > 2 or columns != outputs):
+        raise DataError(
+            f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "
+            f"expected ({len(test)}, {outputs})."
+        )
+    return task, outputs
+
+
+def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
+    """Why each method cannot be drawn; empty where it can."""
+    network = mcdo = ""
+    if not sites.batchnorms:
+        network = "the network has no BatchNorm layer"
+    elif not sites.live_batchnorms:
+        network = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
+    mcbn = network
+    if not network and train is None:
+        mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
+    law = mcbn if run.sampler.counts == "measured" else network
+    if not law and (untracked := _untracked(sites)):
+        law = f"BatchNorm {untracked[0].name} keeps no running statistics, which a law would be drawn around"
+    if not sites.dropouts:
+        mcdo = "the network has no dropout layer that its evaluation-mode forward calls"
+    elif not sites.live_dropouts:
+        mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
+    alone = mcdo
+    if not mcdo and (untracked := _untracked(sites)):
+        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+    return {
+        "mcbn": mcbn,
+        "mcdo": alone,
+        "mcbn+mcdo": mcbn or mcdo,
+        "mcbn-chi2": law,
+        "mcbn-gaussian": law,
+        "mcbn-empirical": mcbn,
+    }
+
+
+def _why_not_by_query(method: str) -> str:
+    if method == "mcbn" or not method.startswith("mcbn"):
+        return ""
+    return "queries that pass with mini-batches (--per-query, --query-in-batch) are of mcbn alone"
+
+
+def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
+    """Raise SamplingError where a law would be drawn around statistics that are not those of one layer, trained."""
+    if not {"mcbn-chi2", "mcbn-gaussian"} & set(methods):
+        return
+    twice = Counter(site.address for site in sites.batchnorms)
+    for site in layers:
+        if site.never_trained:
+            raise SamplingError(
+                f"BatchNorm {site.name} still has the running statistics it was made with (mean 0, variance 1), and "
+                "mcbn-chi2 and mcbn-gaussian draw around them. Give it population statistics first: bnuq precise-bn."
+            )
+        if twice[site.address] > 1:
+            raise SamplingError(
+                f"BatchNorm {site.name} is called {twice[site.address]} times in a pass, and its running statistics "
+                "mix the calls; mcbn-chi2 and mcbn-gaussian need those of one. Use mcbn-empirical, or mcbn."
+            )
+
+
+def _untracked(sites: Sites) -> list[BatchNormSite]:
+    return [site for site in sites.live_batchnorms if not site.tracked]
+
+
+def _batch_size(
+    run: Run,
+    model: nn.Module,
+    layers: Sequence[BatchNormSite],
+    example: Tensor,
+    trained_with: int | None,
+    population: int | None,
+) -> tuple[int, list[str]]:
+    if run.batch_size is not None:
+        return run.batch_size, []
+    wanted = trained_with or DEFAULT_BATCH_SIZE
+    chosen = wanted if population is None else max(2, min(wanted, population // 2))
+    why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
+    if chosen < wanted:
+        why = f"half the reference, which is below {wanted}, {why}"
+    with undisturbed(model):
+        slice_size = largest_batch(model, layers, example, chosen)
+    if slice_size < chosen:
+        repeated = torch.cat([example] * (chosen // len(example) + 1))[:chosen]
+        alone = slices_in_training(model, repeated, slice_size) is False
+        mode = "in evaluation mode alone " if alone else ""
+        why = f"{mode}the network normalises slices of its batch of that size"
+        return slice_size, [f"mini-batches of {slice_size}: {why}"]
+    advice = "" if trained_with else "; it is what MCBN's uncertainty depends on most, so set batch_size if you know it"
+    return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
+
+
+def _cautions(sites: Sites) -> Iterator[Caution]:
+    for layer, reason in sites.unreachable:
+        yield Caution("unreachable", f"{layer or 'the network'} stays as it is: {reason}.")
+    untrained = [site.name for site in sites.batchnorms if site.never_trained]
+    if untrained:
+        yield Caution(
+            "never-trained",
+            f"BatchNorm {', '.join(untrained[:5])}{' …' if len(untrained) > 5 else ''} still has the running "
+            "statistics it was made with (mean 0, variance 1): the deterministic figures are those of a network that "
+            "was never trained, or not loaded whole.",
+        )
+
+
+def device_named(name: str) -> torch.device:
+    """The device, with its index, that `name` (auto, cpu, cuda, cuda:N, mps) means here; RequestError where it cannot
+    be used."""
+    return device_and_notes(name)[0]
+
+
+def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
+    """The device of `device_named`, and why "auto" has passed over a GPU, where it has."""
+    if name == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu"), ()
+        try:
+            return _probed("cuda"), ()
+        except RuntimeError as error:
+            why = f"the GPU cannot be used ({first_line(error)}), so everything ran on the CPU"
+            return torch.device("cpu"), (why,)
+    try:
+        return _probed(name), ()
+    except (RuntimeError, AssertionError) as error:
+        raise RequestError(
+            f"--device {name} cannot be used here ({first_line(error)}); expected auto, cpu, cuda, cuda:N or mps."
+        ) from error
+
+
+def _probed(name: str) -> torch.device:
+    """The device with its index, as a thread may have another current one; it has run a kernel, which a GPU that this
+    build of torch has no kernels for cannot."""
+    probe = torch.ones(1, device=torch.device(name)) + 1
+    probe.item()
+    return probe.device

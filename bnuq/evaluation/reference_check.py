@@ -1,0 +1,154 @@
+"""Is the reference, through its pipeline, what the network was trained on? Its batch statistics tell."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.records import Caution
+from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import BatchNormSite
+
+BATCHES = 24
+BATCH_SIZE = 128
+
+
+def reference_check(
+    bank: BatchStatistics,
+    sites: Sequence[BatchNormSite],
+    *,
+    population: int,
+    train_size: int | None = None,
+    train_batch_size: int | None = None,
+) -> ReferenceCheck | None:
+    """The checkpoint's running statistics against those of the reference batches in `bank`, layer by layer.
+
+    Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
+    the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
+    b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
+    Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
+    the median layer exceeds 3 times that, or the worst layer 6 times.
+
+    A channel that is constant in some batch is left out, and a layer in which no channel varies from batch to batch:
+    without noise there is nothing to measure by. Where the mean alone does not vary, as another BatchNorm has just
+    centred it, or the variance alone, that counts as 0.
+
+    None where nothing can be checked: no layer keeps an exponential average of its own that was ever trained, or none
+    of them varies.
+    """
+    by_name = {layer.name: layer for layer in bank.layers}
+    calls = Counter(site.address for site in sites)
+    checked = [
+        (site, by_name[site.name])
+        for site in sites
+        if site.name in by_name
+        and site.running_mean is not None
+        and site.momentum
+        and not site.never_trained
+        and calls[site.address] == 1  # running statistics of a layer called twice mix both calls
+    ]
+    if bank.samples < 4:
+        return None
+    measured = {site.name: _gaps(site, layer) for site, layer in checked}
+    checked = [(site, layer) for site, layer in checked if np.isfinite(measured[site.name]).any()]
+    if not checked:
+        return None
+    gaps = [np.nan_to_num(measured[site.name], nan=0.0) for site, _ in checked]
+    expected = [
+        _expected(
+            site.momentum or 0.0,
+            batch_size=bank.batch_size,
+            batches=bank.samples,
+            train_batch_size=train_batch_size or BATCH_SIZE,
+            population=population,
+            train_size=train_size,
+        )
+        for site, _ in checked
+    ]
+    ratios = np.array(gaps) / np.array(expected)[:, None]
+    passed = bool((np.median(ratios, axis=0) <= MEDIAN_LIMIT).all() and ratios.max() <= WORST_LIMIT)
+    return ReferenceCheck(
+        layers=tuple(site.name for site, _ in checked),
+        mean=np.array([gap[0] for gap in gaps]),
+        log_variance=np.array([gap[1] for gap in gaps]),
+        expected=np.array(expected),
+        passed=passed,
+    )
+
+
+def _expected(
+    momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int | None
+) -> float:
+    average = batch_size / train_batch_size * momentum / (2 - momentum)
+    of_all = 0.0 if train_size is None else min(1.0, population / train_size)
+    reference = batch_size / population * (1 - of_all)
+    return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
+
+
+def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
+    assert site.running_mean is not None and site.running_var is not None
+    unbiased = layer.var.astype(np.float64) * (layer.count / (layer.count - 1))[:, None]
+    alive = (unbiased > 0).all(axis=0)
+    running_var = site.running_var.double().cpu().numpy()
+    alive &= running_var > 0
+    return (
+        _gap(
+            site.running_mean.double().cpu().numpy()[alive],
+            layer.mean[:, alive].astype(np.float64),
+            unit=np.sqrt(running_var[alive]),
+        ),
+        _gap(np.log(running_var[alive]), np.log(unbiased[:, alive]), unit=np.ones(alive.sum())),
+    )
+
+
+def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float:
+    """NaN where no channel varies."""
+    spread = batches.std(axis=0, ddof=1)
+    varied = spread > 1e-6 * unit  # less is rounding: the mean of what another BatchNorm has just centred
+    if not varied.any():
+        return math.nan
+    z = (running - batches.mean(axis=0))[varied] / spread[varied]
+    return float(np.sqrt(np.mean(z**2)))
+
+
+def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caution]:
+    """What to tell the user of a check of `train`, the reference of `run`: nothing where it passed."""
+    if check is None:
+        return [
+            Caution(
+                "reference-unchecked",
+                "Whether the reference is what the network was trained on could not be checked: none of its BatchNorm "
+                "layers keeps an exponential running average of its own that was ever trained, or the reference holds "
+                "fewer than 4 points, or its batch statistics do not vary (points that are all the same).",
+            )
+        ]
+    if check.passed:
+        return []
+    ratios = {name: getattr(check, name) / check.expected for name in ("mean", "log_variance")}
+    quantity, worst = max(
+        ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda at: ratios[at[0]][at[1]]
+    )
+    keys = {"normalize": run.normalize, "augment": run.augment}
+    if len(train.point_shape) != 3:
+        del keys["augment"]  # which is of pictures
+    missing = " and ".join(f"`{name}`" for name, given in keys.items() if not given)
+    where = f"{run.run_file.name} has" if run.run_file is not None else "There is no run file, and so"
+    advice = f" {where} no {missing}." if missing else ""
+    return [
+        Caution(
+            "reference-mismatch",
+            "The reference, or its pipeline, does not look like what the network was trained on. Its batch statistics "
+            f"differ from the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise "
+            f"explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} "
+            f"times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). The figures of MCBN then "
+            f"describe another network than the trained one. Check {', '.join(f'`{key}`' for key in ('train', *keys))} "
+            f"under [data].{advice} "
+            "(Running statistics that were not kept up to the end of training look the same.)",
+        )
+    ]

@@ -1,0 +1,540 @@
+"""The passes: every method over every set, reduced as they pass; with "auto", draws are doubled until they suffice."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Run
+from bnuq.data import Points
+from bnuq.errors import RequestError, SamplingError, is_out_of_memory
+from bnuq.evaluation import estimates, memory
+from bnuq.evaluation.classification import bytes_of_scoring
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.draws import queries_engine
+from bnuq.evaluation.plan import Plan
+from bnuq.metrics import DrawWeights
+from bnuq.progress import Advance, Progress
+from bnuq.records import Caution
+from bnuq.results.result import MethodResult, MethodWork
+from bnuq.results.spool import Rounds, Spool
+from bnuq.sampling import counter_rng
+from bnuq.sampling.bank_tiles import FromBank, tiles
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.dropout import Dropout
+from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
+from bnuq.sampling.passes import Engine, Evaluation
+from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.sites import OtherCallsError
+
+FIRST_ROUND = 16  # draws that "auto" begins with
+
+_QUERIES = 8  # queries between two looks at the progress, where each takes T forwards of its own
+
+VALIDATION = "validation"
+Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
+Draw = Callable[[range], Omegas]  # those of the draws of these numbers
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """How a task's passes are scored: `classification.Scorer`, `regression.Scorer`."""
+
+    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Any: ...
+    def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
+    def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
+    def cautions(self, method: str, fitted: Any) -> Iterator[Caution]: ...
+    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Rounds]) -> MethodResult: ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one method scored on every set, and what was fitted to validation points, in the task's own records."""
+
+    sets: Mapping[str, Any]
+    fitted: Any
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What the passes came to: T, the draws of the bank that points use T of, where there is one, ω, each method's
+    result and what its passes took, in the order of the report."""
+
+    samples: int
+    bank: int | None
+    omega: BatchStatistics | None
+    methods: dict[str, MethodResult]
+    work: dict[str, MethodWork]
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def check_precision(run: Run, device: torch.device) -> None:
+    """Raise RequestError for an arithmetic that this device does not have."""
+    if run.precision == "tf32" and device.type != "cuda":
+        raise RequestError(
+            f"--precision tf32 is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
+        )
+
+
+def passed(
+    run: Run,
+    todo: Plan,
+    model: nn.Module,
+    pipeline: Pipeline,
+    sets: Mapping[str, Points],
+    scorer: Scorer,
+    draw: Draw,
+    progress: Progress,
+    spools: ExitStack,
+    *,
+    train: Points | None = None,
+    stale: bool = False,
+) -> Passed:
+    """Every method on every set, first on "validation" where there is one, which figures of the others are fitted to.
+
+    Where the running statistics are `stale`, the network also passes with the population statistics of the drawn
+    mini-batches: what repairing them does is no uncertainty that MCBN adds. Raw samples are spooled where they are
+    asked for, or will be needed again. `train` is needed where queries pass with mini-batches.
+    """
+    bank = bank_of(run, todo)
+    state = _Passing(run, todo, model, pipeline, sets, scorer, progress, spools, bank, train)
+    omega: BatchStatistics | None = None
+    draws = range(0)
+    scored: dict[str, Scored] = {}
+    while todo.methods or not scored:
+        draws = range(draws.stop, _next_stop(run, draws.stop))
+        fresh = draw(draws if bank is None else range(bank))
+        omega = _joined(omega, fresh.get("mcbn"))
+        scored = state.round(draws, fresh)
+        if not todo.methods or run.samples != "auto" or draws.stop >= run.max_samples:
+            break
+        if all(error <= 1 for one in scored.values() for error in _errors(run, scorer, one, draws.stop).values()):
+            break
+    scored = state.deterministic(omega) | (state.population(omega) if stale and omega is not None else {}) | scored
+    weights = {method: _weights(method, draws.stop, bank) for method in scored}
+    cautions = [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
+    cautions += [caution for method, one in scored.items() for caution in scorer.cautions(method, one.fitted)]
+    return Passed(
+        samples=draws.stop,
+        bank=bank,
+        omega=omega,
+        methods={
+            method: scorer.result(one.sets, one.fitted, weights[method], state.kept(method))
+            for method, one in scored.items()
+        },
+        work=state.work(),
+        notes=tuple(state.notes),
+        cautions=tuple(cautions),
+    )
+
+
+def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
+    return fresh if omega is None or fresh is None else omega.joined(fresh)
+
+
+def _next_stop(run: Run, done: int) -> int:
+    if run.samples != "auto":
+        return run.samples
+    return min(run.max_samples, 2 * done or FIRST_ROUND)
+
+
+def bank_of(run: Run, todo: Plan) -> int | None:
+    """The draws of which each tile uses its own T; None where all points share T, or no method samples BatchNorm."""
+    if run.bank is None or run.bank == run.samples or not any(map(_is_of_batchnorm, todo.methods)):
+        return None
+    return run.bank
+
+
+def _is_of_batchnorm(method: str) -> bool:
+    return method.startswith("mcbn")
+
+
+def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
+    """The replicates of a method's figures; dropout's masks differ from point to point as it is, and need no bank."""
+    if method in ONE_PASS:
+        return estimates.replicate_weights(1)
+    return estimates.replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
+
+
+def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
+    """Monte Carlo errors of a method's headline figures, in units of what was asked for."""
+    found = scorer.headline_errors(scored.sets, estimates.replicate_weights(samples))
+    relative = "MI on", "variance on"
+    return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in found.items()}
+
+
+def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Caution]:
+    for method, one in scored.items():
+        if method in ONE_PASS:
+            continue
+        name, error = max(_errors(run, scorer, one, samples).items(), key=lambda item: item[1])
+        if error > 1:
+            yield Caution(
+                "mc-error-not-reached",
+                f"{method}: with {samples} samples, the most that were allowed, the Monte Carlo error of {name} is "
+                f"{error:.2g} times what was asked for. Raise --max-samples or --mc-error.",
+            )
+
+
+@dataclass
+class _Spent:
+    """What the passes of one method took, and the engine that made the last of them."""
+
+    engine: Engine
+    seconds: float = 0.0
+    passes: int = 0
+
+
+class _Passing:
+    """The rounds of one run: what was kept of them, and what they took."""
+
+    def __init__(
+        self,
+        run: Run,
+        todo: Plan,
+        model: nn.Module,
+        pipeline: Pipeline,
+        sets: Mapping[str, Points],
+        scorer: Scorer,
+        progress: Progress,
+        spools: ExitStack,
+        bank: int | None,
+        train: Points | None,
+    ) -> None:
+        self.notes: list[str] = []
+        if bank is not None:
+            self.notes.append(
+                f"every {counter_rng.TILE} points use their own {run.samples} of a bank of {bank} mini-batches: the "
+                "Monte Carlo error of means is smaller, but different points see different sampled networks"
+            )
+        if run.sampler.by_query and "mcbn" in todo.methods:
+            self.notes.append(_by_query_in_words(run, todo, sum(map(len, sets.values()))))
+        self._bank, self._train = bank, train
+        self._largest: int | None = None  # chunk that memory allowed, where it did not allow the usual one
+        self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
+        self._sets, self._scorer, self._progress, self._spools = sets, scorer, progress, spools
+        self._rounds: dict[tuple[str, str], Rounds] = {}
+        self._spent: dict[str, _Spent] = {}
+
+    def round(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
+        """Further draws of every stochastic method, and the scores of all draws so far."""
+        if not self._todo.methods:
+            return {}
+        return self._run_engines({method: self._engine(method, draws, omegas) for method in self._todo.methods}, draws)
+
+    def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
+        if method == "mcbn" and self._run.sampler.by_query:
+            assert self._train is not None  # the plan saw to it
+            return queries_engine(self._todo, self._model, self._pipeline, self._train, draws)
+        engine = Stochastic(
+            self._model,
+            self._todo.sites,
+            omega=omegas[method.removesuffix("+mcdo")] if _is_of_batchnorm(method) else None,
+            dropout=self._dropout(method, draws) if method.endswith("mcdo") else None,
+            precision=self._run.precision,
+        )
+        if self._bank is None or not _is_of_batchnorm(method):
+            return engine
+        return FromBank(engine, samples=len(draws), seed=self._run.seed)
+
+    def _dropout(self, method: str, draws: range) -> Dropout:
+        if self._bank is not None and _is_of_batchnorm(method):  # a draw of the bank is one of both
+            return Dropout(self._bank, self._run.seed)
+        return Dropout(len(draws), self._run.seed, draws.start)
+
+    def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
+        """The network as it is; where it has no evaluation mode of its own, by the statistics of all draws together."""
+        engine: Engine = Evaluation(self._model)
+        untracked = {site.name for site in self._todo.sites.live_batchnorms if not site.tracked}
+        if untracked:
+            assert omega is not None  # the plan saw to it that omega holds these layers
+            drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
+            engine = Stochastic(self._model, self._todo.sites, omega=replace(omega, layers=drawn).pooled())
+        return self._run_engines({DETERMINISTIC: engine}, range(1))
+
+    def population(self, omega: BatchStatistics) -> dict[str, Scored]:
+        """The network with the statistics of all draws together in the place of its running ones."""
+        return self._run_engines(
+            {POPULATION: Stochastic(self._model, self._todo.sites, omega=omega.pooled())}, range(1)
+        )
+
+    def kept(self, method: str) -> dict[str, Rounds]:
+        """The raw samples of each set, where they were asked for."""
+        return {name: one for (m, name), one in self._rounds.items() if m == method and self._run.save_samples}
+
+    def work(self) -> dict[str, MethodWork]:
+        """What the passes of each method took, beside the same number of passes of the network as it is."""
+        plain = self._spent[DETERMINISTIC]
+        order = [DETERMINISTIC, *(method for method in self._spent if method != DETERMINISTIC)]
+        shape = self._sets["test"].point_shape
+        return {method: _work(self._spent[method], plain, shape) for method in order}
+
+    def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, Scored]:
+        size, need = self._chunk_size(engines)
+        points = sum(len(one) for one in self._sets.values())
+        samples = f"{draws.stop} samples" if draws.stop > 1 else "as it is"
+        title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
+        if any(isinstance(engine, PerQuery) for engine in engines.values()):
+            title = f"{points * len(draws)} forwards of {_rows_by_query(self._run, self._todo)} points"
+        found: dict[str, Scored] = {}
+        with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
+            for method, engine in engines.items():
+                spent = self._spent.setdefault(method, _Spent(engine))
+                spent.engine = engine
+                if self._pipeline.device.type == "cuda":
+                    self._warm_up(engine, size)
+                found[method] = self._scored(method, engine, draws, size, advance)
+                if draws.start == 0:
+                    self._note_precision(method, engine)
+        return found
+
+    def _scored(self, method: str, engine: Engine, draws: range, size: int, advance: Advance) -> Scored:
+        def scores(name: str, fitted: Any = None) -> Any:
+            return self._scores(method, engine, name, draws, size, advance, fitted)
+
+        validation = scores(VALIDATION) if VALIDATION in self._sets else None
+        fitted = self._scorer.fitted(validation, _weights(method, draws.stop, self._bank))
+        return Scored({name: scores(name, fitted) for name in self._sets if name != VALIDATION}, fitted)
+
+    def _scores(
+        self, method: str, engine: Engine, name: str, draws: range, size: int, advance: Advance, fitted: Any
+    ) -> Any:
+        """The scores of one set under all draws so far."""
+        points, run = self._sets[name], self._run
+        blocks = self._blocks(method, engine, points, size, advance)
+        if method not in ONE_PASS and (run.save_samples or run.samples == "auto"):
+            rounds = self._rounds.setdefault((method, name), Rounds())
+            advice = "run without --save-samples" if run.save_samples else "lower --max-samples"
+            rounds.begin(self._spools.enter_context(Spool(run.out.parent, advice=advice)))
+            blocks = _kept(blocks, rounds)
+            if draws.start:
+                for _ in blocks:
+                    pass
+                blocks = (torch.from_numpy(block).to(self._pipeline.device) for _, block in rounds.blocks())
+        weights = _weights(method, draws.stop, self._bank)
+        reduction = self._scorer.reduction(weights, points, fitted=fitted, labelled=name in ("test", VALIDATION))
+        first = 0
+        for block in blocks:
+            if isinstance(engine, FromBank):
+                for rows in tiles(first, first + block.shape[1]):
+                    reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+            else:
+                reduction.add(block)
+            first += block.shape[1]
+        if name == "test" and draws.stop > 1 and not reduction.passes_differ:
+            raise SamplingError(_why_passes_agree(method, self._todo))
+        return reduction.scores(group=points.group)
+
+    def _blocks(self, method: str, engine: Engine, points: Points, size: int, advance: Advance) -> Iterator[Tensor]:
+        spent, device, loading = self._spent[method], self._pipeline.device, 0.0
+        if isinstance(engine, PerQuery):
+            size = min(size, _QUERIES)
+
+        def load(rows: slice) -> Tensor:
+            return self._pipeline.evaluated(points, rows)
+
+        def feed(rows: slice) -> Tensor:
+            nonlocal loading
+            before = time.perf_counter()
+            loaded = source(rows)
+            loading = time.perf_counter() - before
+            return loaded
+
+        with ExitStack() as closing:
+            source = Ahead(load, len(points), closing) if device.type == "cuda" else load
+            blocks = chunks(engine, len(points), feed, size=size, on_halved=self._note_halving)
+            while True:
+                before = time.perf_counter()
+                block = next(blocks, None)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                if block is None:
+                    return
+                spent.seconds += time.perf_counter() - before - loading
+                spent.passes += engine.samples * block.shape[1]
+                yield block
+                advance(engine.samples * block.shape[1])
+
+    def _warm_up(self, engine: Engine, size: int) -> None:
+        """Let a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
+        core, points = _stochastic(engine), next(iter(self._sets.values()))
+        if isinstance(engine, PerQuery):  # of many small forwards the first does not count
+            return
+        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), size)))
+        try:
+            if core is None:
+                engine.passes(inputs)
+            else:
+                work = core.work(len(inputs))
+                core.passes(inputs, 0, range(min(core.samples, 1 if work is None else work.stacked)))
+        except (MemoryError, RuntimeError, OtherCallsError) as error:
+            if not (is_out_of_memory(error) or isinstance(error, OtherCallsError)):
+                raise  # the chunks that are timed are halved there
+        torch.cuda.synchronize(self._pipeline.device)
+
+    def _chunk_size(self, engines: Mapping[str, Engine]) -> tuple[int, int]:
+        """The points that pass together, as many as were asked for or memory allows; and the bytes that takes."""
+        test, asked = self._sets["test"], self._run.chunk_size
+        free = memory.available(self._pipeline.device)
+        for engine in engines.values():
+            if core := _stochastic(engine):
+                core.prepare(self._pipeline.evaluated(test, slice(0, 64)), free=free)
+        whole = default_chunk(test.point_shape)
+        size = asked or min(whole, self._largest or whole)
+        free = memory.available(self._pipeline.device)
+        fitting = fitting_chunk(list(engines.values()), self._todo.outputs, size, self._pipeline.device)
+        size = asked or fitting
+        need = self._bytes(engines, size)
+        samples = max(engine.samples for engine in engines.values())
+        if samples > 1 and asked is None and free is not None and size < min(whole, self._largest or whole):
+            self._largest = size
+            self._note(
+                f"{size} points pass together, as {memory.in_words(free)} of memory are free and these take about "
+                f"{memory.in_words(need)} with {samples} samples"
+            )
+        return size, need
+
+    def _bytes(self, engines: Mapping[str, Engine], size: int) -> int:
+        return max(bytes_taken(engine, size, self._todo.outputs, self._pipeline.device) for engine in engines.values())
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _note_halving(self, why: str, size: int) -> None:
+        self._largest = size
+        self._note(f"{why}, so {size} points pass together from there on (--chunk-size {size})")
+
+    def _note_precision(self, method: str, engine: Engine) -> None:
+        core = _stochastic(engine)
+        deviation = core.deviation if core is not None else None
+        if deviation is not None:
+            self._note(precision_in_words(method, self._run.precision, deviation))
+
+
+def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
+    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing.
+
+    Stacks of draws and tiles are bounded first: fewer points would only make room for more draws.
+    """
+    free = memory.available(device)
+    for core in filter(None, map(_stochastic, engines)):
+        core.fit(free)
+
+    def need(points: int) -> int:
+        return max(bytes_taken(engine, points, outputs, device) for engine in engines)
+
+    while free is not None and need(size) > free / 2 and need(size // 2) < 0.9 * need(size):
+        size //= 2
+    return size
+
+
+def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
+    """How far an arithmetic other than float32 was from it."""
+    values, shift = "probabilities" if deviation.measure == "mutual information" else "outputs", ""
+    if math.isfinite(deviation.uncertainty):
+        error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
+        shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
+    return (
+        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} draws {shift}"
+        f"{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; statistics of "
+        "mini-batches, deterministic figures and scores are in their usual arithmetic"
+    )
+
+
+def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -> int:
+    """About what passes of `size` points and their scoring take above the network, in bytes."""
+    if size < 1:
+        return sys.maxsize
+    core = _stochastic(engine)
+    work = core.work(size) if core is not None else None
+    scored = bytes_of_scoring(engine.samples, size, outputs, device)
+    return 3 * 8 * engine.samples * size * outputs + scored + (0 if work is None else work.bytes)
+
+
+class Ahead:
+    """Loads chunks of points one ahead, in a thread of its own, while the device is at work on the one before."""
+
+    def __init__(self, load: Callable[[slice], Tensor], count: int, closing: ExitStack) -> None:
+        self._load, self._count = load, count
+        self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))
+        self._next: tuple[slice, Future[Tensor]] | None = None
+
+    def __call__(self, rows: slice) -> Tensor:
+        expected, coming = self._next or (None, None)
+        points = coming.result() if coming is not None and expected == rows else self._load(rows)
+        following = slice(rows.stop, min(self._count, rows.stop + rows.stop - rows.start))
+        self._next = None
+        if following.start < following.stop:
+            self._next = following, self._thread.submit(self._load, following)
+        return points
+
+
+def _kept(blocks: Iterator[Tensor], rounds: Rounds) -> Iterator[Tensor]:
+    for block in blocks:
+        rounds.append(block.cpu().numpy())
+        yield block
+
+
+def _stochastic(engine: Engine) -> Stochastic | None:
+    """The engine that draws, behind the one that hands out its draws."""
+    inner = engine.engine if isinstance(engine, FromBank) else engine
+    return inner if isinstance(inner, Stochastic) else None
+
+
+def _work(spent: _Spent, plain: _Spent, points: Sequence[int]) -> MethodWork:
+    engine = spent.engine
+    comparable = engine.samples > 1 and plain.seconds > 0 and isinstance(plain.engine, Evaluation)
+    told = MethodWork(
+        seconds=spent.seconds,
+        passes=spent.passes,
+        ratio=(spent.seconds / spent.passes) / (plain.seconds / plain.passes) if comparable else None,
+    )
+    core = _stochastic(engine)
+    if core is None:
+        return told
+    work = core.work(default_chunk(points))
+    if work is None:
+        return replace(told, why_plain=core.why_plain)
+    stacked = min(work.stacked, engine.samples)
+    return replace(told, once=work.once, each=work.each, folded=work.folded, stacked=stacked)
+
+
+def _rows_by_query(run: Run, todo: Plan) -> int:
+    """The points that pass together: a mini-batch, and the query where it is not one of it."""
+    assert todo.batch_size is not None
+    return todo.batch_size + (not run.sampler.query_in_batch)
+
+
+def _by_query_in_words(run: Run, todo: Plan, points: int) -> str:
+    """What passes by the query cost, and how to have fewer."""
+    samples = run.max_samples if run.samples == "auto" else run.samples
+    whose = "mini-batches of its own" if run.sampler.per_query else "each of the mini-batches"
+    where = "inside" if run.sampler.query_in_batch else "beside"
+    return (
+        f"every query passes {where} {whose}: {'at most ' if run.samples == 'auto' else ''}{points * samples:,} "
+        f"forwards of {_rows_by_query(run, todo)} points for mcbn; --limit takes fewer points of each set"
+    )
+
+
+def _why_passes_agree(method: str, todo: Plan) -> str:
+    """Passes that do not differ would give a table of zeros; say why instead."""
+    if method.startswith("mcbn"):
+        why = (
+            f"whichever mini-batch of {todo.batch_size} they normalise by, the outputs are the same; is the reference "
+            "one point repeated, or does the output not depend on these BatchNorms?"
+        )
+    else:
+        rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
+        why = f"dropout at these rates changes no output: {rates}."
+    return f"the passes of {method} do not differ, so they hold no uncertainty: {why}"

@@ -1,0 +1,171 @@
+"""What every command does first: check the request, read the network and the points of a run, find what scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from bnuq.config import MOST, Run, as_toml
+from bnuq.data import Points, check_labels, check_targets
+from bnuq.errors import ModelError, RequestError
+from bnuq.evaluation import classification, memory, regression
+from bnuq.evaluation.batch_composition import check_classes
+from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
+from bnuq.evaluation.plan import Plan, device_and_notes
+from bnuq.evaluation.runner import FIRST_ROUND, VALIDATION, Scorer
+from bnuq.evaluation.task import check_outputs
+from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.models.loading import LoadedModel, load_model
+from bnuq.records import Caution
+from bnuq.results import file as result_file
+from bnuq.trust import BY_USER
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The network on its device, the points of the run, their pipeline, and a few test points ready for the network."""
+
+    loaded: LoadedModel
+    model: nn.Module
+    material: Material
+    pipeline: Pipeline
+    example: Tensor
+
+
+def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
+    """Read the network and the points of `run`, unless they are at hand; BnuqError where they cannot be read, or do not
+    belong together. With `only_finite`, weights that are NaN or infinite are refused."""
+    loaded = load_model(
+        run.checkpoint,
+        arch=run.arch.text if run.arch else None,
+        arch_args=run.arch_args,
+        base=run.arch.base if run.arch else None,
+        named_by=run.arch.named_by if run.arch else BY_USER,
+        trust_code=run.trust_code,
+        trust_pickle=run.trust_pickle,
+        only_finite=only_finite,
+    )
+    material = material or load_material(run)
+    if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
+        raise RequestError(
+            f"data.train_size is {run.train_size}, and the reference alone has {len(material.train)} points; expected "
+            "the size of the whole training set, of which the reference is a part."
+        )
+    device, passed_over = device_and_notes(run.device)
+    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    memory.reset_peak(device)
+    pipeline = Pipeline(run, device, input_normalize(run, material.train))
+    model = loaded.module.to(pipeline.device, pipeline.dtype)
+    return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
+
+
+def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
+    """The sets in the order they pass, and what scores them; SamplingError for strata of a task without classes."""
+    scorer: Scorer = classification.Scorer(run, todo.outputs)
+    check = check_labels
+    if todo.task == "regression":
+        scorer, check = regression.Scorer(run, target_scale(run, material.train, todo.outputs)), check_targets
+    if material.train is not None and todo.batch_size is not None:
+        check_classes(run.sampler, todo.task, material.train)
+    labelled = {VALIDATION: material.validation, "test": material.test}
+    checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
+    return checked | material.ood, scorer
+
+
+def output_cautions(ready: Prepared, todo: Plan) -> tuple[Caution, ...]:
+    """What is odd about the outputs of a classifier; ModelError where they are probabilities."""
+    if todo.task != "classification":
+        return ()
+    test = ready.material.test
+    return check_outputs(ready.model, lambda rows: ready.pipeline.evaluated(test, rows), test)
+
+
+def check_request(run: Run) -> None:
+    """Raise BnuqError for what can be told to be wrong with `run` before anything is read or computed."""
+    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {wrong}")
+    if run.task == "segmentation":
+        raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
+    if run.test is None:
+        file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
+        raise RequestError(
+            f'there is no test set to evaluate on. Add --test REF, or to {file}:\n\n[data]\ntest = "cifar10:test"'
+        )
+    if kind_of(run.out.parent) != "folder":
+        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    result_file.check_replaceable(run.out)
+    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
+        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+    for name, least in {
+        "samples": 1,
+        "bank": 1,
+        "max_samples": FIRST_ROUND,
+        "batch_size": 2,
+        "limit": 1,
+        "chunk_size": 1,
+        "seed": 0,
+    }.items():
+        value, most = getattr(run, name), 2**62 if name == "seed" else MOST
+        if isinstance(value, int) and not least <= value <= most:
+            bound = f"least {least}" if value < least else f"most {most}"
+            raise RequestError(
+                f"--{name.replace('_', '-')} is {as_toml(value)}; expected a whole number of at {bound}."
+            )
+    _check_bank(run)
+    _check_by_query(run)
+    if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
+        raise RequestError(
+            f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
+        )
+    if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
+        raise RequestError(
+            '--bank and fit = "pll" do not go together: with a bank, points have draws of their own, and only CRPS is '
+            "fitted to. Leave one of them out."
+        )
+    if run.scoring.tau is not None and not 0 < run.scoring.tau < float("inf"):
+        raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
+    if not 0 < run.mc_error < 1:
+        raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
+
+
+def _check_by_query(run: Run) -> None:
+    """Where queries pass with mini-batches there is no ω that could be handed out or planned with."""
+    option = "--per-query" if run.sampler.per_query else "--query-in-batch"
+    if not run.sampler.by_query or (run.methods is not None and "mcbn" not in run.methods):
+        return
+    if run.bank is not None:
+        raise RequestError(
+            f"--bank {run.bank} and {option} do not go together: a bank is of mini-batches without the query, which "
+            "many points share. Leave one of them out."
+        )
+    if run.precision in ("tf32", "bfloat16"):
+        raise RequestError(f"{option} runs in float32 or float64, and --precision is {run.precision}.")
+
+
+def _check_bank(run: Run) -> None:
+    """A bank is of at least T draws, so T must be known; where nothing samples BatchNorm it is of no account."""
+    if run.bank is None or (run.methods is not None and not any(name.startswith("mcbn") for name in run.methods)):
+        return
+    if run.samples == "auto":
+        raise RequestError(
+            f'--bank {run.bank} needs a number of samples, and samples is "auto"; name one with --samples, or leave '
+            "the bank out."
+        )
+    if run.bank < run.samples:
+        raise RequestError(
+            f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
+            "chosen from it."
+        )
+
+
+def how_asked(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
+    """Notes on run files that were merely found, and on the result that the new one replaces."""
+    for run in runs:
+        if run.run_file is not None and run.run_file_was_found:
+            where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
+            yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
+    if replaces is not None:
+        yield f"an earlier result was replaced: {replaces.name}"

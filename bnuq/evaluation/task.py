@@ -1,0 +1,111 @@
+"""Whether a network classifies or regresses, and outputs of a classifier that are not logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import DataError, ModelError
+from bnuq.records import Caution
+from bnuq.sampling.engine import chunks, default_chunk
+from bnuq.sampling.interception import Mode, aten
+from bnuq.sampling.passes import Evaluation
+
+TASK_KEY = 'task = "regression" under [model] of the run file'
+_LOOKED_AT = 64  # points whose outputs say whether they are logits
+_SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
+
+
+def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classification", "regression"]:
+    """The task by the run file, or else by the number of outputs and the targets of `points`.
+
+    Raises DataError for targets that may be of either, or of several labels a point, and says what to write.
+    """
+    if run.task is not None:
+        return "regression" if run.task == "regression" else "classification"
+    if points is None or points.targets is None:
+        return "classification" if outputs > 1 else "regression"
+    targets = points.targets
+    zero_or_one = bool(np.all((targets == 0) | (targets == 1)))
+    if outputs == 1:
+        if zero_or_one:
+            raise DataError(
+                f"the network has one output and the targets of {points.reference} are all 0 or 1: that may be a "
+                "classifier of two classes, which bnuq takes with an output for each, or a regression. For the latter "
+                f"write {TASK_KEY}."
+            )
+        return "regression"
+    columns = targets.shape[1] if targets.ndim == 2 else 1
+    if targets.dtype.kind in "iu" or columns != outputs:
+        return "classification"
+    sums = targets.sum(axis=1)
+    if zero_or_one and bool(np.all(sums == 1)):  # one-hot
+        return "classification"
+    if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
+        what = "0 or 1, several or none of them 1 in a row: several labels a point"
+        what = what if zero_or_one else "probabilities, each row summing to 1: soft labels"
+        raise DataError(
+            f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
+            f"are {what}. bnuq scores classifiers of one label a point: give one class a point, or one-hot rows. If a "
+            f"regression onto these numbers is meant, write {TASK_KEY}."
+        )
+    return "regression"
+
+
+def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Caution, ...]:
+    """Raise ModelError where a classifier's outputs come from a softmax or a sigmoid and are not logits; a caution
+    where they only look like those of a sigmoid. `feed` gives rows of `points`, ready for the network."""
+    if not _within_0_and_1(Evaluation(model).passes(feed(slice(0, 3)))):
+        return ()
+    count, size = min(_LOOKED_AT, len(points)), default_chunk(points.point_shape)
+    with _Sigmoids() as seen:
+        found = [(block[0], seen.made(block)) for block in chunks(Evaluation(model), count, feed, size=size)]
+    outputs, of_sigmoid = torch.cat([block for block, _ in found]), all(made for _, made in found)
+    if not _within_0_and_1(outputs):
+        return ()
+    where = f"on {count} points of {points.reference} all lie between 0 and 1"
+    if torch.allclose(outputs.sum(-1), torch.ones_like(outputs[:, 0]), atol=1e-3):
+        raise ModelError(
+            f"the network's outputs look like the probabilities of a softmax: {where}, and each row sums to 1. bnuq "
+            "takes outputs for logits and applies the softmax itself; this would score a softmax of a softmax. Remove "
+            "the last softmax from the architecture, or return the logarithm of these outputs from the --arch factory."
+        )
+    if of_sigmoid:
+        raise ModelError(
+            f"the network ends in a sigmoid: its outputs {where}. bnuq takes outputs for logits and applies a softmax "
+            "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. A network "
+            "of several labels a point (multi-label) is not evaluated by this version."
+        )
+    return (
+        Caution(
+            "probability-outputs",
+            f"The network's outputs {where}, as those of a sigmoid do. bnuq takes outputs for logits and applies the "
+            "softmax itself. If the architecture ends in a sigmoid or another map to probabilities, remove it.",
+        ),
+    )
+
+
+def _within_0_and_1(outputs: Tensor) -> bool:
+    return bool(((outputs >= 0) & (outputs <= 1)).all())
+
+
+class _Sigmoids(Mode):
+    """Tells whether an output is what the latest sigmoid gave, or a view of it."""
+
+    _latest: Tensor | None = None  # kept, so that no other tensor takes its place in memory
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func.overloadpacket in _SIGMOIDS:
+            self._latest = found
+        return found
+
+    def made(self, output: Tensor) -> bool:
+        latest = self._latest
+        return latest is not None and latest.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()

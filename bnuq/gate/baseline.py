@@ -1,0 +1,65 @@
+"""A result accepted as the new baseline, with the old one kept beside it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bnuq.errors import ResultError
+from bnuq.files.content import exists, sha256_of_file
+from bnuq.files.writing import replaced
+from bnuq.gate.compatibility import made_at
+from bnuq.results.file import check_replaceable, read
+
+
+def accept(current: Path, baseline: Path) -> Path | None:
+    """Put a copy of `current` at `baseline`; where the old one is kept now, None where there was none.
+
+    The old one is called after the time at which it was made, `base.20261122T101500Z.h5`, so that none is ever lost.
+    Raises ResultError where `baseline` is another file than a result, is `current` itself, or cannot be written; it is
+    then as it was.
+    """
+    check_acceptable(current, baseline)
+    kept = None
+    if exists(baseline) and sha256_of_file(baseline) != sha256_of_file(current):
+        kept = _beside(baseline)
+        if not exists(kept):
+            _copy(baseline, kept)
+    _copy(current, baseline)
+    return kept
+
+
+def check_acceptable(current: Path, baseline: Path) -> None:
+    """Raise ResultError where `baseline` cannot be replaced by `current`."""
+    check_replaceable(baseline)
+    if exists(baseline) and current.samefile(baseline):
+        raise ResultError(f"{current} is the baseline itself; there is nothing to accept.")
+
+
+def _beside(baseline: Path) -> Path:
+    """A name for the old baseline: that of an earlier copy of the same bytes, or one that is free."""
+    made = _made(baseline)
+    old = sha256_of_file(baseline)
+    for number in itertools.count(1):
+        mark = made if number == 1 else f"{made}-{number}"
+        path = baseline.with_name(f"{baseline.stem}.{mark}{baseline.suffix}")
+        if not exists(path) or sha256_of_file(path) == old:
+            return path
+    raise AssertionError
+
+
+def _made(baseline: Path) -> str:
+    """When it was made, by its own word, else by the file system's."""
+    try:
+        time = made_at(read(baseline, log_likelihoods=False))
+    except ResultError:
+        time = None
+    time = time or datetime.fromtimestamp(baseline.stat().st_mtime, UTC)
+    return time.strftime("%Y%m%dT%H%M%SZ")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as old, replaced(target) as new:
+        shutil.copyfileobj(old, new)

@@ -1,0 +1,164 @@
+"""The error of a change: over points, which the two results share or do not, and over the draws that all points share.
+
+Over points a figure is a mean to first order, of what each point contributes (`metrics.influence`): on the same points
+the change has the error of the mean of the differences. Over draws the replicates of the two files are subtracted one
+by one where draw t is the same draw in both; else the two Monte Carlo errors add up as independent ones do. The two
+parts are added, too, √(se² + mc_se²), an upper bound: what is of a point and of a draw at once is counted twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq import metrics
+from bnuq.config import ONE_PASS
+from bnuq.gate.points import Address, Points
+from bnuq.gate.records import Pairing
+from bnuq.records import Figure
+from bnuq.results.file import BOUNDS, NORMALIZED
+from bnuq.results.result import Result
+
+_TEST = "test"
+
+
+@dataclass(frozen=True)
+class Error:
+    """A standard error, and the degrees of freedom that it was estimated from; NaN where it is not known."""
+
+    value: float
+    df: float
+
+    @staticmethod
+    def together(*parts: Error) -> Error:
+        """Of a sum of independent parts, not known where one of them is not; the degrees by Welch and Satterthwaite.
+
+        Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components.
+        """
+        whole = math.hypot(*(part.value for part in parts))
+        if not math.isfinite(whole):
+            return UNKNOWN
+        if whole == 0:
+            return NONE
+        spent = sum((part.value / whole) ** 4 / part.df for part in parts)
+        return Error(whole, 1 / spent if spent else math.inf)
+
+
+NONE = Error(0.0, math.inf)
+UNKNOWN = Error(math.nan, math.inf)
+
+
+class Errors:
+    """The errors of the changes between two results, given what they share."""
+
+    def __init__(self, current: Result, baseline: Result, shared: Pairing, points: tuple[Points, Points]) -> None:
+        self._results = current, baseline
+        self._points = points
+        self._paired = shared
+        self._shared = frozenset(shared.points)
+        self._independent = [
+            {name: one.n if one.group is None else len(np.unique(one.group)) for name, one in result.sets.items()}
+            for result in self._results
+        ]
+
+    def over_points(self, address: Address) -> Error:
+        """On shared points, that of the mean of the differences; else that of independent figures.
+
+        Computed from the points of both, never from the errors that the files state.
+        """
+        if self._shared.issuperset(_sets_of(address)) and self._same_scores(address):
+            return NONE
+        ours, theirs = (points.contributions(address) for points in self._points)
+        if ours is None or theirs is None:
+            return UNKNOWN
+        if ours.keys() <= self._shared:
+            with np.errstate(invalid="ignore"):
+                return self._of_mean({name: values - theirs[name] for name, values in ours.items()}, 0)
+        return Error.together(self._of_mean(ours, 0), self._of_mean(theirs, 1))
+
+    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int) -> Error:
+        """That of a mean over the points of each set, which are sampled by themselves."""
+        parts = []
+        for name, values in contributions.items():
+            with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
+                se = metrics.standard_error(values, group=self._results[side].sets[name].group)
+            parts.append(_known(se, self._independent[side][name] - 1))
+        return Error.together(*parts)
+
+    def _same_scores(self, address: Address) -> bool:
+        """Whether each point has the same score in both, so that the ranks that figures of OOD rest on are the same."""
+        method, _, score, _ = address
+        if not score:
+            return False
+        sides = [result.methods[method].sets for result in self._results]
+        pairs = ([side[name].points.get(score) for side in sides] for name in _sets_of(address))
+        return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
+
+    def over_draws(self, address: Address, figures: tuple[Figure, Figure]) -> Error:
+        """Of the differences of the replicates where the draws are shared; of independent figures where they are not;
+        none for a network that no draw moves, or the same draws."""
+        method, _, _, metric = address
+        if method in ONE_PASS and method not in dict(self._paired.why_not):
+            return NONE
+        kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
+        if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in figures):  # too few draws
+            return UNKNOWN
+        samples = [int(result.sampling["samples"]) for result in self._results]
+        replicates = [(figure.jackknife, figure.bootstrap) for figure in figures]
+        if method in self._paired.draws:
+            replicates = [tuple(_moved(*each) for each in zip(*replicates, strict=True))]
+        told = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
+        return Error.together(*(_of_replicates(kind, *each, samples=count) for each, count in told))
+
+
+def _sets_of(address: Address) -> tuple[str, ...]:
+    """The sets whose points a figure is of: its own, or the test set, or for OOD both."""
+    _, set_name, score, _ = address
+    if score:
+        return _TEST, set_name
+    return (_TEST if set_name == NORMALIZED or set_name.startswith(BOUNDS) else set_name,)
+
+
+def _known(se: float, df: float) -> Error:
+    return UNKNOWN if df < 1 else Error(se, df)
+
+
+def _moved(ours: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:
+    """By how much each replicate moved; None where the two have not the same ones."""
+    if ours is None or theirs is None or len(ours) != len(theirs):
+        return None
+    with np.errstate(invalid="ignore"):
+        return ours - theirs
+
+
+def _of_replicates(kind: str, jackknife: np.ndarray | None, bootstrap: np.ndarray | None, *, samples: int) -> Error:
+    """The Monte Carlo error that these replicates tell; the draws are as many as were left out, T or a bank's."""
+    if jackknife is None or (kind == "bootstrap" and bootstrap is None):
+        return UNKNOWN
+    df = _degrees(jackknife)
+    if kind == "jackknife" or bootstrap is None:
+        return Error(float(metrics.jackknife_error(jackknife)), df)
+    error = metrics.bootstrap_error(bootstrap, samples=samples, bank=len(jackknife))
+    return Error(float(error), 1 / (1 / df + 1 / max(1, len(bootstrap) - 1)))
+
+
+def _degrees(left_out: np.ndarray) -> float:
+    """Of the variance over the draws: one less than there are, and fewer where a few of them carry most of it.
+
+    2T/(κ − 1) with the kurtosis κ of what each draw does, which makes a χ² vary as that variance does. A Monte Carlo
+    error that rests on three unlucky mini-batches out of 32 is known to far less than one in eight, and mostly too
+    small.
+
+    Source: the variance of a sample variance, Cramér 1946, Mathematical Methods of Statistics, §27.4; matched as in
+    Satterthwaite 1946.
+    """
+    draws = len(left_out)
+    away = left_out - left_out.mean()
+    spread = float(np.mean(away**2))
+    if not 0 < spread < math.inf:
+        return max(1, draws - 1)
+    excess = float(np.mean((away**2 / spread) ** 2)) - 1
+    return max(1.0, min(draws - 1, 2 * draws / excess if excess > 0 else math.inf))

@@ -1,0 +1,299 @@
+"""Whether two results may be compared at all, and what they share: their points, their draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, ONE_PASS, POPULATION, Run
+from bnuq.errors import ResultError
+from bnuq.gate.records import Pairing, address_of
+from bnuq.gate.settings import Settings
+from bnuq.metrics import METRICS
+from bnuq.records import Figure
+from bnuq.results.file import NORMALIZED, figures_of
+from bnuq.results.result import EvaluatedSet, Result
+
+_MOST = 8  # missing figures that a message names
+_USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
+
+
+def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Figure]]:
+    """Every figure by its address, with method, set, score and metric; a normalised score's metric is named so."""
+    found = {}
+    for (method, set_name, score, metric), figure in figures_of(result):
+        name = f"{NORMALIZED}_{metric}" if set_name == NORMALIZED else metric
+        found[address_of(method, set_name, score, name)] = ((method, set_name, score, name), figure)
+    return found
+
+
+def made_at(result: Result) -> datetime | None:
+    """When a result was made, in UTC; None where its file does not say."""
+    try:
+        return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
+    except (KeyError, ValueError, OverflowError):
+        return None
+
+
+def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
+    """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
+    problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
+    _refuse(problems, current.path, baseline)
+
+
+def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
+    """Raise ResultError where what `run` asks for will not be comparable with `baseline`, as far as that can be told
+    before it has run."""
+    addresses = figures_by_address(baseline)
+    asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
+    problems = list(_other_numbers(asked, baseline.sampling, settings))
+    both = [method for method in baseline.methods if _is_asked_for(run, method)]
+    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), both, settings)
+    if not settings.allows("scoring"):
+        asked_so = _as_asked(run, task=baseline.model["task"])
+        problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
+    for method in baseline.methods:
+        of_method = [address for address, (place, _) in addresses.items() if place[0] == method]
+        if method not in both and not all(settings.allows("missing", address) for address in of_method):
+            problems.append(_absent(f"the method {method}", method))
+    for floor in settings.floors:
+        if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
+            problems.append(f"require: {floor.address} is of no metric that bnuq knows.")
+    _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
+
+
+def _is_asked_for(run: Run, method: str) -> bool:
+    """Whether a run looks at this method, if the network allows it: no law comes unasked, and mcbn comes with a law
+    where there is a reference."""
+    if method in ONE_PASS:
+        return True
+    if run.methods is None:
+        return method not in ANALYTIC
+    beside = method == "mcbn" and run.train is not None and any(name in ANALYTIC for name in run.methods)
+    return method in run.methods or beside
+
+
+def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
+    """Raise ResultError where what will be evaluated on `sets` is not comparable with `baseline`."""
+    problems = list(_other_data(sets, baseline.sets, settings))
+    addresses = figures_by_address(baseline)
+    for name in baseline.sets:
+        of_set = [address for address, (place, _) in addresses.items() if place[1] == name]
+        if name not in sets and not all(settings.allows("missing", address) for address in of_set):
+            problems.append(_absent(f"the set {name}", f"*.{name}"))
+    _refuse(problems, "what is to be evaluated", baseline)
+
+
+def _refuse(problems: Sequence[str], what: object, baseline: Result) -> None:
+    if problems:
+        whole = "\n".join(f"  - {problem}" for problem in problems)
+        raise ResultError(f"{what} cannot be compared with {baseline.path}:\n{whole}")
+
+
+def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+    task, before = current.model["task"], baseline.model["task"]
+    if task != before:
+        yield f"task: {task} now, {before} in the baseline; no figure of the one says anything of the other."
+        return
+    yield from _other_numbers(current.sampling, baseline.sampling, settings)
+    both = [method for method in current.methods if method in baseline.methods]
+    yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), both, settings)
+    if not settings.allows("scoring"):
+        yield from (_other_scoring(*one) for one in _scored_otherwise(_as_scored(current), _as_scored(baseline)))
+    yield from _other_data(current.sets, baseline.sets, settings)
+
+
+def _other_data(
+    ours: Mapping[str, EvaluatedSet], theirs: Mapping[str, EvaluatedSet], settings: Settings
+) -> Iterator[str]:
+    for name, one in ours.items():
+        why = _other_points(one, theirs[name]) if name in theirs else None
+        if why and not settings.allows("data", name):
+            same = "Evaluate on the same points (with --limit the seed picks them)"
+            yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
+
+
+def _other_numbers(ours: Mapping[str, Any], theirs: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """T and b, where both are known and they differ."""
+    for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
+        now, before = ours[key], theirs[key]
+        if now != before and None not in (now, before) and not settings.allows(name):
+            yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
+
+
+def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the mini-batches of a run's record, and the laws that stand for them, are: the keys of `Sampler`, `counts`
+    being what it comes to where it was left open, and which groups mini-batches are of, if they are of one."""
+    data = run.get("data", {})
+    written = {key: value for key, value in run.get("sampling", {}).items() if key in _USUAL}
+    group = {"group": data.get("group", "group")} if written.get("batches") == "group" else {}
+    return _USUAL | {"counts": "measured" if data.get("train") else "nominal"} | written | group
+
+
+def _other_samplers(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], methods: Iterable[str], settings: Settings
+) -> Iterator[str]:
+    """What is other about the mini-batches, or the laws, that some of these methods draw from."""
+    if settings.allows("sampling"):
+        return
+    told: dict[str, str] = {}
+    for method in methods:
+        now, before = _drawn_by(method, ours), _drawn_by(method, theirs)
+        for key in _differing(now, before):
+            a, b = (str(one[key]).lower() if isinstance(one[key], bool) else one[key] for one in (now, before))
+            told[key] = f"sampling: {key} is {a} now, {b} in the baseline. Draw alike, or {_allowing('sampling')}."
+    yield from (told[key] for key in sorted(told))
+
+
+_BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
+
+
+def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the keys that what a method draws depends on."""
+    if "mcbn" not in method:
+        keys: tuple[str, ...] = ()
+    elif method == "mcbn-empirical":
+        keys = (*_BATCHES, "law_draws", "covariance")
+    elif method not in ANALYTIC:
+        keys = _BATCHES
+    elif sampler["counts"] == "measured":
+        keys = (*_BATCHES, "law_draws", "counts")
+    else:  # no mini-batch is looked at
+        keys = ("variance", "replacement", "counts")
+    return {key: sampler[key] for key in keys if key in sampler}
+
+
+def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Of the keys that both have those that differ: what one alone has goes with a key that does."""
+    return sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
+
+
+def _as_scored(result: Result) -> dict[str, Any]:
+    """What figures of one name were computed by."""
+    scoring = dict(result.run.get("scoring", {})) if result.model["task"] == "regression" else {}
+    return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
+
+
+def _as_asked(run: Run, *, task: str) -> dict[str, Any]:
+    """The same of a request, were it of this task."""
+    scoring = run.record()["scoring"] if task == "regression" else {}
+    return {"mutual_information": run.mutual_information, **scoring}
+
+
+def _scored_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            yield key, ours.get(key, "the default"), theirs.get(key, "the default")
+
+
+def _other_scoring(name: str, ours: Any, theirs: Any) -> str:
+    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or {_allowing('scoring')}."
+
+
+def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
+    """In words, what is other about the points of a set; None where they are the same."""
+    if ours.n != theirs.n:
+        return f"{ours.n} points now, {theirs.n} in the baseline"
+    if ours.sha256 != theirs.sha256:
+        return f"other data now (SHA-256 {ours.sha256[:12]}…, {theirs.sha256[:12]}… in the baseline)"
+    if not _same(ours.labels, theirs.labels) or not _same(ours.targets, theirs.targets):
+        return "points of other labels or targets"
+    return None if _same(ours.group, theirs.group) else "points that are grouped otherwise"
+
+
+def _same(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
+    return ours is theirs if ours is None or theirs is None else np.array_equal(ours, theirs)
+
+
+def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
+    """What the baseline holds and the current result does not: whole methods and sets first, then single figures."""
+    ours, theirs = figures_by_address(current), figures_by_address(baseline)
+    gone = [address for address in theirs if address not in ours and not settings.allows("missing", address)]
+    if POPULATION not in current.methods:  # its reference check passes now
+        gone = [address for address in gone if theirs[address][0][0] != POPULATION]
+    for method in dict.fromkeys(theirs[address][0][0] for address in gone):
+        if method not in current.methods:
+            gone = [address for address in gone if theirs[address][0][0] != method]
+            yield _absent(f"the method {method}", method)
+    for name in dict.fromkeys(theirs[address][0][1] for address in gone):
+        if name in baseline.sets and name not in current.sets:
+            gone = [address for address in gone if theirs[address][0][1] != name]
+            yield _absent(f"the set {name}", f"*.{name}")
+    if gone:
+        shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
+        yield _absent(shown, gone[0] if len(gone) == 1 else "ADDRESS")
+
+
+def _absent(what: str, allowed: str) -> str:
+    allowing = _allowing(f"missing:{allowed}")
+    return f"missing: {what}: in the baseline, and not looked at now. Evaluate it, or {allowing}."
+
+
+def _allowing(name: str) -> str:
+    """How what differs is allowed: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
+    return f'allow it in [check], allow = ["{name}"], or by bnuq check --allow "{name}"'
+
+
+def pairing(current: Result, baseline: Result) -> Pairing:
+    """The sets whose points the two results share, and the methods whose draws are the same."""
+    sets = current.sets.keys() & baseline.sets.keys()
+    points = [n for n in current.sets if n in sets and not _other_points(current.sets[n], baseline.sets[n])]
+    shared, apart = [], []
+    fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
+    for method in (m for m in current.methods if m in baseline.methods and m not in fixed):
+        differing = list(_drawn_otherwise(method, current, baseline))
+        if differing:
+            apart.append((method, f"{listed(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
+        else:
+            shared.append(method)
+    return Pairing(tuple(points), tuple(shared), tuple(apart))
+
+
+def _moves_with_the_draws(result: Result) -> bool:
+    """Whether even the network as it is has statistics of the drawn mini-batches, having kept none of its own."""
+    return any(caution.code == "deterministic-from-reference" for caution in result.cautions)
+
+
+def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
+    """What makes draw t of the one another than draw t of the other."""
+    for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
+        if current.sampling.get(key) != baseline.sampling.get(key):
+            yield name
+    if method in ONE_PASS or "mcbn" in method:
+        if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
+            yield "the mini-batch size"
+        if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
+            yield "the reference"
+        if _pipeline(current.run) != _pipeline(baseline.run):
+            yield "the training pipeline (normalize, channel_order, augment)"
+    by = "mcbn" if method in ONE_PASS else method
+    drawn = [_drawn_by(by, _sampler_of(one.run)) for one in (current, baseline)]
+    yield from (f"sampling.{key}" for key in _differing(*drawn))
+    by_group = all(one.get("batches") == "group" for one in drawn)
+    if by_group and _groups(current) != _groups(baseline):
+        yield "the grouping of the reference"
+    if "mcdo" in method and _kind(current) != _kind(baseline):
+        yield "the kind of device, which draws the dropout masks,"
+
+
+def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    data = run.get("data", {})
+    return data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
+
+
+def _groups(result: Result) -> Any:
+    """Which points of the reference are of one group, by a digest."""
+    return result.provenance.get("reference_groups_sha256")
+
+
+def _kind(result: Result) -> str:
+    return str(result.sampling["device"]).partition(":")[0]
+
+
+def listed(names: Iterable[str]) -> str:
+    """a; a and b; a, b and c."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

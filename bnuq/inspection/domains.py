@@ -1,0 +1,494 @@
+"""Domains: laboratories, cameras, sites. Which layers tell them apart, and what evaluating with another one's batch
+statistics does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from bnuq import metrics
+from bnuq.config import Named, Run
+from bnuq.data import Points, check_labels, check_targets
+from bnuq.errors import DataError, RequestError, SamplingError
+from bnuq.evaluation import classification, estimates, memory, regression
+from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
+from bnuq.evaluation.runner import fitting_chunk
+from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.metrics.arrays import as_numpy
+from bnuq.progress import Advance, Progress, silent
+from bnuq.records import Figure
+from bnuq.results.inspection.records import Crossing, Domain, Domains
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.passes import Engine, Evaluation
+from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
+from bnuq.sampling.statistics import statistics_of
+
+SAMPLES = 16  # T
+POPULATION = 4096  # points of a set, at most, that its population statistics are taken over
+EVALUATED = 2000  # points of a set, at most, for accuracy and likelihood, where --limit says nothing
+SPREAD_OVER = 256  # of them, at most, for the spread of MCBN, which takes T passes of every statistics
+MIXED_BATCHES = 24
+APART, LEAST_SIZE = 10, 8  # times a mini-batch that a set should hold, and the size below which it need not
+_LEAST_DRAWS = 8  # that the noise of batch statistics is told by
+
+RUNNING, TRAIN, TEST, MIXED = "running", "train", "test", "mixed"
+_SPLIT = 1  # the key that a domain is halved by
+
+
+def domains(
+    run: Run,
+    named: Sequence[Named],
+    *,
+    model: nn.Module,
+    sites: Sites,
+    pipeline: Pipeline,
+    train: Points,
+    test: Points | None = None,
+    batch_size: int,
+    samples: int = SAMPLES,
+    progress: Progress = silent,
+) -> tuple[Domains, tuple[str, ...]]:
+    """How far every domain's BatchNorm statistics lie from the reference's, and what its points come to under others':
+    the record, and notes on what was cut.
+
+    Half of a domain (by the run's seed, whole groups where it has groups) gives its statistics, through the training
+    pipeline; the other half is evaluated, and so is `test`. Accuracy and PLL (RMSE of a regression) are those of the
+    network with population statistics; mutual information (the variance) that of `samples` draws of MCBN with
+    mini-batches from there, in the layers that `run.layers` picks. "mixed" batches hold as many points of every domain;
+    of the only one and the reference, where there is but one. `run.limit` bounds the evaluated points of each set.
+
+    Mini-batches hold a tenth of the smallest set that they are drawn from at most, 8 where that is less: drawing
+    without replacement takes (b − 1)/(n − 1) off their noise, which would tell large sets from small ones.
+
+    Raises DataError, RequestError or SamplingError, with the domain's name, for a domain that cannot be read, has
+    points of another shape, or labels that are not the network's, too few points, and for a name given twice.
+    """
+    if samples < 2:
+        raise RequestError(f"the samples of a domain are {samples}; expected at least 2.")
+    layers = sites.live_batchnorms
+    if not layers:
+        raise SamplingError("the network has no BatchNorm layer whose statistics could be a domain's.")
+    sampled = select_layers(layers, run.layers)
+    if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
+        raise SamplingError(
+            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to hold every "
+            'such one: use layers = "all".'
+        )
+    if not named:
+        raise RequestError("there are no domains; name one with --domain NAME=REF.")
+    if len(train) < 4:
+        raise DataError(f"the reference ({train.reference}) holds {len(train)} points; expected at least 4.")
+    read = _read(run, named, train)
+    scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *read.values()])
+    halves = {name: _halves(points, run.seed) for name, points in read.items()}
+    size, notes = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
+    sources = {TRAIN: _Source(TRAIN, (train,))}
+    sources |= {name: _Source(name, (first,)) for name, (first, _) in halves.items()}
+    together = tuple(first for first, _ in halves.values())
+    sources[MIXED] = _Source(MIXED, together if len(together) > 1 else (*together, train))
+    taken = {
+        name: _statistics(one, model, layers, sampled, pipeline, size, samples, progress)
+        for name, one in sources.items()
+    }
+    evaluated = {name: scorer.labelled(name, second) for name, (_, second) in halves.items()}
+    if test is not None:
+        evaluated[TEST] = scorer.labelled(TEST, test)
+    evaluated = {name: limited(points, run.limit or EVALUATED, run.seed) for name, points in evaluated.items()}
+    crossing = _Crossing(run, model, sites, pipeline, scorer, taken, samples, progress)
+    crossings = [one for name, points in evaluated.items() for one in crossing.of(name, points)]
+    found = Domains(
+        domains=tuple(
+            _domain(name, points, evaluated[name].targets is not None, taken[name], taken[TRAIN], size)
+            for name, points in read.items()
+        ),
+        crossings=tuple(crossings),
+        batch_size=size,
+        samples=samples,
+    )
+    return found, (*notes, *_evaluated_notes(evaluated, halves, test))
+
+
+# ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
+    found: dict[str, Points] = {}
+    for ref in named:
+        points = read_named(run, ref, "test", ood=True)
+        if points.name in (RUNNING, MIXED):
+            raise RequestError(
+                f"a domain is called {points.name}, which has a meaning here; give it another name: "
+                f"--domain NAME={points.reference}."
+            )
+        if points.name in found:
+            raise RequestError(
+                f"two domains are called {points.name}; name them apart: --domain NAME={points.reference}."
+            )
+        if points.point_shape != train.point_shape:
+            raise DataError(
+                f"domain {points.name} ({points.reference}) has points of shape {points.point_shape}, the reference of "
+                f"{train.point_shape}; expected the same."
+            )
+        found[points.name] = points
+    return found
+
+
+def _halves(points: Points, seed: int) -> tuple[Points, Points]:
+    """The half that gives statistics and the half that is evaluated, in the order of the set."""
+    members = np.arange(len(points)) if points.group is None else np.unique(points.group, return_inverse=True)[1]
+    groups = int(members.max()) + 1
+    if len(points) < 8 or groups < 2:
+        what = f"{len(points)} points" if groups == len(points) else f"{len(points)} points in {groups} groups"
+        raise DataError(
+            f"domain {points.name} ({points.reference}) holds {what}; expected at least 8 points, and 2 groups where "
+            "points have groups: half of it gives statistics, and the other half is evaluated."
+        )
+    order = counter_rng.batch_indices(seed, _SPLIT, population=groups, batch_size=groups, purpose=counter_rng.SUBSET)
+    reached = np.cumsum(np.bincount(members)[order])
+    taken = min(int(np.searchsorted(reached, len(points) / 2)) + 1, groups - 1)
+    first = np.isin(members, order[:taken])
+    if first.sum() < 4:
+        raise DataError(
+            f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} points to take statistics "
+            "of; expected at least 4."
+        )
+    return points.subset(np.flatnonzero(first)), points.subset(np.flatnonzero(~first))
+
+
+def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
+    """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
+    drawing without replacement leaves the noise of each alike; 8, or half of a set, where that is less than 8."""
+    sets = {**halves, TRAIN: train}
+    smallest = min(sets, key=lambda name: len(sets[name]))
+    there = len(sets[smallest])
+    size = min(wanted, max(there // APART, min(LEAST_SIZE, there // 2)))
+    if size == wanted and size * APART <= there:
+        return size, ()
+    left = float(metrics.finite_population_factor(size, population=there))
+    held = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
+    return size, (
+        f"mini-batches of domains {held}: {smallest} has but {there} to draw them from, and drawing without "
+        f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
+    )
+
+
+def _evaluated_notes(
+    evaluated: Mapping[str, Points], halves: Mapping[str, tuple[Points, Points]], test: Points | None
+) -> Iterator[str]:
+    whole = {name: len(second) for name, (_, second) in halves.items()} | ({} if test is None else {TEST: len(test)})
+    cut = [
+        f"{len(points)} of {whole[name]} ({name})" for name, points in evaluated.items() if len(points) < whole[name]
+    ]
+    if cut:
+        yield f"of the points that gave no statistics, some were evaluated, at random: {', '.join(cut)}"
+    if any(len(points) > SPREAD_OVER for points in evaluated.values()):
+        yield f"the spread of MCBN under each domain's statistics is that of {SPREAD_OVER} points of each set"
+
+
+# ── statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What mini-batches are drawn from: one set, or equal shares of several."""
+
+    name: str
+    parts: tuple[Points, ...]
+
+    def drawn(self, pipeline: Pipeline, draw: int, batch_size: int, purposes: tuple[int, int]) -> Tensor:
+        """Mini-batch number `draw`; of several sets, those that have one point more take turns."""
+        batches, augment = purposes
+        shares = [
+            (batch_size + (number + draw) % len(self.parts)) // len(self.parts) for number in range(len(self.parts))
+        ]
+        raw = [
+            part.raw(
+                counter_rng.batch_indices(
+                    pipeline.run.seed, draw, population=len(part), batch_size=share, purpose=batches
+                )
+            )
+            for part, share in zip(self.parts, shares, strict=True)
+            if share
+        ]
+        return _trained(pipeline, self.parts[0], np.concatenate(raw), draw, augment)
+
+
+def _trained(pipeline: Pipeline, like: Points, raw: np.ndarray, draw: int, purpose: int) -> Tensor:
+    """Points as they were read, through the training pipeline."""
+    together = replace(like, inputs=raw, targets=None, group=None)
+    return pipeline.trained(together, np.arange(len(raw)), draw=draw, purpose=purpose)
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """Draws of MCBN from one source, of `size` points that can be drawn: in the layers that are sampled (`omega`), and
+    in all of them (`draws`); and the population's over `points` of them."""
+
+    omega: BatchStatistics
+    draws: BatchStatistics
+    population: BatchStatistics
+    size: int
+    points: int
+
+
+def _statistics(
+    source: _Source,
+    model: nn.Module,
+    layers: Sequence[BatchNormSite],
+    sampled: Sequence[BatchNormSite],
+    pipeline: Pipeline,
+    batch_size: int,
+    samples: int,
+    progress: Progress,
+) -> _Statistics:
+    seed, size = pipeline.run.seed, sum(map(len, source.parts))
+    only, *others = source.parts
+    if others:
+        purposes, points = (counter_rng.POPULATION, counter_rng.POPULATION_AUGMENT), MIXED_BATCHES * batch_size
+        whole: list[Callable[[], Tensor]] = [
+            lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(MIXED_BATCHES)
+        ]
+    else:
+        points = min(len(only), POPULATION)
+        chosen = counter_rng.batch_indices(
+            seed, 0, population=len(only), batch_size=points, purpose=counter_rng.POPULATION
+        )
+        parts = np.array_split(chosen, max(1, round(points / batch_size)))
+        whole = [
+            lambda t=t, rows=rows: _trained(pipeline, only, only.raw(rows), t, counter_rng.POPULATION_AUGMENT)
+            for t, rows in enumerate(parts)
+        ]
+    purposes = counter_rng.DOMAIN, counter_rng.DOMAIN_AUGMENT
+    drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(max(samples, _LEAST_DRAWS))]
+    parts_too = len(sampled) < len(layers)  # the others then keep their running statistics on the way through
+    asked = [(whole, layers), (drawn, layers), *([(drawn[:samples], sampled)] if parts_too else [])]
+    with progress(f"Statistics of {source.name}", sum(len(batches) for batches, _ in asked)) as advance:
+        try:
+            population, all_layers, *of_some = (
+                statistics_of(
+                    model,
+                    (batch() for batch in batches),
+                    layers=sites,
+                    on_draw=lambda: advance(1),
+                    room=memory.available(pipeline.device),
+                )
+                for batches, sites in asked
+            )
+        except SamplingError as error:
+            raise SamplingError(f"{source.name}: {error}") from error
+    omega = of_some[0] if of_some else all_layers[:samples]
+    return _Statistics(omega, all_layers, population.pooled(), size, points)
+
+
+def _domain(
+    name: str, points: Points, labelled: bool, own: _Statistics, reference: _Statistics, batch_size: int
+) -> Domain:
+    rows = []
+    for layer, other, mine, theirs in zip(
+        own.population.layers, reference.population.layers, own.draws.layers, reference.draws.layers, strict=True
+    ):
+        (mean, var), (m, v) = (
+            (one.mean[0].astype(np.float64), one.var[0].astype(np.float64)) for one in (layer, other)
+        )
+        alive = (var >= 10 * layer.eps) | (v >= 10 * layer.eps)
+        noise_own, noise_other = (_noise(draws, one, batch_size) for draws, one in ((mine, own), (theirs, reference)))
+        unit = np.sqrt(v + layer.eps)
+        apart = np.stack([mean - m, np.log(var + layer.eps) - np.log(v + layer.eps)])
+        shift, log_ratio = apart[0] / unit, apart[1]
+        noise = np.sqrt(noise_own + noise_other)
+        usable = alive & (noise > 1e-6 * np.stack([unit, np.ones_like(v)]))  # less is rounding
+        freedom = 2 * (len(mine.mean) - 1)
+        z = [_rms(a[u] / n[u]) for a, n, u in zip(apart, noise, usable, strict=True) if u.any()]
+        rows.append(
+            (
+                _rms(shift[alive]),
+                float(np.mean(np.abs(log_ratio[alive]))) if alive.any() else math.nan,
+                max(z, default=math.nan) / math.sqrt(freedom / (freedom - 2)),
+            )
+        )
+    shifts, log_ratios, ratios = map(np.array, zip(*rows, strict=True))
+    return Domain(
+        name=name,
+        reference=points.reference,
+        n=len(points),
+        labelled=labelled,
+        layers=tuple(layer.name for layer in own.population.layers),
+        shift=shifts,
+        log_ratio=log_ratios,
+        ratio=ratios,
+    )
+
+
+def _noise(draws: LayerStatistics, of: _Statistics, batch_size: int) -> Float[np.ndarray, "quantity channel"]:
+    """The variance of a population's mean and log variance: a batch's, by as many batches as its points make."""
+    left = float(metrics.finite_population_factor(batch_size, population=of.size))
+    logs = np.log(draws.var.astype(np.float64) + draws.eps)
+    spread = np.stack([draws.mean.var(0, ddof=1, dtype=np.float64), logs.var(0, ddof=1)])
+    return spread / left * batch_size / of.points
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else math.nan
+
+
+# ── crossing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """How outputs are scored: `classes` of a classification, or a regression with its targets' scale."""
+
+    run: Run
+    outputs: int
+    scorer: classification.Scorer | regression.Scorer
+
+    def labelled(self, name: str, points: Points) -> Points:
+        """The points with their labels checked, as far as they have any."""
+        if points.targets is None:
+            return points
+        check = check_labels if isinstance(self.scorer, classification.Scorer) else check_targets
+        try:
+            return check(points, self.outputs)
+        except DataError as error:
+            raise DataError(f"domain {name}: {error}") from error
+
+    def fixed(self, outputs: Tensor, points: Points) -> dict[str, Figure]:
+        """Of one pass (n, K) over labelled points."""
+        if points.targets is None:
+            return {}
+        if isinstance(self.scorer, classification.Scorer):
+            logits = outputs.double().cpu()
+            y = torch.from_numpy(np.ascontiguousarray(points.targets))
+            values = {
+                "accuracy": as_numpy((logits.argmax(-1) == y).double()),
+                "pll": as_numpy(metrics.log_likelihood(logits, y)),
+            }
+            limits = {"accuracy": (0.0, 1.0), "pll": (-math.inf, 0.0)}
+            return {
+                name: _figure(name, float(np.mean(of)), of, points, limits=limits[name]) for name, of in values.items()
+            }
+        reduction = self.scorer.reduction(estimates.replicate_weights(1), points, fitted=None, labelled=False)
+        reduction.add(outputs[None])
+        squared = np.mean((reduction.scores().mean - points.targets) ** 2, axis=1)
+        rmse = math.sqrt(float(np.mean(squared)))
+        return {"rmse": _figure("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
+
+    def spread(self, blocks: Sequence[Tensor], points: Points) -> dict[str, Figure]:
+        """Of the passes of MCBN (T, n, K), in chunks."""
+        draws = estimates.replicate_weights(len(blocks[0]))
+        reduction = self.scorer.reduction(draws, points, fitted=None, labelled=False)
+        for block in blocks:
+            reduction.add(block)
+        scores = reduction.scores(group=points.group)
+        name = "mutual_information" if isinstance(self.scorer, classification.Scorer) else "variance"
+        error = metrics.standard_error(scores.points[name], group=points.group)
+        se = estimates.error_over_points(error, scores)
+        return {name: estimates.of_replicates(name, scores.replicates[name], draws, se=se, limits=(0.0, math.inf))}
+
+
+def _figure(
+    name: str, value: float, contributions: np.ndarray, points: Points, *, limits: tuple[float, float]
+) -> Figure:
+    error = metrics.standard_error(contributions, group=points.group)
+    se = error if math.isfinite(error) else None
+    low, high = estimates.interval(name, value, se, None, limits=limits)
+    return Figure(value=value, se=se, low=low, high=high)
+
+
+def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
+    """By the run's task, or else by the shapes of the outputs and of the first labels there are."""
+    output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
+    if output.ndim != 2:
+        raise DataError(
+            f"the network gives {tuple(output.shape)} for {len(output)} points; domains are evaluated for "
+            "classifications and regressions, whose outputs are (points, classes) or (points, outputs)."
+        )
+    outputs = output.shape[1]
+    labelled = next((points for points in (*sets, train) if points.targets is not None), None)
+    task = task_of(run, outputs, labelled)
+    if task == "classification":
+        check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
+        return _Scorer(run, outputs, classification.Scorer(run, outputs))
+    return _Scorer(run, outputs, regression.Scorer(run, target_scale(run, train, outputs)))
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """What points come to under each of the statistics."""
+
+    run: Run
+    model: nn.Module
+    sites: Sites
+    pipeline: Pipeline
+    scorer: _Scorer
+    statistics: Mapping[str, _Statistics]
+    samples: int
+    progress: Progress
+
+    def of(self, name: str, points: Points) -> Iterator[Crossing]:
+        """One crossing for each of the statistics that say anything of these points."""
+        few = limited(points, SPREAD_OVER, self.run.seed)
+        names = list(self.statistics)
+        passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(few)
+        with self.progress(f"{name} under each of the statistics", passes) as advance:
+            fixed: dict[str, dict[str, Figure]] = {one: {} for one in (RUNNING, *names)}
+            if points.targets is not None:
+                fixed |= self._fixed(name, points, advance)
+            spread = self._spread(few, advance)
+        for one, figures in fixed.items():
+            if figures := figures | spread.get(one, {}):
+                yield Crossing(domain=name, statistics=one, figures=figures)
+
+    def _fixed(self, name: str, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
+        """Under population statistics, and the running ones where the network has them."""
+        found = {}
+        if all(site.tracked for site in self.sites.live_batchnorms):
+            (outputs,) = self._outputs(Evaluation(self.model), points, advance)
+            found[RUNNING] = self._scored(name, RUNNING, outputs, points)
+        omega = reduce(BatchStatistics.joined, (one.population for one in self.statistics.values()))
+        engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
+        for one, outputs in zip(self.statistics, self._outputs(engine, points, advance), strict=True):
+            found[one] = self._scored(name, one, outputs, points)
+        return found
+
+    def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Figure]:
+        if not bool(torch.isfinite(outputs).all()):
+            raise SamplingError(
+                f"{name}: the network's outputs under the statistics of {statistics} are not finite (NaN or inf)."
+            )
+        return self.scorer.fixed(outputs, points)
+
+    def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
+        omega = reduce(BatchStatistics.joined, (one.omega for one in self.statistics.values()))
+        engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
+        found = {}
+        outputs = self._outputs(engine, points, advance)
+        for name, own in zip(self.statistics, outputs.split(self.samples), strict=True):
+            found[name] = self.scorer.spread([own], points)
+        return found
+
+    def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
+        """Raw outputs (T, n, K) on the CPU."""
+
+        def load(rows: slice) -> Tensor:
+            return self.pipeline.evaluated(points, rows)
+
+        size = self.run.chunk_size or default_chunk(points.point_shape)
+        if self.run.chunk_size is None:
+            if isinstance(engine, Stochastic):
+                engine.prepare(load(slice(0, 64)), free=memory.available(self.pipeline.device))
+            size = fitting_chunk([engine], self.scorer.outputs, size, self.pipeline.device)
+        blocks = []
+        for block in chunks(engine, len(points), load, size=size):
+            blocks.append(block.cpu())
+            advance(block.shape[0] * block.shape[1])
+        return torch.cat(blocks, dim=1)

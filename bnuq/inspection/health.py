@@ -1,0 +1,274 @@
+"""The health of a network's BatchNorm: its sites with what is wrong with them, and how far running averages lag."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from bnuq.evaluation import memory
+from bnuq.evaluation.population import Parted
+from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
+from bnuq.progress import Progress
+from bnuq.records import Caution
+from bnuq.results.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
+from bnuq.results.result import ReferenceCheck
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
+from bnuq.sampling.statistics import statistics_of
+
+
+def not_finite(model: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters and buffers that hold NaN or infinite values, or variances below 0."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return tuple(
+        name for name, tensor in named if not is_lazy(tensor) and not (_is_finite(tensor) and _is_one(name, tensor))
+    )
+
+
+def _is_one(name: str, tensor: Tensor) -> bool:
+    """Whether a running variance is a variance; anything else is what it is."""
+    return not name.endswith("running_var") or bool((tensor >= 0).all())
+
+
+def _is_finite(tensor: Tensor | None) -> bool:
+    return tensor is None or not tensor.is_floating_point() or bool(torch.isfinite(tensor.float()).all())
+
+
+def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
+    """Every BatchNorm and dropout in execution order, flagged; `broken` are tensors that are not finite, by name."""
+    calls = Counter(site.address for site in sites.batchnorms if site.address)
+    layers = {name.rpartition(".")[0] for name in broken}
+    rows = [_batchnorm_row(site, again=calls[site.address] > 1, layers=layers) for site in sites.batchnorms]
+    rows += [_dropout_row(site) for site in sites.dropouts]
+    places = [site.place for site in (*sites.batchnorms, *sites.dropouts)]
+    return tuple(
+        replace(row, order=order)
+        for order, (_, row) in enumerate(sorted(zip(places, rows, strict=True), key=lambda pair: pair[0]))
+    )
+
+
+def _batchnorm_row(site: BatchNormSite, *, again: bool, layers: set[str]) -> SiteRow:
+    vanishing = None
+    if site.tracked and site.running_var is not None:
+        vanishing = int((site.running_var < 10 * site.eps).sum())
+    finite = (
+        _is_finite(site.running_mean) and _is_finite(site.running_var) and site.name.partition("#")[0] not in layers
+    )
+    flags: dict[Flag, bool] = {
+        "never-trained": site.never_trained,
+        "frozen": site.reason.startswith("frozen"),
+        "not-finite": not finite,
+        "vanishing": bool(vanishing),
+        "untracked": not site.tracked,
+        "called-again": again,
+    }
+    return SiteRow(
+        name=site.name,
+        kind="batchnorm",
+        order=site.place,
+        reason=site.reason,
+        flags=tuple(flag for flag, raised in flags.items() if raised),
+        channels=site.channels,
+        positions=site.positions,
+        eps=site.eps,
+        momentum=site.momentum,
+        vanishing=vanishing,
+    )
+
+
+def _dropout_row(site: DropoutSite) -> SiteRow:
+    return SiteRow(name=site.name, kind="dropout", order=site.place, reason=site.reason, p=site.p, variety=site.variety)
+
+
+def batch_statistics(
+    model: nn.Module, batches: Parted, sites: Sequence[BatchNormSite], progress: Progress
+) -> BatchStatistics:
+    """The statistics of these mini-batches in float64; their `pooled()` is the population, by the estimator that
+    `bnuq precise-bn` has by default."""
+    with progress(f"Taking the population statistics of {batches.points} points", len(batches)) as advance:
+        free = memory.available(batches.pipeline.device)
+        bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), room=free)
+    wide = (
+        replace(layer, mean=layer.mean.astype(np.float64), var=layer.var.astype(np.float64)) for layer in bank.layers
+    )
+    return replace(bank, layers=tuple(wide))
+
+
+def gap(
+    bank: BatchStatistics,
+    population: BatchStatistics,
+    sites: Sequence[BatchNormSite],
+    noise: Noise,
+    check: ReferenceCheck | None,
+    *,
+    points: int,
+    reference: int,
+    train_size: int | None,
+    train_batch_size: int | None,
+) -> Gap | None:
+    """The running averages against `population`, what the batches of `bank` pool to: `points` of the `reference` ones,
+    which are a part of the `train_size`. None where no layer has any.
+
+    What batch noise explains is told by the noise that was measured, under a training batch size M of 128 where it is
+    not known; NaN where the average is cumulative. Channels that hardly vary are told in units of √(σ² + ε), which is
+    what they are divided by.
+    """
+    measured = dict(zip((site.name for site in sites), noise.layers, strict=True))
+    ratios = _ratios(check)
+    layers = []
+    for number, site in enumerate(sites):
+        if site.running_mean is None or site.running_var is None:
+            continue
+        layer = population.layers[number]
+        left = share_left_by_averaging(
+            momentum=site.momentum or 0.0,
+            train_batch_size=train_batch_size or 128,
+            points=points,
+            population=reference,
+            train_size=train_size or reference,
+        )
+        shift, log_ratio = _distances(site, layer.mean[0], layer.var[0])
+        of_mean, of_log_variance = _one_point(measured[site.name], noise.batch_size)
+        layers.append(
+            LayerGap(
+                name=site.name,
+                shift=shift,
+                log_ratio=log_ratio,
+                explained_shift=math.sqrt(of_mean * left),
+                explained_log_ratio=math.sqrt(of_log_variance * left),
+                ratio_mean=ratios.get(site.name, (math.nan, math.nan))[0],
+                ratio_log_variance=ratios.get(site.name, (math.nan, math.nan))[1],
+                dead=bank.layers[number].dead_channels,
+            )
+        )
+    if not layers:
+        return None
+    momentum, *others = {site.momentum for site in sites if site.tracked} or {None}
+    worth = None
+    if train_batch_size is not None and momentum and not others:
+        worth = worth_of_average(momentum, batch_size=train_batch_size)
+    return Gap(
+        points=points,
+        batch_size=bank.batch_size,
+        worth=worth,
+        passed=None if check is None else check.passed,
+        layers=tuple(layers),
+    )
+
+
+def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    assert site.running_mean is not None and site.running_var is not None
+    running_mean, running_var = (
+        tensor.detach().double().cpu().numpy() for tensor in (site.running_mean, site.running_var)
+    )
+    total = var.astype(np.float64) + site.eps
+    return (running_mean - mean) / np.sqrt(total), np.log((running_var + site.eps) / total)
+
+
+def _one_point(layer: LayerNoise, batch_size: int) -> tuple[float, float]:
+    """What one point gives the variances of V and of ln S², by the noise at `batch_size`."""
+    return batch_size / layer.values_mean, batch_size * explained_log_variance(layer.values_deviation)
+
+
+def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:
+    """By layer, the reference check's distances of mean and log variance over what batch noise explains."""
+    if check is None:
+        return {}
+    both = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
+    return {name: (float(mean), float(log_variance)) for name, mean, log_variance in both}
+
+
+# ── what to tell the user ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Caution]:
+    """What the sites alone say."""
+    if broken:
+        yield Caution(
+            "not-finite",
+            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance "
+            f"below 0: {_some(broken)}. "
+            "Nothing that the network computes with them means anything, and only its sites are told.",
+        )
+    flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
+    if found := flagged["never-trained"]:
+        yield Caution(
+            "never-trained",
+            f"BatchNorm {_names(found)} still has the running statistics it was made with (mean 0, variance 1): the "
+            "network was never trained, or not loaded whole.",
+        )
+    if found := flagged["frozen"]:
+        yield Caution(
+            "frozen",
+            f"BatchNorm {_names(found)} keeps its running statistics in training mode too: there is no batch noise in "
+            "it, and MCBN leaves it as it is.",
+        )
+    if found := flagged["vanishing"]:
+        channels = sum(row.vanishing or 0 for row in found)
+        yield Caution(
+            "vanishing",
+            f"{_count(channels, 'channel')} of BatchNorm {_names(found)} {_have(channels)} a running variance below 10 "
+            "times eps: what differs there from the training data is scaled up as far as eps allows.",
+        )
+
+
+def gap_cautions(found: Gap) -> Iterator[Caution]:
+    """What the gap says beside the reference check."""
+    dead = [layer for layer in found.layers if layer.dead]
+    if dead:
+        channels = sum(layer.dead for layer in dead)
+        yield Caution(
+            "dead-channels",
+            f"{_count(channels, 'channel')} {_are(channels)} all but constant in some mini-batch, the variance below "
+            f"10 times eps ({_some([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a point that "
+            "differs there is scaled up as far as eps allows.",
+        )
+
+
+def noise_cautions(found: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
+    """Whether values are too few for biased and unbiased variance to be alike: in a mini-batch of the training, and
+    where its size is not known, of the noise."""
+    size = train_batch_size or found.batch_size
+    values_of = {
+        layer.name: train_batch_size * layer.positions if train_batch_size else layer.nominal for layer in found.layers
+    }
+    few = [layer for layer in found.layers if values_of[layer.name] < FEW_VALUES]
+    if few:
+        values = min(values_of[layer.name] for layer in few)
+        differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
+        told = f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {values} values a channel in a "
+        told += (
+            f"mini-batch of {size} of the training, which normalised by the biased variance; evaluation does by the "
+            f"unbiased one, which scales by up to {differ} less."
+            if train_batch_size
+            else f"mini-batch of {size}: at this mini-batch size training would normalise by the biased variance, and "
+            f"evaluation by the unbiased one, which scales by up to {differ} less."
+        )
+        yield Caution("biased-variance", told)
+
+
+def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> str:
+    return _some([row.name for row in rows])
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"

@@ -1,0 +1,225 @@
+"""A network opened for inspection: with its reference where there is one, else on points that are made up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bnuq.config import Run, Split
+from bnuq.data import Points
+from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
+from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
+from bnuq.evaluation.plan import device_and_notes
+from bnuq.models.loading import LoadedModel, load_model
+from bnuq.records import Caution
+from bnuq.sampling.interception import forward, undisturbed
+from bnuq.trust import BY_USER
+
+Shape = tuple[int, ...]
+
+SIDES = (32, 28, 64, 224, 96, 128, 48, 256, 299)  # of pictures, tried in this order
+LENGTHS = (128, 1024, 16_000)  # of sequences
+MADE_UP_POINTS = 3
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The network on its device, the reference and the test set where they could be read, and a few points to run the
+    network on, ready for it."""
+
+    loaded: LoadedModel
+    model: nn.Module
+    train: Points | None
+    test: Points | None
+    pipeline: Pipeline
+    example: Tensor
+    notes: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+
+
+def opened(
+    run: Run, *, input_shape: Shape | None = None, needs_reference: bool = False, needs_test: bool = False
+) -> Opened:
+    """Read the network of `run` and its reference; the test set where that is needed, or there is no reference. Weights
+    that are not finite are read as well.
+
+    A reference that the run names and that cannot be read is a warning, unless `needs_reference`; a test set that
+    cannot be read a note, and one of another shape than the reference DataError. Without points the network is run on
+    made-up ones, of `input_shape` or of a shape that it is found to take. Raises RequestError, with the option to name
+    a shape, where none is found.
+    """
+    loaded = load_model(
+        run.checkpoint,
+        arch=run.arch.text if run.arch else None,
+        arch_args=run.arch_args,
+        base=run.arch.base if run.arch else None,
+        named_by=run.arch.named_by if run.arch else BY_USER,
+        trust_code=run.trust_code,
+        trust_pickle=run.trust_pickle,
+        only_finite=False,
+    )
+    train, cautions = _reference(run, needs_reference)
+    test, notes = _test(run, needs_test) if needs_test or train is None else (None, ())
+    if train is not None and test is not None and test.point_shape != train.point_shape:
+        raise DataError(
+            f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
+            f"({train.reference}) of {train.point_shape}; expected the same."
+        )
+    if train is None and run.normalize == "train":
+        run = replace(run, normalize=None)  # no point passes
+    device, passed_over = device_and_notes(run.device)
+    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    pipeline = Pipeline(run, device, input_normalize(run, train))
+    model = loaded.module.to(pipeline.device, pipeline.dtype)
+    notes = (*(f"{one.name}: {note}" for one in (train, test) if one is not None for note in one.notes), *notes)
+    points = train if train is not None else test
+    if points is not None:
+        if input_shape is not None and input_shape != points.point_shape:
+            raise RequestError(
+                f"--input-shape is {_told(input_shape)}, and the points of {points.reference} have shape "
+                f"{_told(points.point_shape)}; leave it out, as points that can be read tell their shape."
+            )
+        example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
+        _check_taken(model, example, points)
+    else:
+        example, how = _made_up(model, input_shape, pipeline)
+        notes = (*notes, how)
+    return Opened(loaded, model, train, test, pipeline, example, notes, cautions)
+
+
+def _reference(run: Run, needed: bool) -> tuple[Points | None, tuple[Caution, ...]]:
+    if run.train is None:
+        if needed:
+            file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
+            raise RequestError(
+                "there is no reference to measure on. Add --train REF, or to "
+                f'{file}:\n\n[data]\ntrain = "cifar10:train"'
+            )
+        return None, ()
+    try:
+        train = read_named(run, run.train, "train")
+    except UntrustedCodeError:
+        raise
+    except BnuqError as error:
+        if needed:
+            raise
+        said = " ".join(str(error).split())
+        text = f"The reference cannot be read, so that only what the checkpoint itself says is told: {said}"
+        return None, (Caution("reference-unreadable", text),)
+    if isinstance(run.validation, Split) and run.validation.split_of == "train" and run.validation.held_out:
+        held = held_out_rows(len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group)
+        train = train.subset(np.setdiff1d(np.arange(len(train)), held))
+    if run.train_size is not None and run.train_size < len(train):
+        raise RequestError(
+            f"data.train_size is {run.train_size}, and the reference alone has {len(train)} points; expected the size "
+            "of the whole training set, of which the reference is a part."
+        )
+    return train, ()
+
+
+def _test(run: Run, needed: bool) -> tuple[Points | None, tuple[str, ...]]:
+    if run.test is None:
+        return None, ()
+    try:
+        return read_named(run, run.test, "test"), ()
+    except UntrustedCodeError:
+        raise
+    except BnuqError as error:
+        said = " ".join(str(error).split())
+        return None, (f"the test set cannot be read, and is left out: {said}",) if needed else ()
+
+
+def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
+    try:
+        _run(model, example)
+    except SamplingError as error:
+        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+            raise
+        raise DataError(
+            f"the network does not take points of shape {points.point_shape} ({points.reference}): {error}"
+        ) from error
+
+
+# ── made-up points ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _made_up(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) -> tuple[Tensor, str]:
+    """Random points of the shape that was said, or of the first that the network takes; and a note on that."""
+    if input_shape is not None:
+        points = _random(input_shape, pipeline)
+        try:
+            _run(model, points)
+        except SamplingError as error:
+            raise RequestError(f"--input-shape is {_told(input_shape)}: {error}") from error
+        return points, f"the network was run on made-up points of shape {_told(input_shape)}, as --input-shape has it"
+    shapes = tuple(dict.fromkeys(_likely_shapes(model)))
+    for shape in shapes:
+        points = _random(shape, pipeline)
+        with suppress(SamplingError):
+            _run(model, points)
+            return points, (
+                f"the network was run on made-up points of shape {_told(shape)}, the first of some that it takes: "
+                "positions, and what depends on them, are those of that shape; --input-shape names another"
+            )
+    tried = f" It takes none of {', '.join(map(_told, shapes))}." if shapes else ""
+    raise RequestError(
+        f"no points could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "
+        "without the batch, as in --input-shape 3,32,32, or name the data with --train REF."
+    )
+
+
+def _random(shape: Shape, pipeline: Pipeline) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand((MADE_UP_POINTS, *shape), generator=generator, dtype=torch.float32)
+    return points.to(pipeline.device, pipeline.dtype)
+
+
+def _run(model: nn.Module, points: Tensor) -> None:
+    with undisturbed(model):
+        forward(model, points[:2].clone())
+
+
+def _likely_shapes(model: nn.Module) -> Iterator[Shape]:
+    """Shapes that the network may take, by what it says itself (timm) and by its first layer with weights."""
+    configured = getattr(model, "default_cfg", None)
+    if isinstance(configured, dict) and isinstance(configured.get("input_size"), Sequence):
+        yield tuple(configured["input_size"])
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            yield from ((layer.in_channels, side, side) for side in SIDES)
+        elif isinstance(layer, nn.Conv1d):
+            yield from ((layer.in_channels, length) for length in LENGTHS)
+        elif isinstance(layer, nn.Conv3d):
+            yield from ((layer.in_channels, *depth) for depth in ((16, 32, 32), (16, 112, 112), (64, 64, 64)))
+        elif isinstance(layer, nn.Linear):
+            yield (layer.in_features,)
+            yield from _pictures_of(layer.in_features)
+        elif isinstance(layer, nn.BatchNorm2d):
+            yield from ((layer.num_features, side, side) for side in SIDES)
+        elif isinstance(layer, _BatchNorm):
+            yield (layer.num_features,)
+            yield from ((layer.num_features, length) for length in LENGTHS)
+        elif isinstance(layer, nn.RNNBase):
+            yield (16, layer.input_size)
+        else:
+            continue
+        return
+
+
+def _pictures_of(values: int) -> Iterator[Shape]:
+    """Square pictures of so many values."""
+    for channels in (1, 3):
+        side = math.isqrt(values // channels)
+        if channels * side * side == values:
+            yield (channels, side, side)
+
+
+def _told(shape: Shape) -> str:
+    return ",".join(map(str, shape))

@@ -1,0 +1,553 @@
+"""Which training pipeline a checkpoint's running statistics agree with: the common ones, tried and ranked.
+
+Whoever has somebody else's checkpoint does not know how its pictures were normalised and augmented, but BatchNorm's
+running averages do: they are those of the batches that training saw.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import msgspec
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from bnuq.config import Augment, ChannelOrder, Normalize, Run
+from bnuq.data import Points
+from bnuq.errors import SamplingError
+from bnuq.evaluation import memory
+from bnuq.evaluation.datasets import Pipeline, input_normalize
+from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.progress import Progress, silent
+from bnuq.records import Caution
+from bnuq.results.inspection.records import SURE, Candidate, Pipelines
+from bnuq.results.result import ReferenceCheck
+from bnuq.sampling import counter_rng
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.statistics import statistics_of
+
+FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, which all candidates pass
+FINALISTS = 12
+TELLING = 3.0  # standard deviations of the noise, beyond which the statistics tell two pipelines apart
+_OVERSHOOT = 1e-3  # the share of pixels, at either end, that says nothing of what pixels run to
+_OWN_POINTS = 10_000  # of which the data's own mean and standard deviation are taken
+
+OWN, MIN_MAX, ASKED = "the data's own", "min-max", "the run file's"
+_RGB: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar10 (std 0.2023)": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # mean over pictures of their std
+    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+}
+_GREY: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "0.5/0.5": ((0.5,), (0.5,)),
+}
+_AS_THEY_ARE = Normalize(mean=(0.0,), std=(1.0,))
+_CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is left as it is
+
+
+def suggest(
+    run: Run,
+    model: nn.Module,
+    train: Points,
+    sites: Sites,
+    *,
+    trained_with: int | None = None,
+    progress: Progress = silent,
+) -> Pipelines:
+    """The common training pipelines, ranked by how far the running statistics lie from the batches that each makes of
+    the reference `train`, in the worst layer of the reference check.
+
+    Pictures are tried with the usual normalisations, channel orders, scales of their pixels, and with padding, cropping
+    and flipping or without; anything else with the usual normalisations. All candidates pass 8 batches of 64 through
+    the first layers; the dozen that come closest, and what `run` says of normalize, channel_order and augment, where it
+    says anything, are checked as `stages.reference_check` does. `trained_with` is the training batch size, where it is
+    known.
+
+    A candidate is tied where the running statistics lie less than 3 standard deviations of noise from it towards the
+    best (times what the best's median layer shows beyond noise): along the most telling combination of channels, which
+    one half of the reference tells, and measured on the other half. Where the best does not pass, none is tied with it
+    and nothing is undetermined: how pipelines rank that do not fit tells little.
+
+    Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
+    holds fewer than 8 points.
+    """
+    tried = _Tried(run, model, train, sites.live_batchnorms, trained_with, progress)
+    own, settings = _asked(run, train), list(_settings(run, train))
+    if own is not None:
+        twin = next((one for one in settings if _alike(one, own, train)), None)
+        own, settings = twin or own, settings if twin else [own, *settings]
+    left_over: list[_Checked] = []
+    if len(settings) > FINALISTS:
+        title = f"Trying {len(settings)} pipelines"
+        first = tried.checked(settings, title, batches=FIRST_BATCHES, most=FIRST_SIZE, layers=FIRST_LAYERS)
+        settings = [one.setting for one in first[:FINALISTS]]
+        if own is not None and own not in settings:
+            settings.append(own)
+        left_over = [one for one in first if one.setting not in settings]
+    title = f"Checking the closest {len(settings)} pipelines"
+    final = tried.checked(settings, title, batches=BATCHES, most=BATCH_SIZE, layers=len(sites.live_batchnorms))
+    best, *others = final
+    tied = [best, *(one for one in others if best.check.passed and tried.cannot_tell(one, best))]
+    tied.sort(key=lambda one: one.setting.name == OWN)  # where they agree alike, rather what people write down
+    found = Pipelines(
+        candidates=(
+            *(one.record(train, tied=True) for one in tied),
+            *(one.record(train, tied=False) for one in others if one not in tied),
+        ),
+        first_round=tuple(one.record(train, tied=False) for one in left_over),
+        undetermined=tuple(_undetermined([one.setting for one in tied])),
+        lines="",
+    )
+    remarks = [caution.text for caution in cautions(found)] + list(found.undetermined)
+    return replace(found, lines=_lines(tied[0], final, remarks))
+
+
+def cautions(found: Pipelines) -> Iterator[Caution]:
+    """What to be careful about: that no pipeline fits."""
+    best = found.candidates[0]
+    if not best.passed:
+        yield Caution(
+            "no-pipeline-fits",
+            f"None of the {len(found.candidates) + len(found.first_round)} training pipelines that were tried fits: "
+            f"running statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains "
+            f"in the worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
+            "trained with another pipeline or on other data, or its running statistics were not kept up to the end of "
+            "training.",
+        )
+
+
+# ── what is tried ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A pipeline to try, as a run file has it; `name` is where mean and std come from."""
+
+    name: str | None
+    normalize: Normalize | None
+    channel_order: ChannelOrder = "rgb"
+    scale: int = 1
+    augment: Augment | None = None
+
+    @property
+    def flips(self) -> bool:
+        return self.augment is not None and self.augment.flip
+
+    @property
+    def crops(self) -> bool:
+        return self.augment is not None and self.augment.pad > 0
+
+    def pipeline(self, run: Run) -> Pipeline:
+        of = replace(run, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
+        return Pipeline(of, torch.device("cpu"), self.normalize)
+
+
+def _settings(run: Run, train: Points) -> Iterator[_Setting]:
+    if len(train.point_shape) != 3:
+        yield from _of_features(run, train)
+        return
+    channels, height, width = train.point_shape
+    pad = max(4, min(height, width) // 8)
+    crop = Augment(pad=pad, crop=height if height == width else None)
+    augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
+    if run.augment is not None:
+        said = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
+        augments += [one for one in said if one not in augments and one != Augment()]
+    orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
+    for plain, order, augment in itertools.product(_of_pictures(train), orders, augments):
+        normalize = plain.normalize
+        if order == "bgr" and normalize is not None:
+            normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
+        yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
+
+
+def _asked(run: Run, train: Points) -> _Setting | None:
+    """The pipeline that the run itself says, None where it says nothing."""
+    if run.normalize is None and run.augment is None and run.channel_order == "rgb":
+        return None
+    return _Setting(ASKED, input_normalize(run, train), run.channel_order, augment=run.augment)
+
+
+def _alike(one: _Setting, other: _Setting, train: Points) -> bool:
+    """Whether two settings are one pipeline."""
+
+    def told(normalize: Normalize | None) -> list[list[float]]:
+        said = normalize or _AS_THEY_ARE
+        return [list(values) * (train.point_shape[0] // len(values)) for values in (said.mean, said.std)]
+
+    same = (one.channel_order, one.augment) == (other.channel_order, other.augment)
+    return same and told(one.normalize) == told(other.normalize)
+
+
+def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
+    yield _Setting(None, None)
+    yield _Setting(OWN, input_normalize(replace(run, normalize="train"), train))
+    values = np.moveaxis(train.raw(slice(None)), 1, -1).reshape(-1, train.point_shape[0])
+    low, high = values.min(0), values.max(0)
+    if (low != 0).any() or (high != 1).any():
+        span = np.where(high > low, high - low, 1.0)
+        yield _Setting(MIN_MAX, Normalize(mean=tuple(low.tolist()), std=tuple(span.tolist())))
+
+
+def _of_pictures(train: Points) -> Iterator[_Setting]:
+    """Normalisations, in the order of red, green, blue; pixels lie at 0–1, as uint8 is read, or are floats to 255."""
+    channels = train.point_shape[0]
+    own, top = _own(train)
+    if top is None:
+        yield _Setting(OWN, own)
+        yield _Setting(None, None)
+        return
+    for name, (mean, std) in _RGB.items():
+        if channels == 3:
+            yield _named(name, mean, std, top=top)
+        elif channels == 1:
+            yield _named(name, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
+    for name, (mean, std) in _GREY.items():
+        yield _named(name, mean, std, top=top)
+    yield _Setting(OWN, own)
+    yield _named(None, (0.0,), (1.0,), top=top)
+    yield _named(None, (0.0,), (1.0,), top=top, scale=255)
+    if channels == 3:
+        yield _named("caffe", _CAFFE, (1.0,), top=top, scale=255)
+
+
+def _named(name: str | None, mean: Sequence[float], std: Sequence[float], *, top: int, scale: int = 1) -> _Setting:
+    """Mean and std that are of pixels to `scale`, for pixels that are read as 0–`top`."""
+    unit = top / scale
+    normalize = Normalize(mean=tuple(m * unit for m in mean), std=tuple(s * unit for s in std))
+    return _Setting(name, None if normalize == _AS_THEY_ARE else normalize, scale=scale)
+
+
+def _own(train: Points) -> tuple[Normalize, int | None]:
+    """Mean and standard deviation of every channel, to 4 digits; and what the pixels run to, 1 or 255: None where they
+    have been normalised before.
+
+    Pictures that were resized overshoot a little, and a few of their pixels a lot: what they run to is told by all but
+    a thousandth at either end.
+    """
+    rows = np.arange(len(train))
+    if len(rows) > _OWN_POINTS:
+        chosen = counter_rng.batch_indices(
+            0, 0, population=len(train), batch_size=_OWN_POINTS, purpose=counter_rng.SUBSET
+        )
+        rows = np.sort(chosen)
+    total = squares = np.zeros(train.point_shape[0])
+    lows, highs = [], []
+    for part in np.array_split(rows, -(-len(rows) // 512)):
+        values = train.raw(part).astype(np.float64)
+        total, squares = total + values.mean((2, 3)).sum(0), squares + (values**2).mean((2, 3)).sum(0)
+        lows.append(np.quantile(values, _OVERSHOOT))
+        highs.append(np.quantile(values, 1 - _OVERSHOOT))
+    mean = total / len(rows)
+    std = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0))
+    std = np.where(std > 1e-6 * np.maximum(np.abs(mean), np.finfo(float).tiny), std, 1.0)  # a constant one stays
+    return Normalize(mean=tuple(map(_rounded, mean)), std=tuple(map(_rounded, std))), _top(min(lows), max(highs))
+
+
+def _top(low: float, high: float) -> int | None:
+    """What pixels from `low` to `high` run to; None for standardised ones, which go some units to both sides of 0."""
+    if high <= 2:
+        return 1 if low >= -0.5 else None
+    return 255 if low >= -0.05 * high and high <= 2 * 255 else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+# ── how each agrees ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class _Checked:
+    """A pipeline with its reference check, and the batch statistics that it was made from."""
+
+    setting: _Setting
+    check: ReferenceCheck
+    bank: BatchStatistics
+
+    @property
+    def ratios(self) -> Float[np.ndarray, "quantity layer"]:
+        return np.stack([self.check.mean, self.check.log_variance]) / self.check.expected
+
+    @property
+    def worst(self) -> float:
+        return float(self.ratios.max())
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.ratios, axis=1).max())
+
+    @property
+    def worst_layer(self) -> str:
+        return self.check.layers[int(self.ratios.max(axis=0).argmax())]
+
+    def record(self, train: Points, *, tied: bool) -> Candidate:
+        setting, channels = self.setting, train.point_shape[0]
+        normalize = setting.normalize or _AS_THEY_ARE
+        mean, std = (values * (channels // len(values)) for values in (normalize.mean, normalize.std))
+        return Candidate(
+            normalize=setting.name,
+            mean=mean,
+            std=std,
+            channel_order=setting.channel_order,
+            scale=255 if setting.scale == 255 else 1,
+            augment=_augment_words(setting.augment, train),
+            median=self.median,
+            worst=self.worst,
+            worst_layer=self.worst_layer,
+            passed=self.check.passed,
+            tied=tied,
+        )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What tries pipelines: the same batches and the same random numbers of augmentation for every one."""
+
+    run: Run
+    model: nn.Module
+    train: Points
+    sites: Sequence[BatchNormSite]
+    trained_with: int | None
+    progress: Progress
+
+    def checked(
+        self, settings: Sequence[_Setting], title: str, *, batches: int, most: int, layers: int
+    ) -> list[_Checked]:
+        """The settings checked through the first so many layers that can be, the closest first."""
+        batch_size = min(most, len(self.train) // 4)
+        if batch_size < 2:
+            raise SamplingError(
+                f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to tell "
+                "its training pipeline by."
+            )
+        sites = self._up_to(layers)
+        found: list[_Checked] = []
+        last: SamplingError | None = None
+        with self.progress(title, batches * len(settings)) as advance:
+            statistics = partial(self._statistics, sites=sites, batches=batches, batch_size=batch_size)
+            try:
+                banks = statistics(settings, advance=lambda: advance(1))
+            except SamplingError as error:  # the network may overflow under one of them
+                banks, last = [], error
+                for one in settings:
+                    with suppress(SamplingError):
+                        banks += statistics([one], advance=lambda: None)
+                        continue
+                    banks.append(None)
+        for setting, bank in zip(settings, banks, strict=True):
+            check = None if bank is None else self._check(bank, sites)
+            if bank is not None and check is not None:
+                found.append(_Checked(setting, check, bank))
+        if not found:
+            raise last or _uncheckable(self.sites)
+        return sorted(found, key=lambda one: (one.worst, one.median))
+
+    def cannot_tell(self, one: _Checked, best: _Checked) -> bool:
+        """Whether the running statistics may as well be those of `one` as the best's."""
+        if not one.check.passed:
+            return False
+        return self._towards(one, best) <= TELLING * max(1.0, best.median)
+
+    def _towards(self, one: _Checked, best: _Checked) -> float:
+        """How far the running statistics lie from those of `one` towards the best's, in standard deviations of noise.
+
+        Of all channels together, weighted by how far the two pipelines lie apart there; the noise is that of the same
+        combination over the batches, so that channels and layers that vary together count as what they are. The weights
+        are of one half of the reference and the distance is of the other (what both had by chance would count as a
+        difference else), and the same with the halves exchanged: the mean of both.
+        """
+        return float(np.mean([self._beyond_noise(one, best, told_by=half) for half in (0, 1)]))
+
+    def _beyond_noise(self, one: _Checked, best: _Checked, *, told_by: int) -> float:
+        telling, measured = slice(told_by, None, 2), slice(1 - told_by, None, 2)
+        check = self._check(one.bank[measured], self.sites, population=len(self.train) // 2)
+        if check is None:  # nothing varies in this half
+            return 0.0
+        gap, noise = 0.0, np.zeros(one.bank[measured].samples)
+        by_name = {site.name: site for site in self.sites}
+        layers = {mine.name: (mine, theirs) for mine, theirs in zip(one.bank.layers, best.bank.layers, strict=True)}
+        for name, expected in zip(check.layers, check.expected, strict=True):
+            for running, mine, theirs in zip(*map(_quantities, (by_name[name], *layers[name])), strict=True):
+                spread = mine.std(0, ddof=1)
+                usable = np.isfinite(running) & np.isfinite(mine).all(0) & np.isfinite(theirs).all(0)
+                usable &= spread > 1e-6 * np.maximum(np.abs(running), np.abs(mine).max(0))  # less is rounding
+                mine, apart = mine[:, usable], (theirs[telling].mean(0) - mine[telling].mean(0))[usable]
+                weight, middle = apart / spread[usable] ** 2, mine[measured].mean(0)
+                gap += float(weight @ (running[usable] - middle))
+                noise += expected * ((mine[measured] - middle) @ weight)
+        error = float(noise.std(ddof=1))
+        return gap / error if error > 0 else 0.0
+
+    def _check(
+        self, bank: BatchStatistics, sites: Sequence[BatchNormSite], *, population: int | None = None
+    ) -> ReferenceCheck | None:
+        return reference_check(
+            bank,
+            [site for site in sites if _can_be_checked(site, self.sites)],  # a later call is beyond the first layers
+            population=population or len(self.train),
+            train_size=self.run.train_size or len(self.train),
+            train_batch_size=self.trained_with,
+        )
+
+    @cached_property
+    def _halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the reference in two halves, by the run's seed."""
+        n = len(self.train)
+        order = counter_rng.batch_indices(self.run.seed, 0, population=n, batch_size=n, purpose=counter_rng.SUBSET)
+        return order[: n // 2], order[n // 2 :]
+
+    def _up_to(self, layers: int) -> Sequence[BatchNormSite]:
+        """The sites up to the one that is number `layers` of those that can be checked."""
+        can = [number for number, site in enumerate(self.sites) if _can_be_checked(site, self.sites)]
+        if not can:
+            raise _uncheckable(self.sites)
+        return self.sites if layers >= len(self.sites) else self.sites[: can[min(layers, len(can)) - 1] + 1]
+
+    def _statistics(
+        self, settings: Sequence[_Setting], *, sites: Sequence[BatchNormSite], batches: int, batch_size: int, advance
+    ) -> list[BatchStatistics | None]:
+        room = memory.available(_device(self.model))
+        each = (self._batches(settings, draw, batch_size) for draw in range(batches))
+        bank = statistics_of(self.model, itertools.chain.from_iterable(each), layers=sites, on_draw=advance, room=room)
+        return [bank[number :: len(settings)] for number in range(len(settings))]
+
+    def _batches(self, settings: Sequence[_Setting], draw: int, batch_size: int) -> Iterator[Tensor]:
+        """One batch of a half of the reference, the one and the other by turns, read once, through every pipeline."""
+        half = self._halves[draw % 2]
+        rows = counter_rng.batch_indices(
+            self.run.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
+        )
+        rows = half[rows]
+        read = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
+        for setting in settings:
+            pipeline = setting.pipeline(self.run)
+            yield pipeline.trained(read, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
+
+
+def _device(model: nn.Module) -> torch.device:
+    tensor = next(itertools.chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+def _can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
+    """As `reference_check` has it."""
+    once = sum(other.address == site.address for other in sites) == 1
+    return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
+
+
+def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
+    if not sites:
+        why = "the network has no BatchNorm layer whose statistics depend on data"
+    else:
+        why = (
+            f"none of its {len(sites)} BatchNorm layers keeps an exponential running average of its own that was ever "
+            "trained"
+        )
+        reasons = {
+            "no running statistics are kept": all(site.running_mean is None for site in sites),
+            "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
+            "they are plain averages, momentum None": all(site.momentum is None for site in sites),
+            "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
+        }
+        why += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
+    return SamplingError(f"the training pipeline cannot be told from this checkpoint: {why}.")
+
+
+def _quantities(of: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and log of the unbiased variance: (channel,) of running statistics, (batch, channel) of batches."""
+    if isinstance(of, BatchNormSite):
+        assert of.running_mean is not None and of.running_var is not None
+        mean, var = (values.double().cpu().numpy() for values in (of.running_mean, of.running_var))
+    else:
+        mean, var = of.mean.astype(np.float64), of.var * (of.count / (of.count - 1))[:, None]
+    with np.errstate(divide="ignore"):
+        return mean, np.log(var)
+
+
+# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _augment_words(augment: Augment | None, train: Points) -> str:
+    if augment is None:
+        return ""
+    crop = str(augment.crop) if augment.crop is not None else "{}x{}".format(*train.point_shape[1:])
+    words = [f"pad {augment.pad}, crop {crop}"] if augment.pad else []
+    return ", ".join([*words, *(["flip"] if augment.flip else [])])
+
+
+def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
+    """What differs among pipelines that the statistics cannot tell apart."""
+    alike = "with and without {} the statistics agree equally well"
+    names = list(dict.fromkeys((one.name, one.scale) for one in tied))
+    if len(names) > 1:
+        yield f"normalize: {_listed(_name_words(*name) for name in names)} agree equally well"
+    if len({one.channel_order for one in tied}) > 1:
+        yield "channel order: RGB and BGR agree equally well"
+    if len({one.crops for one in tied}) > 1:
+        yield f"pad and crop: {alike.format('them')}"
+    if len({one.flips for one in tied}) > 1:
+        yield f"flip: {alike.format('it')}"
+
+
+def _name_words(name: str | None, scale: int) -> str:
+    if name is None:
+        return "pixels as they are (0 to 1)" if scale == 1 else "pixels from 0 to 255"
+    return name
+
+
+def _listed(words: Iterator[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _lines(chosen: _Checked, final: Sequence[_Checked], remarks: Sequence[str]) -> str:
+    """[data] of a run file; where none fits, what others come about as close with is there as a comment."""
+    best, passed = chosen.setting, chosen.check.passed
+    near = [one.setting for one in final if one.worst < SURE * final[0].worst]
+    wanted: Mapping[str, tuple[str, bool]] = {
+        "normalize": (
+            _normalize_line(best),
+            all((one.name, one.scale) == (best.name, best.scale) for one in near),
+        ),
+        "channel_order": (
+            'channel_order = "bgr"' if best.channel_order == "bgr" else "",
+            all(one.channel_order == best.channel_order for one in near),
+        ),
+        "augment": (_augment_line(best.augment), all(one.augment == best.augment for one in near)),
+    }
+    text = ["[data]", *(f"# {one}" for one in remarks)]
+    for key, (line, sure) in wanted.items():
+        line = line or (f"# no {key}" if key != "channel_order" else "")
+        if line:
+            text.append(line if passed or sure or line.startswith("#") else f"# not sure: {line}")
+    return "\n".join(text) + "\n"
+
+
+def _normalize_line(setting: _Setting) -> str:
+    if setting.normalize is None:
+        return ""
+    if setting.name == OWN and len(setting.normalize.mean) > 4:
+        return 'normalize = "train"'
+    mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
+    told = {1: f"  # {setting.name}", 255: f"  # {_listed(iter([setting.name or 'pixels', 'scale 0 to 255']))}"}
+    return f"normalize = {{ mean = {mean}, std = {std} }}{told[setting.scale]}"
+
+
+def _augment_line(augment: Augment | None) -> str:
+    if augment is None:
+        return ""
+    keys = {"pad": augment.pad or None, "crop": augment.crop, "flip": "true" if augment.flip else None}
+    return f"augment = {{ {', '.join(f'{key} = {value}' for key, value in keys.items() if value is not None)} }}"

@@ -1,0 +1,213 @@
+"""Pictures of several evaluations: a panel for each method, and in it a line for each result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnuq.report import drawing, ood
+from bnuq.report.comparison import Results, best_score, is_regression, methods_of, ood_names
+from bnuq.report.drawing import GREY, INK, Format, Line, picture, short
+from bnuq.report.numbers import number
+from bnuq.report.plots import (
+    CONVERGING,
+    Drawn,
+    best_score_of,
+    draw_all,
+    draw_bins,
+    draw_histograms,
+    enough_points,
+    label_of,
+    roc_curve,
+    words_of,
+)
+from bnuq.results.result import MethodResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PANEL = (4.4, 3.9)
+
+
+def draw_figures(results: Results, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
+    """Draw every picture that the results have together into `folder`, which is made where it is missing; their paths.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
+    return tuple(path for _, path in draw_all(pictures_of(results), folder, kind))
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A curve that every method of a result may have: under which name and key, and how it is drawn."""
+
+    title: str
+    held: Callable[[MethodResult], Mapping[str, np.ndarray]]
+    key: str
+    draw: Callable[[Axes, Results, str, MethodResult, Line], None]
+    beneath: Callable[[Results], str] = lambda _: ""  # what else is said of the picture
+
+    def within(self, results: Results, method: str) -> dict[str, MethodResult]:
+        """The results that have it."""
+        ours = {name: one.methods[method] for name, one in results.items() if method in one.methods}
+        return {name: found for name, found in ours.items() if len(self.held(found).get(self.key, ())) > 1}
+
+
+def pictures_of(results: Results) -> Iterator[tuple[tuple[str, ...], Drawn]]:
+    """What each picture shows (its kind, and of which set), and what draws it to a path."""
+    task = "regression" if is_regression(results) else "classification"
+    curves = {
+        "calibration": _Curve("Reliability", lambda one: one.calibration, "confidence", _reliability, _hollow),
+        "interval_calibration": _Curve("Calibration of intervals", lambda one: one.calibration, "level", _intervals),
+        "risk_coverage": _Curve("Error of the most certain points", lambda one: one.risk, "risk", _risk),
+    }
+    for name, curve in curves.items():
+        if methods := [method for method in methods_of(results) if curve.within(results, method)]:
+            yield (name,), partial(_draw, results, methods, curve)
+    told = [
+        one for one in map(_converging, CONVERGING[task]) if any(one.within(results, m) for m in methods_of(results))
+    ]
+    if methods := [method for method in methods_of(results) if any(one.within(results, method) for one in told)]:
+        yield ("convergence",), partial(_convergence, results, methods, told)
+    for name in ood_names(results):
+        yield ("ood", name), partial(_histograms, results, name)
+        yield ("roc", name), partial(_roc, results, name)
+
+
+def _lines(results: Results) -> dict[str, Line]:
+    looks = list(drawing.lines_of(["", *map(str, range(len(results)))]).values())[1:]
+    return dict(zip(results, looks, strict=True))
+
+
+def _under(results: Results, name: str) -> dict[str, Any]:
+    """Widths that leave an edge of a line to be seen where another lies upon it."""
+    above = len(results) - 1 - list(results).index(name)
+    return {"linewidth": 1.5 + 0.8 * min(above, 3), "markersize": 4 + 1.5 * min(above, 3)}
+
+
+def _draw(results: Results, methods: Sequence[str], curve: _Curve, path: Path) -> None:
+    lines, about = _lines(results), ", ".join(results) + curve.beneath(results)
+    with picture(path, title=curve.title, about=about, columns=len(methods), size=_PANEL, apart=True) as panels:
+        for method, axes in zip(methods, panels, strict=True):
+            axes.set_title(method)
+            for name, found in curve.within(results, method).items():
+                curve.draw(axes, results, name, found, lines[name])
+            axes.legend(loc="best")
+
+
+def _reliability(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+    _as_stated(axes)
+    label = f"{short(name, 24)}, ECE {100 * found.sets['test'].figures['ece'].value:.1f} %"
+    look = {**line.plotted, **_under(results, name)}
+    draw_bins(axes, found.calibration, enough_points(results[name]), label=label, **look)
+    axes.set_xlabel("stated confidence")
+    axes.set_ylabel("accuracy")
+
+
+def _hollow(results: Results) -> str:
+    least = sorted({enough_points(one) for one in results.values()})
+    most = f" to {least[-1]}, by how many there are" if len(least) > 1 else " points"
+    return f"; hollow: bins of fewer than {least[0]}{most}"
+
+
+def _intervals(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+    _as_stated(axes)
+    curve = found.calibration
+    axes.plot(curve["level"], curve["coverage"], **line.plotted, **_under(results, name), label=short(name, 24))
+    axes.set_xlabel("central interval, stated probability")
+    axes.set_ylabel("share of the targets inside")
+
+
+def _as_stated(axes: Axes) -> None:
+    if not axes.get_lines():
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(-0.02, 1.02)
+
+
+def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+    curve, regression = found.risk, is_regression(results)
+    look = {"color": line.colour, "linestyle": line.dashes, "linewidth": _under(results, name)["linewidth"]}
+    axes.plot(curve["coverage"], curve["risk"], **look, label=short(name, 24))
+    order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
+    axes.set_xlim(0, 1)
+    most = max(float(np.nanmax(one.get_ydata())) for one in axes.get_lines())
+    axes.set_ylim(0, 1.05 * most or 1.0)
+    axes.set_xlabel(f"share of the test points kept, least {order} first")
+    axes.set_ylabel(risk)
+
+
+def _converging(metric: str) -> _Curve:
+    """A figure of the first 1, 2, 4, … passes."""
+
+    def draw(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+        look = {**line.plotted, **_under(results, name), "label": short(name, 24)}
+        axes.plot(found.convergence["samples"], found.convergence[metric], **look)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+        axes.set_xlabel("passes")
+        axes.set_ylabel(label_of(metric))
+
+    return _Curve(label_of(metric), lambda one: one.convergence, metric, draw)
+
+
+def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Curve], path: Path) -> None:
+    """A column for each method and in it a panel for each figure; of a single method, the figures side by side."""
+    lines, alone = _lines(results), len(methods) == 1
+    with picture(
+        path, title="Figures of the first passes", about=", ".join(results), size=(_PANEL[0], 3.3), apart=True,
+        columns=len(curves) if alone else len(methods), heights=(1.0,) if alone else (1.0,) * len(curves),
+    ) as panels:  # fmt: skip
+        for (curve, method), axes in zip(itertools.product(curves, methods), panels, strict=True):
+            axes.set_title(method)
+            for name, found in curve.within(results, method).items():
+                curve.draw(axes, results, name, found, lines[name])
+            if axes.get_lines():
+                axes.legend(loc="best")
+
+
+def _histograms(results: Results, name: str, path: Path) -> None:
+    """A panel for each result: its score of largest AUROC, on the test set and on the OOD set."""
+    best = {result: best_score_of(one, name) for result, one in results.items() if name in ood.names(one)}
+    sets = {result: results[result].methods[method].sets for result, (method, _, _) in best.items()}
+    points = {r: (sets[r]["test"].points[s], sets[r][name].points[s]) for r, (_, s, _) in best.items()}
+    with picture(
+        path, title=f"{short(name, 24)} against the test sets", about=", ".join(best),
+        columns=len(best), size=(_PANEL[0], 3.3), apart=True,
+    ) as panels:  # fmt: skip
+        for (result, (method, score, auroc)), axes in zip(best.items(), panels, strict=True):
+            same = [both for other, both in points.items() if best[other][1] == score]  # whose bins are to be the same
+            axes.set_title(f"{short(result, 24)}: {method}, AUROC {number(auroc, 3)}")
+            among = np.concatenate([values for both in same for values in both])
+            draw_histograms(axes, *points[result], score, name, among)
+
+
+def _roc(results: Results, name: str, path: Path) -> None:
+    """For each method the score of largest mean AUROC, the same for all results."""
+    lines = _lines(results)
+    told = {m: best for m in methods_of(results) if (best := best_score(results, name, m)) is not None}
+    about = f"{', '.join(results)}; of each method the score of largest mean AUROC"
+    with picture(
+        path, title=f"ROC, {short(name, 24)} against the test sets", about=about, columns=len(told), size=_PANEL,
+        apart=True,
+    ) as panels:  # fmt: skip
+        for (method, (score, aurocs)), axes in zip(told.items(), panels, strict=True):
+            axes.set_title(f"{method}, {words_of(score)}")
+            axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
+            for result, auroc in aurocs.items():
+                sets = results[result].methods[method].sets
+                curve = roc_curve(sets["test"].points[score], sets[name].points[score])
+                look, width = lines[result], _under(results, result)["linewidth"]
+                label = f"{short(result, 24)}, AUROC {number(auroc, 3)}"
+                axes.plot(*curve, color=look.colour, linestyle=look.dashes, linewidth=width, label=label)
+            axes.set_xlim(0, 1)
+            axes.set_ylim(-0.02, 1.02)
+            axes.set_xlabel("share of test points taken for OOD")
+            axes.set_ylabel("share of OOD points found")
+            axes.legend(loc="lower right")

@@ -1,0 +1,208 @@
+"""The report of several runs on a terminal: every figure over the runs, and which scores differ from 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from bnuq.metrics import METRICS, SCORES, TTest
+from bnuq.records import Direction
+from bnuq.report.document import (
+    GAP,
+    Advice,
+    Cell,
+    Facts,
+    Items,
+    Paragraph,
+    Part,
+    PathLine,
+    Row,
+    Table,
+    columns_of,
+    draw,
+    title,
+)
+from bnuq.report.remedies import advised
+from bnuq.results.file import BOUNDS, NORMALIZED
+from bnuq.results.multirun import Aggregate, Several
+
+_ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
+_SHORT = {  # where the title of the metric is too long for a row of a table
+    "pll": "PLL",
+    "ece": "ECE",
+    "aurc": "AURC",
+    "crps": "CRPS",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "max_probability": "max. probability",
+    "coverage50": "coverage of 50 %",
+    "coverage95": "coverage of 95 %",
+    "spearman": "Spearman (sd, |error|)",
+    "variance": "variance over passes",
+    "tau": "τ",
+    "least_confidence": "least confidence",
+    "pll_without_exact": "PLL, none met exactly",
+}
+_OOD_COLUMNS = {
+    "auroc": "AUROC",
+    "aupr_out": "AUPR-out",
+    "aupr_in": "AUPR-in",
+    "fpr95": "FPR95",
+    "fpr95_id_positive": "FPR95*",
+}
+
+
+def print_several(several: Several, stream: TextIO, *, width: int | None = None) -> None:
+    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
+    draw(report_parts(several), stream, columns_of(stream, width))
+
+
+def report_parts(several: Several) -> Iterator[Part]:
+    """What the report is made of."""
+    yield title(f"bnuq evaluate  {several.provenance['bnuq']}, {_runs(several)}")
+    yield Facts(tuple(_facts(several)))
+    yield from (GAP, title("Test sets, mean and standard deviation over the runs"), _test_table(several))
+    if any(address[1] == NORMALIZED for address in several.aggregates):
+        yield from (GAP, title("Normalised scores, percent"), _normalized_table(several))
+    for name in _ood_names(several):
+        yield from (GAP, title(f"{name}, against the test sets"), _ood_table(several, name))
+    yield GAP
+    yield from (Paragraph(text, "dim") for text in _legend(several))
+    if several.cautions:
+        yield from (GAP, title("Warnings", "bold yellow"))
+        count = len(several.runs)
+        shared = (f"{one.code}, {one.runs} of {count} runs" for one in several.cautions)
+        told = zip(advised(several.cautions), shared, strict=True)
+        yield Advice(tuple((text, code, todo) for (text, _, todo), code in told))
+    if several.notes:
+        yield from (GAP, title("Notes"), Items(several.notes))
+    if several.path is not None:
+        yield from (GAP, PathLine(several.path))
+
+
+def _runs(several: Several) -> str:
+    count = len(several.runs)
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _facts(several: Several) -> Iterator[tuple[str, str]]:
+    models = list(dict.fromkeys(Path(run.record["model"]["checkpoint"]).name for run in several.runs))
+    yield "models", models[0] if len(models) == 1 else f"{models[0]} … {models[-1]}, {len(models)} checkpoints"
+    for name in ("split", "seed"):
+        listed = list(dict.fromkeys(str(n) for run in several.runs if (n := getattr(run, name)) is not None))
+        if listed:
+            yield f"{name}s", ", ".join(listed if len(listed) <= 12 else [*listed[:10], "…", listed[-1]])
+    if several.test_share is not None:
+        yield "tested", f"on {several.test_share:.3g} points for each that a network was trained on"
+    yield "took", f"{several.seconds:.1f} s"
+
+
+def _test_table(several: Several) -> Table:
+    metrics = list(dict.fromkeys(a[3] for a in several.aggregates if a[1] == "test"))
+    methods = several.methods
+    rows = tuple(
+        (
+            f"{_ARROWS[METRICS[metric].direction]} {_name(metric)}",
+            tuple(_cell(several.aggregates.get((method, "test", "", metric))) for method in methods),
+        )
+        for metric in metrics
+    )
+    return Table(tuple(methods), rows, stacks=True)
+
+
+def _name(metric: str) -> str:
+    return _SHORT.get(metric) or (METRICS.get(metric) or SCORES[metric]).title.lower()
+
+
+def _cell(found: Aggregate | None) -> Cell:
+    if found is None or not (found.values == found.values).any():
+        return Cell("–")
+    return Cell(_number(found.mean), "" if math.isnan(found.sd) else f"±{_number(found.sd)}")
+
+
+def _normalized_table(several: Several) -> Table:
+    rows: list[Row] = []
+    for method in several.methods:
+        scores = {a[3]: f for a, f in several.aggregates.items() if a[0] == method and a[1] == NORMALIZED}
+        rows += [(method, ())] if scores else []
+        for metric, found in scores.items():
+            ratio = found.ratio_of_means
+            cells = (
+                _cell_of_percent(found.mean, found.sd),
+                Cell(_percent(ratio) if ratio is not None else "–"),
+                Cell(_marked(found.t_test)),
+                Cell(_marked(found.nadeau_bengio)),
+                Cell(_interval(found.nadeau_bengio)),
+            )
+            rows.append((f"  {_name(metric)}", cells))
+    return Table(("mean", "of means", "as published", "ours", "95 % interval"), tuple(rows), stacks=True)
+
+
+def _cell_of_percent(mean: float, sd: float) -> Cell:
+    return Cell(_percent(mean), "" if math.isnan(sd) else f"±{_percent(sd)}")
+
+
+def _marked(test: TTest | None) -> str:
+    if test is None or math.isnan(test.p):
+        return "n/a"
+    return f"{test.stars} p {'< 0.0001' if test.p < 0.0001 else f'{test.p:.2g}'}"
+
+
+def _interval(test: TTest | None) -> str:
+    if test is None or math.isnan(test.se):
+        return "n/a"
+    low, high = test.interval()
+    return f"{_percent(low)} to {_percent(high)}"
+
+
+def _ood_names(several: Several) -> list[str]:
+    """The sets that were told apart from the test set, in their order."""
+    return list(dict.fromkeys(address[1] for address in several.aggregates if address[2]))
+
+
+def _ood_table(several: Several, name: str) -> Table:
+    rows: list[Row] = []
+    for method in several.methods:
+        scores = list(dict.fromkeys(a[2] for a in several.aggregates if a[:2] == (method, name) and a[2]))
+        rows += [(method, ())] if scores else []
+        for score in scores:
+            found = (several.aggregates.get((method, name, score, metric)) for metric in _OOD_COLUMNS)
+            rows.append((f"  {_name(score)}", tuple(map(_cell, found))))
+    return Table(tuple(_OOD_COLUMNS.values()), tuple(rows), stacks=True)
+
+
+def _legend(several: Several) -> Iterator[str]:
+    yield "± standard deviation over the runs. ↑ more is better, ↓ less is better, else neither."
+    if any(address[1] == NORMALIZED for address in several.aggregates):
+        bounded = any(address[1].startswith(BOUNDS) for address in several.aggregates)
+        yield (
+            "Normalised scores: 0 is the score of one constant uncertainty about the same predictions, 100 that of the "
+            "best uncertainty there is; negative is worse than constant. The mean is over the runs' own ratios"
+            + ("; of means: the ratio of the mean scores." if bounded else ".")
+        )
+        yield (
+            f"As published: two-sided one-sample t-test over {_runs(several)}, as the paper prints it; it treats "
+            "overlapping splits as independent and rejects far too often. Ours: Nadeau–Bengio on split means, and its "
+            "interval. * p ≤ .05, ** ≤ .01, *** ≤ .001, **** ≤ .0001, ns above; two-sided, so that a star does not "
+            "say better."
+        )
+
+
+def _percent(value: float) -> str:
+    if not math.isfinite(value):
+        return _number(value)
+    return (f"{value:.2f}" if abs(value) < 1000 else f"{value:.3g}").replace("-", "−")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "n/a"
+    if not math.isfinite(value):
+        return str(value).replace("-", "−")
+    large, small = abs(value) >= 1000, 0 < abs(value) < 0.00005
+    text = (
+        f"{value:.4g}" if large else f"{value:.1e}" if small else f"{value:.4f}" if abs(value) < 10 else f"{value:.3f}"
+    )
+    return text.replace("-", "−")

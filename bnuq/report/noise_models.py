@@ -1,0 +1,89 @@
+"""The analytic laws of a result beside the MCBN that they stand for, in words and in a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from bnuq.config import ANALYTIC
+from bnuq.records import Figure
+from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
+from bnuq.report.numbers import number, signed
+from bnuq.results.approximation import Approximation, approximations
+from bnuq.results.result import Result
+
+
+def labelled(method: str) -> str:
+    """A method's name at the head of a column; ≈ before one that is an approximation."""
+    return f"≈ {method}" if method in ANALYTIC else method
+
+
+def in_words(result: Result) -> Iterator[str]:
+    """What every law is worth, beside MCBN where that was evaluated."""
+    beside = approximations(result)
+    yield from map(_in_words, beside)
+    if not beside and (laws := [name for name in result.methods if name in ANALYTIC]):
+        yield (
+            f"{' and '.join(laws)}: a model of MCBN's noise around the running statistics, not MCBN, and held against "
+            "nothing here; with a reference (--train) bnuq tells how far it is off."
+        )
+
+
+def _in_words(one: Approximation) -> str:
+    ratio, rank = one.ratio["test"], one.rank["test"]
+    mean = _UNCERTAINTY[one.uncertainty]
+    text = f"{one.method} is a model of MCBN's noise, not MCBN: its {mean} on the test set is {_times(ratio)} mcbn's"
+    if math.isfinite(rank):
+        text += f", and ranks the points {_ranks(rank)} (ρ {number(rank, 2)})"
+    if one.understates:
+        text += ". It badly understates this network's uncertainty"
+    elif one.overstates:
+        text += ". It badly overstates this network's uncertainty"
+    return f"{text}."
+
+
+_UNCERTAINTY = {"mutual_information": "mean MI", "variance": "mean variance of draws"}
+
+
+def _ranks(rank: float) -> str:
+    return "as mcbn does" if rank >= 0.95 else "roughly as mcbn does" if rank >= 0.8 else "otherwise than mcbn"
+
+
+def _times(ratio: Figure) -> str:
+    error = "" if ratio.mc_se is None else f" ± {number(ratio.mc_se, 2)}"
+    return f"{number(ratio.value, 2)}{error} times"
+
+
+def parts(result: Result) -> Iterator[Part]:
+    """The table of the laws beside MCBN, and what it says; nothing where there is none to hold against."""
+    beside = approximations(result)
+    if not beside:
+        return
+    yield from (GAP, title("Analytic laws beside mcbn"))
+    rows: list[Row] = []
+    for one in beside:
+        rows.append((labelled(one.method), ()))
+        for name, ratio in one.ratio.items():
+            gain = one.pll if name == "test" else None
+            cells = _cell(ratio, 2), Cell(number(one.rank[name], 3)), _change(gain), _change(one.auroc.get(name))
+            rows.append((f"  {name}", cells))
+    uncertainty = "MI" if beside[0].uncertainty == "mutual_information" else "variance"
+    yield Table(
+        (f"mean {uncertainty} / mcbn's", "rank corr.", "PLL", f"AUROC by {uncertainty}"), tuple(rows), stacks=True
+    )
+    yield Paragraph(
+        "≈: an approximation, which draws every layer's statistics from a law in the place of mini-batches. A ratio of "
+        f"1 is mcbn's own mean {uncertainty}, a rank correlation of 1 its order of the points. PLL and AUROC are "
+        "differences from mcbn's; ± Monte Carlo error of the two, without that of what a law was fitted to.",
+        "dim",
+    )
+
+
+def _cell(figure: Figure, digits: int) -> Cell:
+    return Cell(number(figure.value, digits), "" if figure.mc_se is None else f"±{number(figure.mc_se, digits)}")
+
+
+def _change(figure: Figure | None) -> Cell:
+    if figure is None:
+        return Cell("")
+    return Cell(signed(figure.value), "" if figure.mc_se is None else f"±{number(figure.mc_se)}")

@@ -1,0 +1,355 @@
+"""Which pictures a result has, drawn from what its file holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.config import ONE_PASS
+from bnuq.metrics import METRICS, SCORES
+from bnuq.report import drawing, ood
+from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
+from bnuq.report.networks import of_whom
+from bnuq.report.numbers import NAMES, number
+from bnuq.results.result import MethodResult, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the central 50 and 95 % of a Gaussian
+_DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
+_BINS = (12, 40)  # fewest and most of a histogram
+CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
+_UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
+
+Drawn = Callable[[Path], None]
+
+
+def draw_figures(result: Result, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
+    """Draw every picture that `result` has into `folder`, which is made where it is missing; their paths, in order.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
+    return tuple(path for _, path in draw_all(pictures_of(result), folder, kind))
+
+
+def draw_all(
+    pictures: Iterable[tuple[tuple[str, ...], Drawn]], folder: Path, kind: Format = "svg"
+) -> list[tuple[tuple[str, ...], Path]]:
+    """Draw the pictures into `folder`, which is made where it is missing: what each shows, and its path.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
+    drawing.check()
+    drawing.make_folder(folder)
+    found: dict[Path, tuple[str, ...]] = {}
+    for parts, draw in pictures:
+        path = folder / file_name(*parts, kind=kind)
+        while path in found:  # names that differ only in signs that no file has
+            path = path.with_stem(f"{path.stem}-")
+        draw(path)
+        found[path] = parts
+    return [(parts, path) for path, parts in found.items()]
+
+
+def pictures_of(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
+    """What each picture shows (its kind, and of which method or set), and what draws it to a path."""
+    regression = result.model.get("task") == "regression"
+    if regression:
+        for name, method in result.methods.items():
+            curve = method.uncertainty_error
+            if len(curve.get("sigma", ())) > 1 and np.ptp(curve["sigma"]) > 0:
+                yield ("uncertainty_error", name), partial(_uncertainty_error, result, name)
+        calibrated = {name: method for name, method in result.methods.items() if "level" in method.calibration}
+        if calibrated:
+            yield ("interval_calibration",), partial(_interval_calibration, result, calibrated)
+    else:
+        yield ("reliability",), partial(_reliability, result)
+    ranked = {name: method for name, method in result.methods.items() if len(method.risk.get("risk", ())) > 1}
+    if ranked:
+        yield ("risk_coverage",), partial(_risk_coverage, result, ranked)
+    metrics = [
+        metric
+        for metric in CONVERGING["regression" if regression else "classification"]
+        if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
+    ]
+    if metrics:
+        yield ("convergence",), partial(_convergence, result, metrics)
+    for name in ood.names(result):
+        yield ("ood", name), partial(_told_apart, result, name)
+        yield ("roc", name), partial(_roc, result, name)
+
+
+def _about(result: Result, *, sampled: bool = True) -> str:
+    model, test = Path(str(result.model["path"])).name, result.sets["test"]
+    passes = f", {result.sampling['samples']} passes" if sampled and len(result.methods) > 1 else ""
+    return f"{model}, test set, {test.n} points{passes}"
+
+
+def _lines(result: Result) -> dict[str, Line]:
+    return drawing.lines_of(list(result.methods))
+
+
+def label_of(metric: str, title: str | None = None) -> str:
+    """A metric as it stands along an axis, with its unit."""
+    unit = METRICS[metric].unit
+    return (title or NAMES[metric][0]) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
+
+
+# ── regression ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _uncertainty_error(result: Result, name: str, path: Path) -> None:
+    """Teye, Azizpour & Smith 2018, Fig. 2: points by predicted σ, what it lets expect, and how large the errors are."""
+    method = result.methods[name]
+    curve = method.uncertainty_error
+    rank, sigma = 1 + curve["rank"], curve["sigma"]
+    single = result.model.get("outputs") == 1
+    fitted = "tau" in method.sets["test"].figures
+    half, most = (f"{share} % of errors expected" if single and fitted else f"{factor} σ" for share, factor in
+                  ((50, "0.67"), (95, "1.96")))  # fmt: skip
+    about = _about(result) + ("" if fitted else "; σ of the draws alone, without observation noise")
+    with picture(path, title=f"Uncertainty and error, {name}", about=about, size=(PANEL[0], 4.4)) as [axes]:
+        axes.grid(visible=False)
+        axes.fill_between(rank, 0, _MOST * sigma, color=_LIGHT, linewidth=0, label=most)
+        axes.fill_between(rank, 0, _HALF * sigma, color=_DARK, linewidth=0, label=half)
+        size = 14 if len(rank) <= 300 else 5
+        axes.scatter(rank, curve["error"], s=size, color=GREY, alpha=0.7, linewidths=0, label="|error| of a point")
+        axes.plot(rank, curve["running_error"], color="#D55E00", label="running mean of |error|")
+        constant = method.bounds.get("constant", {}).get("sigma")
+        if constant is not None:
+            axes.axhline(constant.value, color=INK, linestyle="--", linewidth=1.2, label="constant σ")
+        axes.set_xlim(rank[0] - 0.5, rank[-1] + 0.5)
+        axes.set_ylim(0, 1.05 * float(max(curve["error"].max(), min(_MOST * sigma.max(), 2 * curve["error"].max()))))
+        axes.set_xlabel("test point, in the order of its predicted σ")
+        axes.set_ylabel("|error| (target unit)" if single else "|error|, rms of the outputs (target unit)")
+        _legend_below(axes, columns=3)
+
+
+def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult], path: Path) -> None:
+    lines = _lines(result)
+    test = result.sets["test"]
+    points = test.n if test.group is None else len(np.unique(test.group))
+    with picture(path, title="Calibration of intervals", about=_about(result), size=(5.2, 4.8)) as [axes]:
+        level = np.linspace(0, 1, 101)
+        chance = _MOST * np.sqrt(level * (1 - level) / points)
+        low, high = np.clip(level - chance, 0, 1), np.clip(level + chance, 0, 1)
+        axes.fill_between(level, low, high, color=PALE, linewidth=0, label=f"95 % by chance, {points} points")
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        for name, method in calibrated.items():
+            curve = method.calibration
+            axes.plot(curve["level"], curve["coverage"], **lines[name].plotted, label=name)
+        _unit_square(axes)
+        axes.set_xlabel("central interval, stated probability")
+        axes.set_ylabel("share of the targets inside")
+        axes.legend(loc="upper left")
+
+
+# ── classification ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reliability(result: Result, path: Path) -> None:
+    lines = _lines(result)
+    enough = enough_points(result)
+    about = f"{_about(result)}; hollow: bins of fewer than {enough} points"
+    with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        for name, method in result.methods.items():
+            curve = method.calibration
+            ece = method.sets["test"].figures["ece"].value
+            draw_bins(axes, curve, enough, label=f"{name}, ECE {100 * ece:.1f} %", **lines[name].plotted)
+            edges = np.linspace(0, 1, len(curve["count"]) + 1)
+            share = curve["count"] / max(1, curve["count"].sum())
+            below.stairs(100 * share, edges, color=lines[name].colour, linestyle=lines[name].dashes, linewidth=1.4)
+        _unit_square(axes)
+        axes.set_ylabel("accuracy")
+        if drawing.on_page():
+            drawing.legend_apart(axes)
+        else:
+            axes.legend(loc="lower right")
+        below.set_xlim(0, 1)
+        below.set_xlabel("stated confidence")
+        below.set_ylabel("points (%)")
+
+
+def enough_points(result: Result) -> int:
+    """How many test points a bin needs for its accuracy to say something: 2 %, but 2 to 20."""
+    return int(np.clip(result.sets["test"].n / 50, 2, 20))
+
+
+def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label: str, **look: Any) -> None:
+    """Accuracy over confidence: bins of `enough` points joined by a line, those of fewer hollow and by themselves."""
+    many, few = curve["count"] >= enough, (curve["count"] > 0) & (curve["count"] < enough)
+    x, y = curve["confidence"], curve["accuracy"]
+    axes.plot(x[many], y[many], **look, label=label)
+    if few.any():
+        hollow = {**look, "linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
+        axes.plot(x[few], y[few], **hollow, alpha=0.6)
+
+
+# ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
+    lines = _lines(result)
+    regression = result.model.get("task") == "regression"
+    order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
+    with picture(path, title="Error of the most certain points", about=_about(result)) as [axes]:
+        for name, method in ranked.items():
+            line = lines[name]
+            curve = method.risk
+            axes.plot(curve["coverage"], curve["risk"], color=line.colour, linestyle=line.dashes, label=name)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(f"share of the test points kept, least {order} first")
+        axes.set_ylabel(risk)
+        axes.legend(loc="best")
+
+
+def _convergence(result: Result, metrics: list[str], path: Path) -> None:
+    """What more passes would change: figures of the first 1, 2, 4, … draws, and of the network as it is."""
+    lines = _lines(result)
+    with picture(
+        path, title="Figures of the first passes", about=_about(result, sampled=False), columns=len(metrics),
+        size=(4.2, 3.6), apart=True,
+    ) as panels:  # fmt: skip
+        for metric, axes in zip(metrics, panels, strict=True):
+            for name, method in result.methods.items():
+                values = method.convergence.get(metric)
+                plain = method.sets["test"].figures.get(metric)
+                if values is not None and np.isfinite(values).all():
+                    axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
+                elif name in ONE_PASS and plain is not None and math.isfinite(plain.value):
+                    axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+            axes.set_xlabel("passes")
+            axes.set_ylabel(label_of(metric))
+        panels[0].legend(loc="best")
+
+
+def _told_apart(result: Result, name: str, path: Path) -> None:
+    """The score of largest AUROC, on the test set and on the OOD set."""
+    method, score, auroc = best_score_of(result, name)
+    values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
+    about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
+    about += f"test and {len(values[name])} other points"
+    of = of_whom(method)
+    words = words_of(score).capitalize()
+    with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
+        draw_histograms(axes, values["test"], values[name], score, name)
+
+
+def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
+    """Method and score of the largest AUROC by which an OOD set is told apart, and that AUROC."""
+    return max(
+        (
+            (method, score, figures["auroc"].value)
+            for method, one in result.methods.items()
+            for score, figures in one.ood.get(name, {}).items()
+        ),
+        key=lambda row: row[2],
+    )
+
+
+def draw_histograms(
+    axes: Axes,
+    test: Float[np.ndarray, " test"],
+    ood: Float[np.ndarray, " ood"],
+    score: str,
+    name: str,
+    among: Float[np.ndarray, " any"] | None = None,
+) -> None:
+    """How the score is spread over the test set and over the OOD set `name`, in percent of each.
+
+    Bins span both sets, or `among`, where other pictures shall have the same.
+    """
+    edges, logarithmic = _edges(np.concatenate([test, ood]) if among is None else among)
+    for values, colour, label in ((test, "#0072B2", "test set"), (ood, "#D55E00", short(name))):
+        share = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
+        axes.stairs(100 * share, edges, fill=True, color=colour, alpha=0.35)
+        axes.stairs(100 * share, edges, color=colour, linewidth=1.4, label=label)
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(bottom=0)
+    words = words_of(score).capitalize()
+    axes.set_xlabel(label_of(score, words) if score in METRICS else words)
+    axes.set_ylabel("points of the set (%)")
+    axes.legend(loc="best")
+
+
+def _roc(result: Result, name: str, path: Path) -> None:
+    """Every score of every method: the colour tells the method, the dashes the score."""
+    lines, scores = _lines(result), list(dict.fromkeys(s for one in result.methods.values() for s in one.ood[name]))
+    dashes = dict(zip(scores, ("-", "--", "-.", ":"), strict=False))
+    model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
+    about = f"{model}, {points['test']} test and {points[name]} other points"
+    with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
+        axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
+        for method, one in result.methods.items():
+            aurocs = [figures["auroc"].value for figures in one.ood[name].values()]
+            for score in one.ood[name]:
+                curve = roc_curve(*(one.sets[s].points[score] for s in ("test", name)))
+                axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)
+            if aurocs:
+                label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
+                axes.plot([], [], color=lines[method].colour, linewidth=3, label=label)
+        for score in scores if len(scores) > 1 else ():
+            axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=words_of(score))
+        _unit_square(axes)
+        axes.set_xlabel("share of test points taken for OOD")
+        axes.set_ylabel("share of OOD points found")
+        drawing.legend_apart(axes)
+
+
+def words_of(score: str) -> str:
+    """What a score is called within a sentence."""
+    return SCORES[score].title.partition(" (")[0].lower()
+
+
+def roc_curve(
+    test: Float[np.ndarray, " test"], ood: Float[np.ndarray, " ood"]
+) -> tuple[Float[np.ndarray, " step"], Float[np.ndarray, " step"]]:
+    """False- and true-positive rates from (0, 0) to (1, 1), OOD positive and the largest score first, ties in one step.
+
+    At most a thousand steps are kept: no picture shows more.
+    """
+    values, rung = np.unique(-np.concatenate([test, ood]), return_inverse=True)
+    rates = [
+        np.append(0.0, np.cumsum(np.bincount(part, minlength=len(values))) / len(part))
+        for part in (rung[: len(test)], rung[len(test) :])
+    ]
+    false, true = rates
+    along = np.searchsorted(false + true, np.linspace(0, 2, 1000)) if len(false) > 1000 else np.arange(len(false))
+    kept = np.unique(np.append(np.clip(along, 0, len(false) - 1), len(false) - 1))
+    return false[kept], true[kept]
+
+
+def _edges(values: Float[np.ndarray, " point"]) -> tuple[Float[np.ndarray, " edge"], bool]:
+    """Edges of bins, and whether they are spaced by factors: where most points would share the first bin otherwise."""
+    low, high = float(values.min()), float(values.max())
+    if not high > low:
+        return np.array([low - 0.5, low + 0.5]), False
+    bins = int(np.clip(2 * math.sqrt(len(values)), *_BINS))
+    positive = values[values > 0]
+    least = float(np.quantile(positive, 0.005)) if len(positive) > 0.98 * len(values) else math.inf
+    if high > 100 * least and float(np.median(values)) < low + (high - low) / 20:
+        return np.geomspace(least, high, bins + 1), True
+    return np.linspace(low, high, bins + 1), False
+
+
+def _unit_square(axes: Axes) -> None:
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.02, 1.02)
+
+
+def _legend_below(axes: Axes, *, columns: int) -> None:
+    columns = min(columns, 2) if drawing.on_page() else columns
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=columns, columnspacing=1.4)

@@ -1,0 +1,188 @@
+"""The bank: T joint draws of ω, kept as plain arrays that outlive the network and the training data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from bnuq.config import Variance
+from bnuq.errors import ResultError
+from bnuq.files.hdf5 import image_of, open_hdf5
+from bnuq.files.writing import write_bytes
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """T draws of one layer: the mean and the variance of each channel over a mini-batch (and its positions)."""
+
+    name: str
+    eps: float
+    mean: Float[np.ndarray, "sample channel"]
+    var: Float[np.ndarray, "sample channel"]
+    count: Int64[np.ndarray, " sample"]  # values per channel that the statistics were taken over
+
+    @property
+    def dead_channels(self) -> int:
+        """Channels whose variance falls below 10 ε in some draw: what they say of a query is decided by ε."""
+        return int((self.var < 10 * self.eps).any(axis=0).sum())
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """T joint draws of every stochastic BatchNorm layer, in execution order. Source: Teye et al. 2018, Algorithm 1.
+
+    `fingerprint` ties the draws to the network they were taken from; `indices` (T, b) are the reference rows of each
+    mini-batch, None where the batches were given. `variance` is the divisor of their variances: n ("biased"), as
+    training normalises, or n − 1.
+    """
+
+    layers: tuple[LayerStatistics, ...]
+    fingerprint: str
+    batch_size: int
+    seed: int | None = None
+    indices: Int64[np.ndarray, "sample batch"] | None = None
+    variance: Variance = "biased"
+
+    @property
+    def samples(self) -> int:
+        return len(self.layers[0].mean)
+
+    def __getitem__(self, draws: int | slice) -> BatchStatistics:
+        """A part of the draws, in order; one draw is a bank, too."""
+        if not isinstance(draws, slice):
+            number = range(self.samples)[draws]
+            draws = slice(number, number + 1)
+        layers = tuple(replace(m, mean=m.mean[draws], var=m.var[draws], count=m.count[draws]) for m in self.layers)
+        return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
+
+    def joined(self, other: BatchStatistics) -> BatchStatistics:
+        """These draws and, behind them, the other's; both of the same layers of one network."""
+        layers = tuple(
+            replace(
+                one,
+                mean=np.concatenate([one.mean, more.mean]),
+                var=np.concatenate([one.var, more.var]),
+                count=np.concatenate([one.count, more.count]),
+            )
+            for one, more in zip(self.layers, other.layers, strict=True)
+        )
+        if self.indices is None or other.indices is None:
+            return replace(self, layers=layers, indices=None)
+        return replace(self, layers=layers, indices=np.concatenate([self.indices, other.indices]))
+
+    def pooled(self) -> BatchStatistics:
+        """One draw: the population statistics over all mini-batches together, their variance biased.
+
+        Source: Wu & Johnson 2021 (PreciseBN).
+        """
+        layers = tuple(_pooled(layer, self.variance) for layer in self.layers)
+        return replace(self, layers=layers, indices=None, variance="biased")
+
+    def save(self, path: str | Path) -> None:
+        """Write the bank to an HDF5 file, beside and renamed."""
+
+        def lay_out(file: Any) -> None:
+            file.attrs["bnuq_bank"] = 1
+            self.write_to(file)
+
+        write_bytes(Path(path), image_of(lay_out))
+
+    def write_to(self, group: Any) -> None:
+        """Lay the bank out in an open HDF5 group: one group a layer, numbered in execution order."""
+        group.attrs["fingerprint"] = self.fingerprint
+        group.attrs["batch_size"] = self.batch_size
+        group.attrs["variance"] = self.variance
+        if self.seed is not None:
+            group.attrs["seed"] = self.seed
+        draw = group.create_dataset("draw", data=np.arange(self.samples))
+        draw.make_scale("draw")
+        if self.indices is not None:
+            indices = group.create_dataset("indices", data=self.indices, compression="gzip", compression_opts=1)
+            position = group.create_dataset("position", data=np.arange(self.indices.shape[1]))
+            position.make_scale("position")
+            indices.dims[0].attach_scale(draw)
+            indices.dims[1].attach_scale(position)
+        for order, layer in enumerate(self.layers):
+            room = group.create_group(f"layer{order:03d}")
+            room.attrs["name"], room.attrs["eps"] = layer.name, layer.eps
+            channel = room.create_dataset("channel", data=np.arange(layer.mean.shape[1]))
+            channel.make_scale("channel")
+            for name, values in (("mean", layer.mean), ("var", layer.var), ("count", layer.count)):
+                data = room.create_dataset(name, data=values)
+                data.dims[0].attach_scale(draw)
+                if values.ndim == 2:
+                    data.dims[1].attach_scale(channel)
+
+    @classmethod
+    def load(cls, path: str | Path) -> BatchStatistics:
+        """The bank saved in `path`; ResultError where that is not one."""
+        with open_hdf5(Path(path), what="bank of batch statistics") as file:
+            if not np.array_equal(file.attrs.get("bnuq_bank", 0), 1):
+                raise ResultError(f"{path} is not a bank of batch statistics; expected a file written by omega.save().")
+            return cls.read_from(file, str(path))
+
+    @classmethod
+    def read_from(cls, group: Any, where: str) -> BatchStatistics:
+        """The bank in an open HDF5 group."""
+        try:
+            variance: Any = str(group.attrs.get("variance", "biased"))  # files of the first versions do not say
+            layers = tuple(
+                LayerStatistics(
+                    name=str(room.attrs["name"]),
+                    eps=float(room.attrs["eps"]),
+                    mean=room["mean"][()],
+                    var=room["var"][()],
+                    count=room["count"][()],
+                )
+                for room in (group[key] for key in sorted((k for k in group if k.startswith("layer")), key=_number))
+            )
+            bank = cls(
+                layers=layers,
+                fingerprint=str(group.attrs["fingerprint"]),
+                batch_size=int(group.attrs["batch_size"]),
+                seed=int(group.attrs["seed"]) if "seed" in group.attrs else None,
+                indices=group["indices"][()] if "indices" in group else None,
+                variance=variance,
+            )
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise ResultError(f"{where}: the bank of batch statistics is incomplete or damaged ({error}).") from error
+        if complaint := _complaint(bank):
+            raise ResultError(f"{where}: {complaint}")
+        return bank
+
+
+def _number(key: str) -> int:
+    return int(key.removeprefix("layer"))
+
+
+def _complaint(bank: BatchStatistics) -> str | None:
+    arrays = [array for m in bank.layers for array in (m.mean, m.var, m.count)]
+    if not bank.layers or not all(isinstance(array, np.ndarray) for array in arrays):
+        return "the bank of batch statistics is incomplete: it holds no layers, or a layer without draws."
+    if bank.variance not in get_args(Variance):
+        return f"the variance of the bank is {bank.variance!r}; expected {' or '.join(get_args(Variance))}."
+    shapes = {(m.mean.shape == m.var.shape and m.mean.ndim == 2, len(m.mean), m.count.shape) for m in bank.layers}
+    if shapes != {(True, bank.samples, (bank.samples,))} or bank.samples < 1:
+        return "the layers of the bank do not hold the same number of draws."
+    for m in bank.layers:
+        floats = m.mean.dtype.kind == m.var.dtype.kind == "f" and m.count.dtype.kind in "iu"
+        if not floats or not (np.isfinite(m.mean).all() and np.isfinite(m.var).all() and (m.var >= 0).all()):
+            return f"layer {m.name} holds values that are no batch statistics (NaN, inf or negative)."
+    return None
+
+
+def _pooled(layer: LayerStatistics, variance: Variance) -> LayerStatistics:
+    own = layer.var if variance == "biased" else layer.var * (1 - 1 / layer.count)[:, None]
+    weight = (layer.count / layer.count.sum())[:, None]
+    mean = (weight * layer.mean.astype(np.float64)).sum(0)
+    var = (weight * (own + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
+    return replace(
+        layer,
+        mean=mean[None].astype(layer.mean.dtype),
+        var=var[None].astype(layer.var.dtype),
+        count=layer.count.sum(keepdims=True),
+    )

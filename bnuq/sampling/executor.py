@@ -1,0 +1,333 @@
+"""T passes by a plan: each operation as rarely as it may be, foldings and small draws together, tiles in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
+from bnuq.sampling.interception import DropoutCall
+from bnuq.sampling.passes import Statistics
+from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
+from bnuq.sampling.program import LARGE_PRODUCT, Now, Program, Step, alike, entries_at_sample_level, plain_step
+from bnuq.sampling.sites import BatchNormSite, DropoutSite
+from bnuq.sampling.trace import Operation, filled
+
+STACKED = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value, over stacked draws
+FOLDED = 2**18  # entries of folded weights that are made in one go, for as many draws as that comes to
+BLOCK = 2**25  # entries of the chunk-level values that are kept for the rows in work
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a plan does its passes: multiply-adds of one point that are done once and those done for every draw, layers
+    that a BatchNorm was folded into, and, for as many points as it was made for, the draws that pass together, the rows
+    of a tile, and the bytes that all of it takes."""
+
+    once: int
+    each: int
+    folded: int
+    stacked: int
+    tile: int
+    bytes: int
+
+
+class Planned(Program):
+    """T passes by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` what makes dropouts live.
+
+    `dtype` is that of the arithmetic, None for that of the recording; outputs have the network's own.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        samples: int,
+        statistics: Statistics,
+        dropout: Dropout | None,
+        dtype: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        super().__init__(plan, dtype=dtype, device=device)
+        self.samples = samples
+        self._statistics = statistics
+        self._dropout = dropout
+        # Not in bfloat16: rounding the folded weights of each draw would add noise that counts as uncertainty.
+        self._folded = plan.folded if dtype is None else {}
+        self._affine = {
+            i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
+        }
+        self._widest = max(entries_at_sample_level(plan), default=1)
+        self._stacked = STACKED.get(device.type, STACKED["cpu"]) if plan.stackable else 0
+        self._kept = sum(plan.tape.values[n].entries_per_row for n in plan.boundary)
+        self._block = max(self.tile, BLOCK // max(1, self._kept))
+
+    def in_arithmetic(self, dtype: torch.dtype) -> Planned:
+        """The same passes, computed in another type."""
+        made = Planned(
+            self.plan,
+            samples=self.samples,
+            statistics=self._statistics,
+            dropout=self._dropout,
+            dtype=dtype,
+            device=self._device,
+        )
+        made.tile, made._stacked, made._block = self.tile, self._stacked, self._block
+        return made
+
+    def shrink(self) -> None:
+        """Take half the memory from now on, as far as tiles and stacks decide it."""
+        self.tile, self._stacked = max(1, self.tile // 2), self._stacked // 2
+        self._block = max(1, self._block // 2)
+
+    def fit(self, free: int) -> None:
+        """From now on stack so few draws, and take so small tiles, that they hold a quarter of the `free` bytes."""
+        room, itemsize = free // 4, self._itemsize
+        a_pass = (peak_entries(self.plan, Level.SAMPLE) + self._kept) * itemsize + self._mask_bytes(1)
+        a_row = max(a_pass, peak_entries(self.plan, Level.CHUNK) * itemsize)
+        self.tile = max(1, min(self.tile, room // max(1, a_row)))
+        self._stacked = min(self._stacked, room // max(1, a_pass) * self._widest)
+        self._block = max(self.tile, min(self._block, room // max(1, a_pass)))
+
+    def work(self, points: int) -> Work:
+        """What is computed how often, and in what memory, where so many points pass together."""
+        arithmetic = multiply_adds(self.plan)
+        rows = max(1, min(self.tile, points))
+        draws = max(1, min(self.samples, self._stacked // (rows * self._widest)))
+        live = max(peak_entries(self.plan, Level.SAMPLE) * draws, peak_entries(self.plan, Level.CHUNK)) * rows
+        kept = self._kept * min(self._block, points) * draws
+        return Work(
+            once=arithmetic[Level.CHUNK],
+            each=arithmetic[Level.SAMPLE],
+            folded=len(self._folded),
+            stacked=draws,
+            tile=rows,
+            bytes=(live + kept) * self._itemsize + self._mask_bytes(rows * draws),
+        )
+
+    @property
+    def _itemsize(self) -> int:
+        return (self._dtype or _output_dtype(self.plan)).itemsize
+
+    def _mask_bytes(self, rows: int) -> int:
+        """What the largest mask of so many rows takes."""
+        entries = 0
+        for i in self.plan.at(Level.SAMPLE):
+            operation = self.plan.operations[i]
+            if self._dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
+                value = self.plan.tape.values[operation.arguments[0].number]
+                of_features = operation.site.variety.startswith("feature")
+                entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if of_features else 1))
+        return bytes_of_mask(entries * rows, self._itemsize, self._device)
+
+    def trial(self, inputs: Tensor, draws: Sequence[int], *, tile: int, together: int) -> Tensor:
+        """Some passes with every replacement of an operation at work, however small the work is."""
+        self._large_product = 0
+        outputs = self.some_passes(inputs, 0, draws, tile=tile, together=together)
+        self._large_product = LARGE_PRODUCT
+        self._bound.clear()
+        return outputs
+
+    @property
+    def tolerance(self) -> float:
+        """By how much its outputs may differ from the plain loop's, relative to the largest: by rounding alone."""
+        return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.tape.values) else 1e-9
+
+    @property
+    def stacks(self) -> bool:
+        """Whether there are passes in which draws are stacked."""
+        return self.samples > 1 and self._stacked >= 2 * self._widest
+
+    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        """Raw outputs (T, n, …), of all draws or of these; call it in inference mode."""
+        numbers = range(self.samples) if draws is None else draws
+        blocks = alike(inputs, self._block)
+        starts = accumulate((len(block) for block in blocks), initial=start)
+        outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    def tile_sizes(self, inputs: Tensor) -> set[int]:
+        """The numbers of rows that pass together where these points pass."""
+        return {len(tile) for block in alike(inputs, self._block) for tile in alike(block, self.tile)}
+
+    def some_passes(
+        self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
+    ) -> Tensor:
+        """Those of some draws, in tiles of no more rows than that and so many draws at once: draws outside, tiles
+        inside, so that a folding serves all the rows."""
+        tiles = alike(inputs, tile or self.tile)
+        counts = [len(one) for one in tiles]
+        firsts = list(accumulate(counts, initial=0))[:-1]
+        together = together or max(1, min(len(draws), self._stacked // (counts[0] * self._widest)))
+        chunks = [self._chunk_level(one, start + first) for one, first in zip(tiles, firsts, strict=True)]
+        outputs: Tensor | None = None
+        stacked: list[dict[int, Tensor]] = []
+        foldings = self._foldings(draws if together == 1 else draws[len(draws) - len(draws) % together :])
+        for done in range(0, len(draws), together):
+            group = draws[done : done + together]
+            folded = next(foldings) if len(group) == 1 else {}
+            index = self._index(group) if len(group) > 1 else None
+            if done == 0 or len(group) < together:
+                stacked = [self._repeated(chunk, len(group)) for chunk in chunks]
+            for first, count, chunk in zip(firsts, counts, stacked, strict=True):
+                values = self._sample_level(chunk, count, Now(group, start + first, folded, index=index))
+                output = values[self.plan.tape.output]
+                output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
+                if outputs is None:
+                    shape = len(draws), len(inputs), *output.shape[2:]
+                    outputs = torch.empty(shape, dtype=_output_dtype(self.plan), device=output.device)
+                outputs[done : done + len(group), first : first + count] = output
+        assert outputs is not None
+        return outputs
+
+    def _repeated(self, chunk: dict[int, Tensor], draws: int) -> dict[int, Tensor]:
+        if draws == 1:
+            return chunk
+        axes = {number: self.plan.tape.values[number].axis for number in chunk}
+        return {n: v if (axis := axes[n]) is None else torch.cat([v] * draws, dim=axis) for n, v in chunk.items()}
+
+    def _is_sampled(self, operation: Operation) -> bool:
+        site = operation.site
+        return isinstance(site, BatchNormSite) and site.key in self._statistics
+
+    def _scale_and_shift(self, position: int) -> tuple[Tensor, Tensor]:
+        """The affine (T, C) each that a sampled BatchNorm is under every draw."""
+        operation = self.plan.operations[position]
+        site = operation.site
+        assert isinstance(site, BatchNormSite)
+        mean, var = (one.cpu().double() for one in self._statistics[site.key])
+        weight, bias = (
+            None if ref is None else self._fixed[ref.number].cpu().double() for ref in operation.arguments[1:3]
+        )
+        scale = (var + site.eps).rsqrt()
+        scale = scale if weight is None else scale * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        own = self.plan.tape.values[operation.gives[0]].dtype
+        return scale.to(self._device, own), shift.to(self._device, own)
+
+    def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
+        """Weights and biases of the layers that took up a BatchNorm, draw by draw; those of small layers in one go."""
+        entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
+        step = max(1, FOLDED // max(1, entries))
+        for first in range(0, len(draws), step):
+            some = draws[first : first + step]
+            index = self._index(some)
+            made = {i: self._folded_layer(i, layer, index) for i, layer in self._folded.items()}
+            for k in range(len(some)):
+                yield {i: (weights[k], biases[k]) for i, (weights, biases) in made.items()}
+
+    def _index(self, draws: Sequence[int]) -> slice | Tensor:
+        """What picks these draws out of a table, made once for all layers; a slice copies nothing."""
+        if isinstance(draws, range):
+            return slice(draws.start, draws.stop)
+        return torch.tensor(draws, device=self._device)
+
+    def _folded_layer(
+        self, position: int, layer: Operation, index: slice | Tensor
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        scale, shift = (one[index] for one in self._affine[position])
+        weight = self._fixed[layer.arguments[1].number]
+        bias = None if layer.arguments[2] is None else self._fixed[layer.arguments[2].number]
+        sizes = [len(scale)] + [1] * weight.ndim
+        sizes[1 + (output_channels(layer) or 0)] = -1
+        weights = [weight * scale.view(sizes)[0]] if len(scale) == 1 else (weight * scale.view(sizes)).unbind()
+        return weights, (shift if bias is None else shift + scale * bias).unbind()
+
+    def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
+        if self._is_sampled(operation):
+            layer = self.plan.folded.get(position)
+            if layer is None:
+                return self._affine_step(position, operation, draws)
+            arguments = filled(layer.arguments, rows)
+            if draws == 1 and position in self._folded:
+                function = self._product(layer.function, layer, rows)
+                return self._folded_step(position, operation, arguments, function)
+            return self._layer_and_affine(position, operation, arguments, layer, draws)
+        if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
+            return self._dropout_step(operation)
+        return None
+
+    def _folded_step(self, position: int, operation: Operation, arguments: tuple, function: Any) -> Step:
+        source, rest, result = arguments[0].number, arguments[3:], operation.gives[0]
+
+        def compute(values: list[Any], now: Now) -> None:
+            values[result] = function(values[source], *now.folded[position], *rest)
+
+        return compute
+
+    def _layer_and_affine(
+        self, position: int, operation: Operation, arguments: tuple, layer: Operation, draws: int
+    ) -> Step:
+        own = [one if one is None else self._converted(self._fixed[one.number]) for one in arguments[1:3]]
+        run_layer = plain_step(layer.function, (arguments[0], *own, *arguments[3:]), layer.result)
+        run_affine = self._affine_step(position, operation, draws)
+        between = layer.gives[0]
+
+        def compute(values: list[Any], now: Now) -> None:
+            run_layer(values, now)
+            run_affine(values, now)
+            values[between] = None
+
+        return compute
+
+    def _affine_step(self, position: int, operation: Operation, draws: int) -> Step:
+        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        assert isinstance(site, BatchNormSite)
+        scale, shift = self._affine[position]
+        if draws == 1 and len(self.plan.tape.values[source].shape) == 2:
+            scales, shifts = scale.unbind(), shift.unbind()
+
+            def compute_table(values: list[Any], now: Now) -> None:
+                t = now.draws[0]
+                values[result] = _affine(values[source], scales[t], shifts[t])
+
+            return compute_table
+        if draws == 1:
+            mean, var = self._statistics[site.key]
+            weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
+
+            def compute(values: list[Any], now: Now) -> None:
+                t = now.draws[0]
+                values[result] = torch.batch_norm(
+                    values[source], weight, bias, mean[t], var[t], False, 0.0, site.eps, torch.backends.cudnn.enabled
+                )
+
+            return compute
+        spread = (draws, 1, -1, *[1] * (len(self.plan.tape.values[source].shape) - 2))
+
+        def compute_stacked(values: list[Any], now: Now) -> None:
+            x = values[source].unflatten(0, (draws, -1))
+            values[result] = _affine(x, scale[now.index].view(spread), shift[now.index].view(spread)).flatten(0, 1)
+
+        return compute_stacked
+
+    def _dropout_step(self, operation: Operation) -> Step | None:
+        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        dropout = self._dropout
+        if dropout is None:
+            return None
+        assert isinstance(site, DropoutSite)
+        in_place = bool(operation.writes)
+
+        def compute(values: list[Any], now: Now) -> None:
+            call = DropoutCall(values[source], site.p, site.variety, in_place, training=False)
+            values[result] = dropped(call, site, dropout, now.draws, now.start)
+
+        return compute
+
+
+def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """`x` · `scale` + `shift` in the dtype of scale and shift, rounded once to that of `x`."""
+    if x.dtype == scale.dtype:
+        return torch.addcmul(shift, x, scale)
+    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))
+
+
+def _output_dtype(plan: Plan) -> torch.dtype:
+    return plan.tape.values[plan.tape.output].dtype

@@ -1,0 +1,137 @@
+"""The statistics of mini-batches: by the network itself, or by a plan, in tiles that stay in the cache and wait for
+each other at BatchNorms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bnuq.config import Variance
+from bnuq.errors import SamplingError
+from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
+from bnuq.sampling.moments import merged, moments
+from bnuq.sampling.planning import Level, Plan, peak_entries
+from bnuq.sampling.program import Now, Program, Step, alike
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
+from bnuq.sampling.trace import Operation
+
+Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
+
+
+class Measured(Program):
+    """The statistics of mini-batches: every BatchNorm at `sites` normalises by those of the batch that passes.
+
+    A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
+    """
+
+    def __init__(
+        self, plan: Plan, sites: Sequence[BatchNormSite], *, device: torch.device, variance: Variance = "biased"
+    ) -> None:
+        super().__init__(plan, dtype=None, device=device)
+        self._variance: Variance = variance
+        self._wanted = {site.key for site in sites}
+
+    def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
+        """Mean, variance and values a channel of every sampled BatchNorm, by address and occurrence."""
+        parts_of_batch = alike(batch, tile or self.tile)
+        tiles = [self._fixed.copy() for _ in parts_of_batch]
+        for rows, values in zip(parts_of_batch, tiles, strict=True):
+            for number, value in self._chunk_level(rows, 0).items():
+                values[number] = value
+        programs = [self._steps(Level.SAMPLE, len(rows), 1) for rows in parts_of_batch]
+        found = {}
+        begin = 0
+        now = Now(range(1), 0, {})
+        for end, i in enumerate((*self.plan.at(Level.SAMPLE), None)):
+            operation = None if i is None else self.plan.operations[i]
+            if operation is not None and not self._is_measured(operation):
+                continue
+            parts = []
+            for program, values in zip(programs, tiles, strict=True):
+                for step in program[begin:end]:
+                    step(values, now)
+                if operation is not None:
+                    x = values[operation.arguments[0].number]
+                    parts.append((x.numel() // x.shape[1], *moments(x)))
+            if operation is not None:
+                assert isinstance(operation.site, BatchNormSite)
+                count = sum(part[0] for part in parts)
+                check_count(count, operation.site, len(batch))
+                mean, var = merged(parts)
+                var = with_divisor(var, count, self._variance)
+                found[operation.site.key] = mean, var, count
+                now = Now(range(1), 0, {}, (mean, var))
+                begin = end
+        return found
+
+    @property
+    def bytes_per_point(self) -> int:
+        """About what one point of a mini-batch takes, all of which pass together."""
+        values, plan = self.plan.tape.values, self.plan
+        entries = peak_entries(plan, Level.SAMPLE) + sum(values[n].entries_per_row for n in plan.boundary)
+        return entries * values[plan.tape.input].dtype.itemsize
+
+    def _is_measured(self, operation: Operation) -> bool:
+        site = operation.site
+        return isinstance(site, BatchNormSite) and site.key in self._wanted
+
+    def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:  # noqa: ARG002
+        """Normalises by what was just measured."""
+        if not self._is_measured(operation):
+            return None
+        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        assert isinstance(site, BatchNormSite)
+        weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
+
+        def compute(values: list[Any], now: Now) -> None:
+            assert now.measured is not None
+            mean, var = now.measured
+            values[result] = torch.batch_norm(values[source], weight, bias, mean, var, False, 0.0, site.eps, False)
+
+        return compute
+
+
+class Measure(Mode):
+    """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
+
+    def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
+        super().__init__()
+        self._variance: Variance = variance
+        self._wanted = {site.key: site for site in sites}
+        self._calls = BatchNormCalls(sites)
+        self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        call = stochastic_call(func, args, kwargs or {})
+        if not isinstance(call, BatchNormCall):
+            return func(*args, **(kwargs or {}))
+        key = self._calls.key(call)
+        if key not in self._wanted:
+            return func(*args, **(kwargs or {}))
+        count = call.input.numel() // call.input.shape[1]
+        check_count(count, self._wanted[key], len(call.input))
+        mean, var = moments(call.input)
+        var = with_divisor(var, count, self._variance)
+        self._found[key] = mean, var, count
+        return call.normalized(mean, var)
+
+    def found(self) -> Measurement:
+        self._calls.check_complete()
+        return self._found
+
+
+def with_divisor(biased: Tensor, count: int, variance: Variance) -> Tensor:
+    """A biased variance of `count` values, with the divisor that was asked for: itself, or n/(n − 1) times it."""
+    return biased if variance == "biased" else biased * (count / (count - 1))
+
+
+def check_count(count: int, site: BatchNormSite, points: int) -> None:
+    """Raise SamplingError unless there are values enough for a variance."""
+    if count < 2:
+        raise SamplingError(
+            f"layer {site.name} sees {count} value per channel in a mini-batch of {points}; a variance needs at least "
+            "2: raise the batch size."
+        )

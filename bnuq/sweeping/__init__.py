@@ -1,0 +1,1 @@
+"""The stages of a sweep over mini-batch sizes."""

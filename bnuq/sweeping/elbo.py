@@ -1,0 +1,231 @@
+"""The ELBO over mini-batch sizes: its two terms at every size, and where its maximum should lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.special import stdtrit
+
+from bnuq import metrics
+from bnuq.config import SweepSection
+from bnuq.errors import RequestError
+from bnuq.evaluation.noise_models import layer_counts
+from bnuq.metrics import Prior
+from bnuq.records import Figure
+from bnuq.results.sweep import Elbo, ElboTerms, LayerCounts
+from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.sweeping.passes import AtSize, DrawSets
+
+_NORMAL = 1.959964
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """The ELBO of one network: its terms, and its value at every size that is random."""
+
+    terms: ElboTerms
+    at: Mapping[int, Elbo]
+    errors: TrainingErrors
+
+
+@dataclass(frozen=True)
+class TrainingErrors:
+    """What standing for the whole training set costs: errors over its points, by `group` where there are any, and none
+    where all of it is there."""
+
+    train_size: int
+    points: int
+    group: Int64[np.ndarray, " point"] | None
+
+    def of_mean(self, values: Float64[np.ndarray, " point"]) -> float:
+        """Standard error of the mean of per-point values, drawn without replacement out of the training set."""
+        left = max(0.0, 1 - self.points / self.train_size)
+        return math.sqrt(left) * metrics.standard_error(values, group=self.group) if left else 0.0
+
+
+def prior_of(settings: SweepSection) -> Prior:
+    """The prior that was asked for; RequestError for parameters that it lacks, or does not have."""
+    wanted = {"gaussian": ("prior_mean", "prior_deviation"), "weight_decay": ("prior_precision",)}
+    of_kind = wanted.get(settings.prior, ())
+    for key in ("prior_mean", "prior_deviation", "prior_precision"):
+        given, option = getattr(settings, key), key.replace("_", "-")
+        value = "NUMBER" if key == "prior_precision" else "MEAN,VARIANCE"
+        if (given is None) != (key not in of_kind):
+            what = f"needs --{option} {value}" if key in of_kind else f"takes no --{option}"
+            raise RequestError(f'the prior "{settings.prior}" {what} (sweep.{key} in the run file).')
+    try:
+        return Prior(settings.prior, settings.prior_mean, settings.prior_deviation, settings.prior_precision)
+    except ValueError as error:
+        raise RequestError(f"sweep.prior: {error}") from error
+
+
+def lower_bound(
+    found: Mapping[int, AtSize],
+    banks: Mapping[int, BatchStatistics],
+    draw_sets: DrawSets,
+    settings: SweepSection,
+    *,
+    errors: TrainingErrors,
+    reference_points: int,
+    augmented: bool,
+    tau: float | None,
+) -> LowerBound | None:
+    """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None where no size is random.
+
+    q_b is that of Gaussian statistics, factorised over channels, with the nominal or the measured number of values.
+    Source: Mukhoti et al. 2020, eq. 1; Teye et al. 2018, §3.3.
+    """
+    random = [size for size, one in found.items() if not one.degenerate and one.log_likelihood is not None]
+    if not random:
+        return None
+    prior, train_size = prior_of(settings), errors.train_size
+    at = {}
+    counts = {size: layer_counts(banks[size], reference_points) for size in random}
+    for size in random:
+        mean, sd = _population(banks[size])
+        own = _densities(counts[size], settings)
+        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * one for key, one in own.items()})
+        by_draw, by_point = found[size].log_likelihood, found[size].of_training_points
+        assert by_draw is not None and by_point is not None
+        value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
+        se = train_size * errors.of_mean(by_point)
+        at[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
+    told = [counts[size] for size in random if size < reference_points]  # the whole reference tells no count
+    layers = _middle(told or list(counts.values()))
+    density = _densities(layers, settings)
+    live = _population(banks[max(random)])[1] > 0
+    units = int(live.sum())
+    inverse = np.concatenate([1 / density[key][live] for key in ("mean", "sd")])
+    # With augmentation noise does not vanish at b = N, as the finite-population factor has it.
+    linear = {size: found[size] for size in at if not augmented or 2 * size <= reference_points}
+    c, predicted, why_none = _asymptotics(
+        linear,
+        draw_sets,
+        errors,
+        reference_points=reference_points,
+        parameters=2 * units,
+        weight=settings.kl_weight,
+        inverse_density=float(inverse.mean()) if units else math.nan,
+    )
+    terms = ElboTerms(
+        prior=settings.prior,
+        prior_parameters=_parameters(prior),
+        counts=settings.counts,
+        kl_weight=settings.kl_weight,
+        train_size=train_size,
+        reference_points=reference_points,
+        points=errors.points,
+        units=units,
+        tau=tau,
+        layers=layers,
+        c=c,
+        predicted=predicted,
+        why_none=why_none,
+    )
+    return LowerBound(terms, at, errors)
+
+
+def with_interval(value: float, se: float, mc_se: float) -> Figure:
+    """A figure with both errors, and the normal interval of both together."""
+    half = _NORMAL * math.hypot(se, mc_se)
+    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
+
+
+def _middle(of_sizes: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
+    """The median over sizes, layer by layer."""
+    return tuple(
+        replace(layers[0], **{key: float(np.median([getattr(one, key) for one in layers])) for key in ("mean", "sd")})
+        for layers in zip(*of_sizes, strict=True)
+    )
+
+
+def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Float64[np.ndarray, " unit"]]:
+    """Mean and standard deviation of every unit over all draws of a bank together."""
+    pooled = bank.pooled()
+    mean = np.concatenate([layer.mean[0] for layer in pooled.layers]).astype(np.float64)
+    return mean, np.sqrt(np.concatenate([layer.var[0] for layer in pooled.layers]).astype(np.float64))
+
+
+def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[str, Float64[np.ndarray, " unit"]]:
+    """The values for an item of the mini-batch that the mean and the deviation of every unit are taken to rest on."""
+    keys = {"mean": "mean", "sd": "sd"} if settings.counts == "measured" else {"mean": "nominal", "sd": "nominal"}
+    return {name: _of_units(layers, key) for name, key in keys.items()}
+
+
+def _of_units(layers: Sequence[LayerCounts], key: str) -> Float64[np.ndarray, " unit"]:
+    return np.concatenate([np.full(layer.channels, getattr(layer, key)) for layer in layers])
+
+
+def _kl(
+    prior: Prior,
+    mean: Float64[np.ndarray, " unit"],
+    sd: Float64[np.ndarray, " unit"],
+    counts: Mapping[str, Float64[np.ndarray, " unit"]],
+) -> float:
+    try:
+        return metrics.kl_of_statistics(prior, mean=mean, sd=sd, count_mean=counts["mean"], count_sd=counts["sd"])
+    except ValueError as error:
+        raise RequestError(f'the prior "{prior.kind}" does not go with these sizes: {error}') from error
+
+
+def _asymptotics(
+    found: Mapping[int, AtSize],
+    draw_sets: DrawSets,
+    errors: TrainingErrors,
+    *,
+    reference_points: int,
+    parameters: int,
+    weight: float,
+    inverse_density: float,
+) -> tuple[Figure | None, Figure | None, str]:
+    """c, b* = 2Nc/P + mean(1/ρ), each with both errors, and why there is no b*.
+
+    The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
+    """
+    if len(found) < 2:
+        return None, None, "one size has no slope"
+    by_draw = [_told(one.log_likelihood) for one in found.values()]
+    by_set = np.stack([one.reshape(draw_sets.sets, -1).mean(1) for one in by_draw], axis=1)
+    by_point = np.stack([_told(one.of_training_points) for one in found.values()], axis=1)
+    mc_errors = np.array([metrics.standard_error(one) for one in by_draw])
+
+    def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
+        return metrics.likelihood_slope(
+            np.array(list(found)), means, mc_errors, population=reference_points, replicates=replicates
+        )
+
+    whole = slope(by_set.mean(0), by_set)
+    se = errors.of_mean(np.array([slope(row).c for row in by_point]))
+    c = _with_error(whole.c, se, whole.se, draw_sets.sets - 1)
+    if not whole.c > 0:
+        return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
+    if not (weight > 0 and parameters > 0):
+        return c, None, "the KL has no weight"
+    told = {"train_size": errors.train_size, "parameters": parameters}
+    best = metrics.predicted_batch_size(whole.c / weight, **told, inverse_density=inverse_density)
+    scale = 2 * errors.train_size / weight / parameters
+    return c, _with_error(best, scale * se, scale * whole.se, draw_sets.sets - 1), ""
+
+
+def _told(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+    assert values is not None  # of a size that has an ELBO
+    return values
+
+
+def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Figure:
+    """With an interval of both errors, that over draw sets by Student, as there are few."""
+    half = math.hypot(_NORMAL * se, float(stdtrit(degrees, 0.975)) * mc_se)
+    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
+
+
+def _parameters(prior: Prior) -> dict[str, float]:
+    found = {}
+    for name, given in (("mean", prior.mean), ("deviation", prior.deviation)):
+        if given is not None:
+            found[f"{name}_mean"], found[f"{name}_variance"] = given
+    return found | ({} if prior.precision is None else {"precision": prior.precision})

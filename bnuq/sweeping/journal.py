@@ -1,0 +1,96 @@
+"""Parts of long work, each kept in a file until all is done, so that an interruption costs one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bnuq.errors import BnuqError, RequestError
+from bnuq.files.writing import write_bytes
+from bnuq.sampling.batch_statistics import BatchStatistics
+
+_KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how a part's name ends
+
+
+class Parts:
+    """A folder of finished parts, arrays by name; `key` is a text that stands for all that determines them."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self._key = folder, key[:_KEY]
+        self.read = 0
+        """How many parts were there already, and were read."""
+
+    def make_folder(self) -> None:
+        """RequestError where the folder cannot be made or written to."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RequestError(
+                f"{self.folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
+            ) from error
+        if not os.access(self.folder, os.W_OK):
+            raise RequestError(
+                f"{self.folder}: the work folder may not be written to. Name another with --work FOLDER."
+            )
+
+    def under(self, name: str) -> Parts:
+        """Further parts, kept and forgotten with these."""
+        further = Parts(self.folder, self._key)
+        further._key += f"-{name}"
+        return further
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no part of this key."""
+        return next(self.folder.glob(f"{self._key}-*{_SUFFIX}"), None) is None
+
+    def load(self, name: str) -> dict[str, np.ndarray] | None:
+        """The part of this name; None where it is not there, or not whole."""
+        try:
+            with np.load(io.BytesIO(self._path(name).read_bytes()), allow_pickle=False) as kept:
+                found = {key: kept[key] for key in kept.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+        self.read += 1
+        return found
+
+    def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep a part; ResultError where it cannot be written."""
+        room = io.BytesIO()
+        np.savez(room, **arrays)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one of them
+        write_bytes(self._path(name), room.getbuffer())
+
+    def load_bank(self, name: str) -> BatchStatistics | None:
+        """The bank of this name; None where it is not there, or not whole."""
+        try:
+            found = BatchStatistics.load(self._path(name))
+        except (BnuqError, OSError):
+            return None
+        self.read += 1
+        return found
+
+    def save_bank(self, name: str, bank: BatchStatistics) -> None:
+        """Keep a bank; ResultError where it cannot be written."""
+        bank.save(self._path(name))
+
+    def forget(self) -> None:
+        """Remove every part of this key."""
+        for path in self.folder.glob(f"{self._key}-*{_SUFFIX}"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{self._key}-{name}{_SUFFIX}"
+
+
+def forget_folder(folder: Path) -> None:
+    """Remove a folder of parts, those of other keys included, and nothing else that is in it."""
+    for path in folder.glob(f"{'[0-9a-f]' * _KEY}-*{_SUFFIX}"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()

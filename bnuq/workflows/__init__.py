@@ -1,0 +1,1 @@
+"""The story of each command in one screen."""

@@ -1,0 +1,293 @@
+"""The main job: draw samples of a trained network, score them on the test set, tell the OOD sets apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from bnuq.config import ANALYTIC, DETERMINISTIC, Run
+from bnuq.data import Points
+from bnuq.evaluation import estimates, memory
+from bnuq.evaluation.datasets import Material
+from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
+from bnuq.evaluation.duration import Subject, forecast
+from bnuq.evaluation.exactness import check_network
+from bnuq.evaluation.noise_models import Laws, fit_laws
+from bnuq.evaluation.plan import Plan, check_random, plan
+from bnuq.evaluation.provenance import Stopwatch, behaviour, provenance, request_digest
+from bnuq.evaluation.reference_check import cautions as reference_cautions
+from bnuq.evaluation.resources import check_room
+from bnuq.evaluation.runner import VALIDATION, Passed, bank_of, check_precision, passed
+from bnuq.evaluation.setup import check_request, how_asked, output_cautions, prepare, scored_sets
+from bnuq.progress import Foresight, Progress, silent
+from bnuq.records import Caution
+from bnuq.results import file as result_file
+from bnuq.results.approximation import approximations
+from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
+from bnuq.sampling.batch_statistics import BatchStatistics
+
+FEW = 20  # points, below which what is fitted to them is not to be trusted
+
+
+def evaluate(
+    run: Run,
+    *,
+    progress: Progress = silent,
+    look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
+    foresight: Foresight | None = None,
+) -> Result:
+    """Evaluate `run`, write its result file, and give the result.
+
+    `look` is shown the sets before anything is drawn, and may raise where they will not do; `foresight` is told how
+    long it will take, where that is long. Raises BnuqError with one message where the request cannot be carried out;
+    the result file is then not touched.
+    """
+    watch = Stopwatch()
+    check_request(run)
+    replaces = run.out.exists()
+    ready = prepare(run)
+    loaded, material, pipeline, example = ready.loaded, ready.material, ready.pipeline, ready.example
+    model = ready.model
+    watch.lap("load")
+
+    todo = plan(
+        run,
+        model,
+        example,
+        test=material.test,
+        train=material.train,
+        trained_with=loaded.checkpoint.train_batch_size,
+    )
+    check_random(run, todo, material.train)
+    sets, scorer = scored_sets(run, todo, material)
+    odd_outputs = output_cautions(ready, todo)
+    described = {name: _described(name, points, todo.task) for name, points in sets.items()}
+    if look is not None:
+        look(described)
+    check_precision(run, pipeline.device)
+    check_room(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
+    checked = check_network(run, todo, model, pipeline, sets, material.train)
+    if foresight is not None:
+        subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
+        if (foreseen := forecast(subject, limit=foresight.limit)) is not None:
+            foresight.say(foreseen)
+    check = None
+    if material.train is not None:
+        check = check_reference(run, todo, model, pipeline, material.train, progress)
+    stale = check is not None and not check.passed
+    laws = fit_laws(run, todo, model, pipeline, material.train, progress)
+    watch.lap("draw")
+
+    def draw(draws: range) -> dict[str, BatchStatistics]:
+        watch.lap("evaluate")
+        found = {} if laws is None else {name: laws.draw(name, draws) for name in todo.methods if name in ANALYTIC}
+        if needs_bank(run, todo, stale=stale):
+            assert material.train is not None  # the plan saw to it
+            found["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
+        watch.lap("draw")
+        return found
+
+    with ExitStack() as spools:
+        train = material.train
+        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
+        watch.lap("evaluate")
+        result = Result(
+            run=_resolved(run, todo, laws).record(),
+            model={
+                "path": str(run.checkpoint),
+                "sha256": loaded.checkpoint.sha256,
+                "task": todo.task,
+                ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
+                "batchnorm_layers": len(todo.sites.batchnorms),
+                "dropout_layers": len(todo.sites.dropouts),
+                "parameters": loaded.parameters,
+            },
+            sampling={
+                "samples": found.samples,
+                "bank": found.bank,
+                "batch_size": todo.batch_size,
+                "layers": [site.name for site in todo.layers],
+                "seed": run.seed,
+                "mutual_information": run.mutual_information,
+                "device": str(pipeline.device),
+                "precision": run.precision,
+                "reference_points": None if material.train is None else len(material.train),
+                "test_points": material.test_points,
+            },
+            sets=described,
+            methods=found.methods,
+            cautions=(
+                *odd_outputs,
+                *material.cautions,
+                *todo.cautions,
+                *checked.cautions,
+                *_cautions(run, todo, check, found, material),
+            ),
+            notes=(
+                *how_asked([run], replaces=run.out if replaces else None),
+                *_without_validation(material, run, todo),
+                *loaded.notes,
+                *material.notes,
+                *todo.notes,
+                *checked.notes,
+                *found.notes,
+                *(() if laws is None else laws.notes()),
+                *_dead_channels(found.omega),
+            ),
+            seconds=watch.seconds(),
+            work=Work(found.work, memory.peak(pipeline.device)),
+            provenance={
+                **provenance(
+                    checkpoint=run.checkpoint,
+                    device=pipeline.device,
+                    train=material.train,
+                    by_group=run.sampler.batches == "group",
+                    precision=run.precision,
+                ),
+                "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
+                **behaviour(model, example),
+            },
+            reference_check=check,
+            bank=found.omega,
+            path=run.out,
+        )
+        result = replace(result, cautions=(*result.cautions, *_law_cautions(result)))
+        result_file.write(result, run.out)
+    return result
+
+
+def _resolved(run: Run, todo: Plan, laws: Laws | None) -> Run:
+    """The run with what was left to the network and the data."""
+    sampler = run.sampler
+    if laws is not None and laws.counts is not None:
+        sampler = msgspec.structs.replace(sampler, counts=laws.counts)
+    return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler)
+
+
+def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:
+    """Why there is no constant baseline, and what that leaves out."""
+    if material.validation is not None:
+        return
+    absent = "the constant baseline and the normalised PLL are absent"
+    if todo.task == "regression":
+        absent = "the constant baseline and the normalised scores are absent"
+        if run.scoring.tau is None:
+            absent = "τ, PLL, CRPS and coverage, " + absent
+    yield f"{absent}: {material.why_no_validation}; name some with --validation REF, or validation under [data]"
+
+
+def _cautions(
+    run: Run,
+    todo: Plan,
+    check: ReferenceCheck | None,
+    found: Passed,
+    material: Material,
+) -> Iterator[Caution]:
+    if material.train is not None and todo.sites.live_batchnorms:
+        yield from reference_cautions(check, run, material.train)
+    if any(not site.tracked for site in todo.sites.live_batchnorms):
+        yield Caution(
+            "deterministic-from-reference",
+            "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: "
+            "its deterministic figures use the statistics of all drawn mini-batches together.",
+        )
+    sizes = {"test": material.test} | material.ood
+    few = [name for name, one in sizes.items() if len(one if one.group is None else np.unique(one.group)) < 2]
+    if few:
+        text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be told."
+        yield Caution("too-few-points", text)
+    if todo.task == "regression":
+        yield from _scale_cautions(material, found)
+    fitted_to = material.validation
+    if fitted_to is not None and len(fitted_to) < FEW:
+        yield Caution(
+            "few-validation-points",
+            f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an error "
+            "of its own that no figure here counts.",
+        )
+    yield from found.cautions
+    if len(found.methods) == 1 and run.methods is None:
+        yield Caution("nothing-stochastic", "Only the network as it is was evaluated; the notes say what was left out.")
+    elif found.samples < estimates.MIN_SAMPLES:
+        text = f"With {found.samples} samples no Monte Carlo error can be told; use at least {estimates.MIN_SAMPLES}."
+        yield Caution("few-samples", text)
+
+
+def _law_cautions(result: Result) -> Iterator[Caution]:
+    """Whether a law stands for MCBN at all, as far as that is known."""
+    beside = approximations(result)
+    for one in beside:
+        times = f"its mean uncertainty on the test set is {one.ratio['test'].value:.2g} times that of mcbn"
+        if one.understates:
+            yield Caution(
+                "law-understates",
+                f"{one.method} is not this network's MCBN: {times}, whose mini-batches move the statistics of all "
+                "channels and layers together.",
+            )
+        if one.overstates:
+            yield Caution("law-overstates", f"{one.method} is not this network's MCBN: {times}.")
+    if unheld := [name for name in result.methods if name in ANALYTIC and not beside]:
+        yield Caution(
+            "law-unchecked",
+            f"{', '.join(unheld)}: nothing tells here how far the law is from MCBN, as there is no reference. Nominal "
+            "counts take all values of a feature map for independent, which they are not: such a law tends to "
+            "understate the uncertainty of convolutional networks, by much.",
+        )
+
+
+def _scale_cautions(material: Material, found: Passed) -> Iterator[Caution]:
+    """Whether the targets of the sets, and the network's errors, are of one size."""
+    spread = {name: np.std(targets) for name, targets in _targets(material)}
+    error = found.methods[DETERMINISTIC].sets["test"].figures["mae"].value
+    if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
+        yield Caution(
+            "worse-than-the-mean",
+            f"The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, "
+            f"{spread['test']:.3g}: predicting their mean would do better. Are normalize and normalize_targets those "
+            "of its training?",
+        )
+    for name, one in spread.items():
+        if one == 0 and len(material.test) >= FEW:
+            yield Caution("constant-targets", f"All targets of {name} are the same.")
+        elif spread["test"] > 0 and not 0.1 < one / spread["test"] < 10:
+            yield Caution(
+                "targets-of-another-scale",
+                f"The targets of {name} have a standard deviation of {one:.3g}, those of the test set of "
+                f"{spread['test']:.3g}: are they in the same unit?",
+            )
+
+
+def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
+    sets = {"test": material.test, "validation": material.validation, "the reference": material.train}
+    for name, points in sets.items():
+        if points is not None and points.targets is not None:
+            yield name, np.asarray(points.targets, dtype=np.float64)
+
+
+def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:
+    dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
+    if dead:
+        layers = ", ".join(f"{name} {count}" for name, count in list(dead.items())[:5])
+        yield (
+            f"{sum(dead.values())} channels are all but constant in some mini-batch, their variance below 10 times eps "
+            f"({layers}{' …' if len(dead) > 5 else ''}): a point that differs there is scaled up as far as eps allows"
+        )
+
+
+def _described(name: str, points: Points, task: str) -> EvaluatedSet:
+    targets, labels = points.targets if name == "test" else None, task == "classification"
+    return EvaluatedSet(
+        name=name,
+        kind=name if name in ("test", VALIDATION) else "ood",
+        reference=points.reference,
+        sha256=points.sha256,
+        n=len(points),
+        labels=targets if labels else None,
+        targets=None if labels else targets,
+        group=points.group,
+        classes=tuple(points.classes or ()),
+    )

@@ -1,0 +1,362 @@
+"""What in a network can be stochastic, and how healthy its BatchNorm is: sites, lagging averages, the law of the noise,
+domains and pipelines that its statistics tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from bnuq.config import DEFAULT_SAMPLER, Named, Run, Sampler
+from bnuq.data import Points
+from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.evaluation.draws import check_layers
+from bnuq.evaluation.exactness import check_mcbn, mini_batch
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
+from bnuq.evaluation.population import Parted, parted
+from bnuq.evaluation.provenance import Stopwatch, provenance
+from bnuq.evaluation.reference_check import cautions as reference_cautions
+from bnuq.evaluation.setup import how_asked
+from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.inspection.domains import domains
+from bnuq.inspection.health import (
+    batch_statistics,
+    gap,
+    gap_cautions,
+    noise_cautions,
+    not_finite,
+    site_cautions,
+    site_rows,
+)
+from bnuq.inspection.load import Opened, opened
+from bnuq.inspection.noise import noise, sizes_for
+from bnuq.inspection.pipelines import cautions as pipeline_cautions
+from bnuq.inspection.pipelines import suggest
+from bnuq.progress import Progress, silent
+from bnuq.records import Caution
+from bnuq.results.file import check_replaceable
+from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
+from bnuq.sampling.sites import Sites, find_sites
+
+LEAST_REFERENCE = 8  # points, below which nothing is measured
+APART = 10  # times the largest mini-batch that must be left over for the noise to be measured on other points
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an inspection goes. `points` of the reference are the population; `draws` mini-batches of `batch_size` (that
+    of the training, where None) tell the noise, and `size_draws` (as many, where None) of each of some sizes, up to
+    `beyond` times that, how it falls with the size.
+
+    `domains` are sets that the statistics are told apart by, with `samples` draws of MCBN from each;
+    `suggest_pipeline` tries the common training pipelines. `noise_only` leaves the running averages out. `input_shape`
+    is that of a point where none can be read, and with `needs_reference` a reference that cannot be read is an error;
+    with `noise_only` it is one, too, that there is no noise to measure.
+    """
+
+    points: int = 10_000
+    draws: int = 64
+    batch_size: int | None = None
+    beyond: int = 1
+    size_draws: int | None = None
+    domains: tuple[Named, ...] = ()
+    samples: int = 16
+    suggest_pipeline: bool = False
+    noise_only: bool = False
+    input_shape: tuple[int, ...] | None = None
+    needs_reference: bool = False
+
+
+DEFAULT = Settings()
+
+
+def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = silent) -> Inspection:
+    """Inspect the network of `run`, write the result to `run.out`, and give it.
+
+    What needs a reference is None where there is none to be read, and where the checkpoint's weights are not finite:
+    its sites are told all the same. `pipelines` is None, too, where the network's statistics tell nothing of any.
+    `run.layers` limits what domains' mutual information is drawn from; everything else is of all layers.
+    Raises BnuqError with one message where the request cannot be carried out; the
+    result file is then not touched.
+    """
+    watch = Stopwatch()
+    _check(run, settings)
+    replaces = run.out.exists()
+    on_data = bool(settings.domains) or settings.suggest_pipeline
+    ready = opened(
+        run,
+        input_shape=settings.input_shape,
+        needs_reference=settings.needs_reference or on_data,
+        needs_test=bool(settings.domains),
+    )
+    sites = find_sites(ready.model, ready.example)
+    broken = not_finite(ready.model)
+    if on_data and broken:
+        raise ModelError(f"{run.checkpoint}: {broken[0]} is not finite; neither domains nor pipelines can be tried.")
+    rows = site_rows(sites, broken)
+    if settings.batch_size is not None and ready.train is not None:
+        _check_batch_size(settings.batch_size, ready.train)
+    watch.lap("load")
+    pipelines, untold = _suggested(run, settings, ready, sites, progress)
+    none_fits = () if pipelines is None else pipeline_cautions(pipelines)
+    watch.lap("pipelines")
+    measured = _Measured()
+    without = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
+    if without is None:
+        measured = _measured(run, settings, ready, sites, progress)
+    elif settings.noise_only:
+        raise RequestError(f"{run.checkpoint}: there is no noise to measure: {without}.")
+    watch.lap("measure")
+    apart, notes_of_domains = _domains(run, settings, ready, sites, progress)
+    watch.lap("domains")
+    result = Inspection(
+        run={**run.record(), "inspect": _record(settings)},
+        model={
+            "path": str(run.checkpoint),
+            "sha256": ready.loaded.checkpoint.sha256,
+            **({"task": run.task} if run.task else {}),
+            **({"train_batch_size": size} if (size := _trained_with(run, ready)) else {}),
+            "batchnorm_layers": len(sites.batchnorms),
+            "dropout_layers": len(sites.dropouts),
+            "parameters": ready.loaded.parameters,
+        },
+        sites=rows,
+        unreachable=sites.unreachable,
+        gap=measured.gap,
+        noise=measured.noise,
+        domains=apart,
+        pipelines=pipelines,
+        cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *none_fits),
+        notes=(
+            *how_asked([run], replaces=run.out if replaces else None),
+            *ready.loaded.notes,
+            *ready.notes,
+            *untold,
+            *((f"the lag of the running averages and the noise were not measured: {without}",) if without else ()),
+            *measured.notes,
+            *notes_of_domains,
+            *_assumed(run, ready, told=measured.gap is not None or pipelines is not None),
+            *_of_no_account(run),
+        ),
+        seconds=watch.seconds(),
+        provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
+        path=run.out,
+    )
+    write(result, run.out)
+    return result
+
+
+def _check(run: Run, settings: Settings) -> None:
+    """Raise BnuqError for what can be told to be wrong before anything is read."""
+    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {wrong}")
+    if kind_of(run.out.parent) != "folder":
+        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    check_replaceable(run.out)
+    if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
+        raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
+    for name, value, least in (
+        ("points", settings.points, LEAST_REFERENCE),
+        ("draws", settings.draws, 8),
+        ("samples", settings.samples, 2),
+        ("limit", run.limit, 1),
+        ("batch-size", settings.batch_size, 2),
+        ("seed", run.seed, 0),
+    ):
+        if value is not None and not least <= value <= 2**62:
+            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
+
+
+def _record(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON has them."""
+    said = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    said["domains"] = [named.text for named in settings.domains]
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _trained_with(run: Run, ready: Opened) -> int | None:
+    return run.train_batch_size or ready.loaded.checkpoint.train_batch_size
+
+
+def _why_not_measured(run: Run, ready: Opened, sites: Sites, broken: tuple[str, ...], *, suggested: bool) -> str | None:
+    """Why there is neither gap nor noise; None where there can be."""
+    if not sites.live_batchnorms:
+        return "the network has no BatchNorm layer that could be sampled"
+    if broken:
+        return "the checkpoint's weights are not finite"
+    if ready.train is None:
+        return "that takes training data: name it with --train REF, or train under [data]"
+    if len(ready.train) < LEAST_REFERENCE:
+        return f"the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}"
+    if suggested and run.normalize is None and run.augment is None and run.channel_order == "rgb":
+        return (
+            "nothing is said of the training pipeline, which they are measured through; inspect again with the lines "
+            "for the run file"
+        )
+    return None
+
+
+def _check_batch_size(batch_size: int, train: Points) -> None:
+    most = len(train) // 2
+    if batch_size > most:
+        raise RequestError(
+            f"--batch-size is {batch_size}, and the reference ({train.reference}) has {len(train)} points; expected at "
+            f"most {most}, half of them: larger mini-batches, drawn without replacement, are too much alike to have "
+            "the noise of training."
+        )
+
+
+def _assumed(run: Run, ready: Opened, *, told: bool) -> Iterator[str]:
+    """What is assumed where the training batch size is not known, and anything is held against batch noise."""
+    if told and not _trained_with(run, ready):
+        yield (
+            f"what batch noise explains assumes training batches of {DEFAULT_BATCH_SIZE}, as train_batch_size is not "
+            "known"
+        )
+
+
+def _of_no_account(run: Run) -> Iterator[str]:
+    """The keys of [sampling] that say what mini-batches are: those of an inspection are random and whole."""
+    keys = [
+        one.name
+        for one in msgspec.structs.fields(Sampler)
+        if getattr(run.sampler, one.name) != getattr(DEFAULT_SAMPLER, one.name)
+    ]
+    if keys:
+        yield (
+            f"sampling.{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} of no account: an inspection draws random "
+            "mini-batches without replacement, of biased variance, and applies no analytic law"
+        )
+
+
+def _suggested(
+    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+) -> tuple[Pipelines | None, tuple[str, ...]]:
+    """The pipelines, or a note on why the statistics tell of none."""
+    if not settings.suggest_pipeline:
+        return None, ()
+    assert ready.train is not None
+    known = _trained_with(run, ready)
+    try:
+        return suggest(run, ready.model, ready.train, sites, trained_with=known, progress=progress), ()
+    except SamplingError as error:
+        return None, (f"no training pipeline is suggested: {' '.join(str(error).split()).removesuffix('.')}",)
+
+
+def _domains(
+    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+) -> tuple[Domains | None, tuple[str, ...]]:
+    if not settings.domains:
+        return None, ()
+    assert ready.train is not None
+    batch_size, _ = _noise_batch_size(run, settings, _trained_with(run, ready), len(ready.train))
+    return domains(
+        run,
+        settings.domains,
+        model=ready.model,
+        sites=sites,
+        pipeline=ready.pipeline,
+        train=ready.train,
+        test=ready.test,
+        batch_size=batch_size,
+        samples=settings.samples,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    gap: Gap | None = None
+    noise: Noise | None = None
+    cautions: tuple[Caution, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress) -> _Measured:
+    """What the reference says of the running averages and of the noise."""
+    train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
+    assert train is not None
+    known = _trained_with(run, ready)
+    batch_size, how = _noise_batch_size(run, settings, known, len(train))
+    batches = parted(
+        pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
+    )
+    checked = check_mcbn(model, sites, [mini_batch(pipeline, train, batch_size)], layers)
+    bank = batch_statistics(model, batches, layers, progress)
+    population = bank.pooled()
+    sizes = sizes_for(layers, batch_size=batch_size, reference=len(train), beyond=settings.beyond)
+    points, which = _other_points(train, batches, largest=max(batch_size, *sizes))
+    found = noise(
+        model,
+        pipeline,
+        points,
+        layers,
+        population,
+        batch_size=batch_size,
+        draws=settings.draws,
+        sizes=sizes,
+        size_draws=settings.size_draws or settings.draws,
+        progress=progress,
+    )
+    notes = (*how, *which, *_few_points(settings, train), *checked.notes)
+    if settings.noise_only:
+        cautions = (*checked.cautions, *noise_cautions(found, train_batch_size=known))
+        return _Measured(None, found, cautions, notes)
+    check = check_layers(
+        model, pipeline, train, layers, train_size=run.train_size, trained_with=known, progress=progress
+    )
+    lag = gap(
+        bank,
+        population,
+        layers,
+        found,
+        check,
+        points=batches.points,
+        reference=len(train),
+        train_size=run.train_size,
+        train_batch_size=known,
+    )
+    cautions = (
+        *checked.cautions,
+        *reference_cautions(check, run, train),
+        *(() if lag is None else gap_cautions(lag)),
+        *noise_cautions(found, train_batch_size=known),
+    )
+    return _Measured(lag, found, cautions, notes)
+
+
+def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference: int) -> tuple[int, tuple[str, ...]]:
+    """The mini-batch size at which the noise is told, and a note where it is not that of the training."""
+    if settings.batch_size is not None:
+        return settings.batch_size, ()
+    wanted = known or run.batch_size or DEFAULT_BATCH_SIZE
+    chosen = max(2, min(wanted, reference // 2))
+    whence = "the run's batch_size" if run.batch_size else "the default"
+    notes = []
+    if not known:
+        notes.append(
+            f"the noise is that of mini-batches of {chosen}, {whence}, as the training batch size is not known; set "
+            "train_batch_size under [model] if you know it"
+        )
+    if chosen < wanted:
+        notes.append(f"the noise is that of mini-batches of {chosen}, half the reference, which is below {wanted}")
+    return chosen, tuple(notes)
+
+
+def _other_points(train: Points, batches: Parted, *, largest: int) -> tuple[Points, tuple[str, ...]]:
+    """The points that the noise is measured on: those that the population was not taken from, where they are enough."""
+    rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
+    if len(rest) >= APART * largest:
+        return train.subset(rest), ()
+    return train, (
+        "the noise was measured on other mini-batches of the same points that the population was taken from: the "
+        "reference is too small to be parted",
+    )
+
+
+def _few_points(settings: Settings, train: Points) -> Iterator[str]:
+    if len(train) < settings.points:
+        yield f"the population is that of all {len(train)} points of the reference, fewer than {settings.points}"

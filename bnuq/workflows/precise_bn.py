@@ -1,0 +1,421 @@
+"""Where running averages lag, or were never taken: a copy of a checkpoint with the statistics of its training data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bnuq import metrics
+from bnuq.config import DEFAULT_SAMPLER, Run, Split
+from bnuq.data import Points
+from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.evaluation import memory
+from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_named
+from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.exactness import check_mcbn
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
+from bnuq.evaluation.population import Parted, Population, parted, population_statistics
+from bnuq.evaluation.provenance import Stopwatch, provenance
+from bnuq.evaluation.setup import Prepared, how_asked, output_cautions, prepare, scored_sets
+from bnuq.files.content import exists, kind_of, what_is_wrong_with
+from bnuq.files.writing import check_writable
+from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
+from bnuq.progress import Progress, silent
+from bnuq.records import Direction, Figure
+from bnuq.results.precise_bn import POINTS, FigureChange, LayerChange, PopulationEstimator, PreciseBN, TestChange
+from bnuq.results.result import SetResult
+from bnuq.sampling.engine import chunks, default_chunk
+from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
+
+FEW = 1000  # points, below which noise is plain in the statistics; 10³ to 10⁴ are enough by Wu & Johnson 2021
+_FIGURES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # as far as the task has them
+_NOT_FILES = {
+    "folder": "it is a folder",
+    "special": "it is a device, a pipe or a socket",
+    "unreadable": "it cannot be opened",
+}
+_DEAD = 10  # times eps, below which a variance decides nothing
+
+
+def precise_bn(
+    run: Run,
+    *,
+    estimator: PopulationEstimator = "population",
+    points: int = POINTS,
+    batch_size: int | None = None,
+    progress: Progress = silent,
+) -> PreciseBN:
+    """Write to `run.out` the checkpoint of `run` with population statistics in its BatchNorms, and tell what changed.
+
+    At most `points` of the reference pass, through the training pipeline, in mini-batches of `batch_size` (by default
+    that of the training); see `population_statistics` for the estimators. Where the run has a test set, its figures
+    before and after are told. Raises BnuqError with one message where it cannot be done; `run.out` is then not touched.
+    """
+    watch = Stopwatch()
+    _check(run, points, batch_size)
+    replaces = run.out.exists()
+    ready = prepare(run, _material(run), only_finite=False)
+    loaded, model, train = ready.loaded, ready.model, ready.material.train
+    assert train is not None
+    sites = find_sites(model, ready.example)
+    layers = _layers(model, sites)
+    size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
+    if len(train) < 2:
+        raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
+    batches = parted(ready.pipeline, train, points=points, batch_size=size)
+    checked = check_mcbn(model, sites, [next(iter(batches))], sites.live_batchnorms)
+    broken = _not_finite(run, model, layers)
+    scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
+    before = None if scored is None else scored()
+    watch.lap("load")
+    found = population_statistics(
+        model,
+        batches,
+        estimator=estimator,
+        sites=sites.live_batchnorms,
+        progress=progress,
+        room=memory.available(ready.pipeline.device),
+    )
+    watch.lap("draw")
+    by_name = {one.name: one for one in found}
+    exact = _values(layers, by_name)
+    values = as_stored(loaded.checkpoint, exact)  # what is told is of the file, not of better numbers than it holds
+    lost = tuple(_lost(run, layers, exact, values))
+    changes = tuple(
+        _change(
+            layer.site, replace(by_name[layer.site.name], mean=values[layer.means[0]], var=values[layer.variances[0]])
+        )
+        for layer in layers
+    )
+    _put_into(model, values)
+    test = None
+    if scored is not None and before is not None:
+        test = _test_change(ready.material.test, before, scored())
+    watch.lap("evaluate")
+    beside = write_statistics(loaded.checkpoint, values, run.out)
+    return PreciseBN(
+        model={
+            "path": str(run.checkpoint),
+            "sha256": loaded.checkpoint.sha256,
+            "form": loaded.checkpoint.form,
+            "entry": loaded.checkpoint.key,
+            "batchnorm_layers": len(sites.batchnorms),
+            "parameters": loaded.parameters,
+        },
+        estimator=estimator,
+        reference=train.reference,
+        reference_points=len(train),
+        points=batches.points,
+        batch_size=len(batches.rows[0]),
+        batches=len(batches),
+        seed=run.seed,
+        device=str(ready.pipeline.device),
+        layers=changes,
+        test=test,
+        cautions=(*ready.material.cautions, *checked.cautions),
+        notes=(
+            *how_asked([run], replaces=None),
+            *([f"an earlier file was replaced: {run.out.name}"] if replaces else ()),
+            *why_size,
+            *_fewer(points, train),
+            *_few(batches),
+            *why_no_test,
+            *loaded.notes,
+            *beside,
+            *lost,
+            *_without_use(run),
+            *ready.material.notes,
+            *checked.notes,
+            *_left_alone(sites),
+        ),
+        seconds=watch.seconds(),
+        provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=train),
+        path=run.out,
+    )
+
+
+def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[str, ...]:
+    """A note where statistics that will be replaced are not finite, so that nothing can be told of the network as it
+    was; ModelError where others, or the weights, are not."""
+    mended = {name for layer in layers for name in (*layer.means, *layer.variances)}
+    bad = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if others := [name for name in bad if name not in mended]:
+        raise ModelError(
+            f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is none of the running statistics that "
+            "are computed anew; expected finite weights. Give an earlier checkpoint."
+        )
+    if not bad:
+        return ()
+    count = len(bad)
+    return (
+        f"{bad[0]}{f' and {count - 1} more' if count > 1 else ''} held NaN or infinite values, so there is nothing to "
+        "compare with on a test set; evaluate the new file",
+    )
+
+
+def _check(run: Run, points: int, batch_size: int | None) -> None:
+    """Raise BnuqError for what can be told to be wrong before anything is read."""
+    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {wrong}")
+    for name, value, least in (("points", points, 2), ("batch-size", batch_size, 2), ("seed", run.seed, 0)):
+        if value is not None and not least <= value <= 2**62:
+            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
+    if run.train is None:
+        file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
+        raise RequestError(
+            "there is no reference to take statistics of. Add --train REF, or to "
+            f'{file}:\n\n[data]\ntrain = "cifar10:train"'
+        )
+    _check_out(run)
+
+
+def _check_out(run: Run) -> None:
+    """The result is a checkpoint, and takes the place of none but one that this run does not read."""
+    out, kind = run.out, kind_of(run.out)
+    if kind in ("folder", "special", "unreadable"):
+        raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
+    if kind_of(out.parent) != "folder":
+        raise RequestError(f"--out {out}: the folder {out.parent} does not exist.")
+    for read in (run.checkpoint, run.run_file):
+        if read is not None and exists(out) and out.samefile(read):
+            raise RequestError(f"--out {out} is a file that this run reads ({read.name}); name another file to write.")
+    if kind not in ("missing", "empty") and not is_checkpoint(out):
+        raise RequestError(f"--out {out} is another file than a checkpoint; name another file to write.")
+    suffix = run.checkpoint.suffix
+    if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
+        raise RequestError(
+            f"--out {out}: what is written is a file of the kind that was read; name it {out.with_suffix(suffix).name}."
+        )
+    check_writable(out)
+
+
+def _material(run: Run) -> Material:
+    """The reference, and the test set where there is one."""
+    kept = run.validation if isinstance(run.validation, Split) else None
+    if run.test is not None and run.task != "segmentation":
+        return load_material(replace(run, ood=(), validation=kept))
+    assert run.train is not None
+    train = read_named(run, run.train, "train")
+    if run.test is None:  # which is not read, and might have the groups
+        check_grouped(run, [train])
+    notes = tuple(f"{train.name}: {note}" for note in train.notes)
+    if kept is not None and kept.split_of == "train" and kept.held_out:
+        held = held_out_rows(len(train), fraction=kept.fraction, seed=kept.seed, group=train.group)
+        train = train.subset(np.setdiff1d(np.arange(len(train)), held))
+    return Material(train, train, {}, None, "", len(train), notes, ())
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A BatchNorm to mend, and the names of its statistics in the network's state dict; several where it is shared."""
+
+    site: BatchNormSite
+    means: tuple[str, ...]
+    variances: tuple[str, ...]
+
+
+def _layers(model: nn.Module, sites: Sites) -> tuple[_Layer, ...]:
+    """The layers whose running statistics can be those of a population; SamplingError where there is none, or one is
+    called twice."""
+    mendable = [site for site in sites.live_batchnorms if site.tracked]
+    if not mendable:
+        raise SamplingError(f"there are no statistics to mend: {_why_none(sites)}.")
+    calls = Counter(site.address for site in sites.batchnorms if site.tracked)
+    for site in mendable:
+        if calls[site.address] > 1:
+            raise SamplingError(
+                f"BatchNorm {site.name} is called {calls[site.address]} times in a pass, each time on other "
+                "activations, and keeps one pair of running statistics for all: no population has both. Nothing was "
+                "written."
+            )
+    state = model.state_dict()
+    return tuple(
+        _Layer(site, _names(state, site, site.running_mean), _names(state, site, site.running_var)) for site in mendable
+    )
+
+
+def _why_none(sites: Sites) -> str:
+    if not sites.batchnorms:
+        return "the network has no BatchNorm layer"
+    first = sites.batchnorms[0]
+    if not any(site.tracked for site in sites.batchnorms):
+        return f"none of its {len(sites.batchnorms)} BatchNorm layers keeps running statistics"
+    reason = next((site.reason for site in sites.batchnorms if site.tracked and site.reason), first.reason)
+    return f"none of its {len(sites.batchnorms)} BatchNorm layers has statistics that data decide ({reason})"
+
+
+def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor | None) -> tuple[str, ...]:
+    assert statistic is not None
+    names = tuple(
+        name
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.shape == statistic.shape and value.data_ptr() == statistic.data_ptr()
+    )
+    if not names:
+        raise SamplingError(
+            f"the running statistics of BatchNorm {site.name} are not in the network's state dict, so they cannot be "
+            "written to a file of it. Register them as persistent buffers."
+        )
+    return names
+
+
+def _batch_size(run: Run, asked: int | None, recorded: int | None) -> tuple[int, tuple[str, ...]]:
+    trained_with = run.train_batch_size or recorded
+    if asked is not None or trained_with is not None:
+        return asked or trained_with or DEFAULT_BATCH_SIZE, ()
+    note = f"mini-batches of {DEFAULT_BATCH_SIZE}: the default, as the training batch size is not known"
+    return DEFAULT_BATCH_SIZE, (f"{note}; name it with --batch-size, or train_batch_size under [model]",)
+
+
+def _fewer(points: int, train: Points) -> Iterator[str]:
+    if len(train) < points:
+        yield f"the reference has {len(train)} points, fewer than the {points} asked for: all of them were used"
+
+
+def _values(layers: Sequence[_Layer], found: Mapping[str, Population]) -> dict[str, np.ndarray]:
+    """What each statistic becomes, by its name in the network's state dict."""
+    values = {}
+    for layer in layers:
+        population = found[layer.site.name]
+        values |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
+    return values
+
+
+def _lost(
+    run: Run, layers: Sequence[_Layer], exact: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray]
+) -> Iterator[str]:
+    """Which variances the file's type rounds to 0; ModelError where one of them is more than ε makes of it."""
+    for layer in layers:
+        name = layer.variances[0]
+        lost = (exact[name] > 0) & (stored[name] == 0)
+        if not lost.any():
+            continue
+        told = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
+        if float(exact[name][lost].max()) >= _DEAD * layer.site.eps:
+            raise ModelError(f"{run.checkpoint}: {told}, and would be 0. Save the checkpoint in float32 first.")
+        yield f"{told}, and became 0; beside ε = {layer.site.eps:.3g} that is next to no change"
+
+
+def _without_use(run: Run) -> Iterator[str]:
+    """Keys of [sampling] that mean MCBN's mini-batches, and nothing here."""
+    usual = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
+    keys = [key for key in usual if getattr(run.sampler, key) != usual[key]]
+    if run.layers != "all":
+        keys.insert(0, "layers")
+    if keys:
+        yield (
+            f"{', '.join(keys)} of [sampling] {'is' if len(keys) == 1 else 'are'} not used here: precise-bn mends all "
+            "layers, from random mini-batches that have no point twice"
+        )
+
+
+@torch.inference_mode()
+def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
+    state = model.state_dict()
+    for name, new in values.items():
+        state[name].copy_(torch.from_numpy(new).to(state[name].dtype))
+
+
+def _scoring(
+    run: Run, ready: Prepared, sites: Sites, progress: Progress
+) -> tuple[Callable[[], SetResult] | None, tuple[str, ...]]:
+    """What scores the network, as it is when that is called, on the test set; None, and why, where nothing can."""
+    if run.test is None:
+        return None, ()
+    if run.task == "segmentation":
+        return None, ("no figures before and after: those are of classification and regression",)
+    untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
+    if untracked is not None:
+        return None, (
+            f"no figures before and after: BatchNorm {untracked.name} keeps no running statistics, so the network has "
+            "no evaluation mode of its own",
+        )
+    material, model = replace(ready.material, validation=None), ready.model
+    bare = replace(run, methods=())
+    todo = plan(bare, model, ready.example, test=material.test, train=material.train, trained_with=None)
+    try:
+        output_cautions(ready, todo)
+    except ModelError as error:
+        return None, (f"no figures before and after: {error}",)
+    sets, scorer = scored_sets(run, todo, material)
+    test, draws = sets["test"], replicate_weights(1)
+    fitted = scorer.fitted(None, draws)
+
+    def feed(rows: slice) -> Tensor:
+        return ready.pipeline.evaluated(test, rows)
+
+    def scored() -> SetResult:
+        reduction = scorer.reduction(draws, test, fitted=fitted, labelled=True)
+        with progress(f"Evaluating {len(test)} points", len(test)) as advance:
+            for block in chunks(Evaluation(model), len(test), feed, size=default_chunk(test.point_shape)):
+                reduction.add(block)
+                advance(block.shape[1])
+        scores = reduction.scores(group=test.group)
+        return scorer.result({"test": scores}, fitted, draws, {}).sets["test"]
+
+    return scored, ()
+
+
+def _test_change(test: Points, old: SetResult, new: SetResult) -> TestChange:
+    figures = {}
+    for name, direction in _FIGURES.items():
+        if name not in old.figures:
+            continue
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
+            apart = _contributions(name, new) - _contributions(name, old)
+            change = new.figures[name].value - old.figures[name].value
+        error = metrics.standard_error(apart, group=test.group)
+        figures[name] = FigureChange(old.figures[name], new.figures[name], Figure(change, se=error), direction)
+    return TestChange(test.reference, test.sha256, len(test), figures)
+
+
+def _contributions(name: str, one: SetResult) -> np.ndarray:
+    """What each point contributes to a figure, to first order."""
+    if name == "rmse":
+        return metrics.rmse_influence(one.points["squared_error"])
+    return np.asarray(one.points[name], dtype=np.float64)
+
+
+def _change(site: BatchNormSite, new: Population) -> LayerChange:
+    assert site.running_mean is not None and site.running_var is not None
+    mean, var = (values.double().cpu().numpy() for values in (site.running_mean, site.running_var))
+    alive = (new.var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
+    shift = (new.mean - mean)[alive] / np.sqrt(new.var[alive])
+    ratio = np.log(new.var[alive] / var[alive])
+    return LayerChange(
+        name=site.name,
+        channels=site.channels,
+        shift=float(np.sqrt(np.mean(shift**2))) if alive.any() else math.nan,
+        log_variance=float(np.mean(np.abs(ratio))) if alive.any() else math.nan,
+        dead=int((~alive).sum()),
+        never_trained=site.never_trained,
+    )
+
+
+def _few(batches: Parted) -> Iterator[str]:
+    if batches.points < FEW:
+        yield (
+            f"the statistics are those of {batches.points} points only, so expect noise in them; {FEW} or more are "
+            "wanted, a few thousand better"
+        )
+
+
+def _left_alone(sites: Sites) -> Iterator[str]:
+    """What was not mended."""
+    for site in sites.batchnorms:
+        if site.reason and site.tracked:
+            yield f"BatchNorm {site.name} keeps its statistics: {site.reason}"
+        elif not site.tracked and site.stochastic:
+            yield f"BatchNorm {site.name} keeps no running statistics, so it has none to mend"
+    for layer, reason in sites.unreachable:
+        if "BatchNorm" in reason or "statistics" in reason:
+            yield f"{layer} keeps its statistics: {reason}"
+    if sites.live_dropouts:
+        yield "dropout was off while statistics were taken, as it is at prediction"

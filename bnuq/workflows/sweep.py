@@ -1,0 +1,270 @@
+"""The batch size is a variational parameter: what a network's uncertainty is at every size, and which size to use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
+from bnuq.data import Points
+from bnuq.errors import DataError, RequestError
+from bnuq.evaluation.datasets import Material
+from bnuq.evaluation.provenance import Stopwatch, provenance
+from bnuq.evaluation.runner import VALIDATION
+from bnuq.evaluation.setup import check_request, how_asked, prepare
+from bnuq.progress import Forecast, Foresight, Progress, silent
+from bnuq.records import Caution
+from bnuq.results import sweep as sweep_file
+from bnuq.results.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
+from bnuq.sweeping.elbo import prior_of
+from bnuq.sweeping.journal import forget_folder
+from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
+from bnuq.sweeping.passes import SPREAD
+from bnuq.sweeping.recommendation import Judged, recommended
+
+__all__ = ["Settings", "default_sizes", "sweep"]
+
+Settings = SweepSection
+DEFAULT = Settings()
+
+
+def sweep(
+    runs: Sequence[Run],
+    settings: Settings = DEFAULT,
+    *,
+    out: Path | None = None,
+    work: Path | None = None,
+    progress: Progress = silent,
+    foresight: Foresight | None = None,
+) -> Sweep:
+    """Sweep MCBN's mini-batch size, write the result to `out` (the first run's, where None), and give it.
+
+    One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
+    every size of `settings.batch_sizes` too, where there are any. What is finished is kept in `work` (beside `out`) and
+    not done again after an interruption. `foresight` is told before anything is drawn how long it will take from
+    scratch, where that is long. Raises BnuqError where it cannot be carried out; `out` is then not touched.
+    Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
+    """
+    watch = Stopwatch()
+    out = runs[0].out if out is None else out
+    _check(runs, settings, out)
+    replaces = out.exists()
+    folder = work or out.with_name(f"{out.name}.work")
+    names = _names(runs)
+    ready: list[Network] = []
+    for number, run in enumerate(runs):
+        one = prepare(run, _at_hand(run, ready))
+        ready.append(Network(number, names[number], run, one, settings, several=len(runs) > 1))
+        _check_alike(ready)
+    watch.lap("load")
+    if foresight is not None:
+        _foresee(ready, foresight)
+    keepers = [network.keeper(folder) for network in ready]
+    keepers[0].make_folder()
+    try:
+        networks = [one.swept(keeper, watch, progress) for one, keeper in zip(ready, keepers, strict=True)]
+    except BaseException as error:
+        if not all(keeper.is_empty for keeper in keepers):
+            error.add_note(f"finished parts are kept in {folder}: the same command goes on from them.")
+        raise
+    first = ready[0]
+    best, why_none = _recommended(first, networks, settings)
+    result = Sweep(
+        task=first.todo.task,
+        models=tuple(one.model for one in networks),
+        points=tuple(sorted((p for one in networks for p in one.points), key=_order)),
+        sets=tuple(_described(name, points) for name, points in first.sets.items()),
+        samples=samples_of(runs[0]),
+        draw_sets=settings.draw_sets,
+        seed=runs[0].seed,
+        score=SPREAD[first.todo.task],
+        recommended=best,
+        cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
+        notes=(
+            *how_asked(runs, replaces=out if replaces else None),
+            *_put_in_order(settings),
+            *_once(note for one in networks for note in one.notes),
+        ),
+        seconds=watch.seconds(),
+        provenance=provenance(
+            checkpoint=runs[0].checkpoint,
+            device=first.ready.pipeline.device,
+            train=first.ready.material.train,
+            precision=runs[0].precision,
+        ),
+        path=out,
+    )
+    sweep_file.write(result, out)
+    for keeper in keepers:
+        keeper.forget()
+    if work is None:
+        forget_folder(folder)
+    return result
+
+
+def _foresee(networks: Sequence[Network], foresight: Foresight) -> None:
+    forecasts = [network.forecast(limit=foresight.limit / len(networks)) for network in networks]
+    long = [forecast for forecast in forecasts if forecast is not None]
+    if (seconds := sum(forecast.seconds for forecast in long)) >= foresight.limit:
+        longest = max(long, key=lambda forecast: forecast.seconds)
+        of_all = f"{len(networks)} networks, each of {longest.work}," if len(networks) > 1 else longest.work
+        foresight.say(Forecast(of_all, seconds, longest.lower))
+
+
+def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
+    for run in runs:
+        check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
+    for run in runs:
+        for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
+            asked, usual = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
+            if asked != usual:
+                said = asked if isinstance(asked, str) else str(asked).lower()
+                raise RequestError(
+                    f"{run.checkpoint.name}: sampling.{key} is {said}; a sweep compares sizes of random mini-batches "
+                    "of biased variance, drawn without replacement and shared by all queries. Leave it out."
+                )
+    if any(run.mutual_information == "jackknife" for run in runs):
+        raise RequestError("--mutual-information jackknife is not of a sweep; expected plug-in or corrected.")
+    if settings.criterion == "auroc" and not runs[0].ood:
+        raise RequestError("--criterion auroc needs an OOD set to tell apart; add --ood REF.")
+    prior_of(settings)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The checkpoints' stems; with their folders where two are the same, and numbered where these are, too."""
+    stems = [run.checkpoint.stem for run in runs]
+    long = [f"{run.checkpoint.parent.name}/{run.checkpoint.stem}" for run in runs]
+    names = [one if Counter(stems)[one] == 1 else other for one, other in zip(stems, long, strict=True)]
+    return [name if Counter(names)[name] == 1 else f"{name}#{number}" for number, name in enumerate(names)]
+
+
+def _at_hand(run: Run, ready: Sequence[Network]) -> Material | None:
+    """The points of an earlier network of the same data."""
+    same = (one for one in ready if _data_of(one.run) == _data_of(run))
+    return next((one.ready.material for one in same), None)
+
+
+def _data_of(run: Run) -> tuple[Any, ...]:
+    """What names and cuts the points of a run."""
+    record = run.record()
+    named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
+    return named, record["options"].get("folders"), run.limit, run.seed, run.data_root
+
+
+def _check_alike(ready: Sequence[Network]) -> None:
+    """The last of the networks against those before it."""
+    first, last = ready[0], ready[-1]
+    for what, one, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
+        if one != other:
+            raise RequestError(
+                f"{last.name}: {what} is {other}, and {one} of {first.name}; expected the same, as networks are "
+                "compared draw by draw."
+            )
+    for name in sorted({*first.sets, *last.sets, "train"}):
+        pair = [None if (points := one.points_of(name)) is None else points.sha256 for one in (first, last)]
+        if pair[0] != pair[1]:
+            what = "the reference" if name == "train" else f"set {name}"
+            raise DataError(
+                f"{what} of {last.name} is not that of {first.name}; networks are compared on the same points."
+            )
+    for other in ready[:-1]:
+        if other.ready.loaded.checkpoint.sha256 == last.ready.loaded.checkpoint.sha256:
+            raise RequestError(
+                f"{other.name} and {last.name} are the same network: their checkpoints do not differ in a byte. To "
+                "sweep one network, name it once, with --batch-sizes."
+            )
+        if other.trained_with == last.trained_with:
+            raise RequestError(
+                f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected one "
+                "network a size."
+            )
+
+
+_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
+
+
+def _shared(network: Network) -> tuple[Any, ...]:
+    run = network.run
+    return (
+        network.todo.task,
+        network.train_size,
+        run.samples,
+        run.seed,
+        run.mutual_information,
+        msgspec.to_builtins(run.scoring),
+    )
+
+
+def _order(point: SweepPoint) -> tuple[bool, int, int]:
+    return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
+
+
+def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
+    """The size to use, or why there is none although there are sizes to compare."""
+    protocol: Protocol = "single" if len(networks) == 1 else "matched"
+    candidates = sorted(
+        (one for network in networks for one in network.candidates), key=lambda one: one.found.batch_size
+    )
+    name = VALIDATION if VALIDATION in first.sets else "test"
+    ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
+    found = recommended(
+        candidates,
+        settings.criterion,
+        protocol,
+        judged=Judged(name, first.sets[name], ood),
+        score=SPREAD[first.todo.task],
+    )
+    random = [one for one in candidates if not one.found.degenerate]
+    return found, f"none has {settings.criterion.upper()}" if found is None and len(random) > 1 else ""
+
+
+def _cautions_of(networks: Sequence[Swept]) -> Iterator[Caution]:
+    """Those of all networks once, those of some with the name of theirs."""
+    told = Counter(caution for one in networks for caution in dict.fromkeys(one.cautions))
+    yield from (caution for caution, count in told.items() if count == len(networks))
+    for one in networks:
+        for caution in dict.fromkeys(one.cautions):
+            if told[caution] < len(networks):
+                yield replace(caution, text=f"{one.model.name}: {caution.text}")
+
+
+def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Caution]:
+    if best is None:
+        if why_none:
+            yield Caution("no-recommendation", f"No size is recommended: {why_none}; the notes say why.")
+        return
+    if best.of == "test":
+        yield Caution(
+            "chosen-on-test",
+            f"The size was chosen by {best.criterion.upper()} on the test points: their figures at it are flattered. "
+            "Name validation points for an honest choice.",
+        )
+    if best.criterion == "auroc":
+        seen = ", ".join(name for name in sets if name not in ("test", VALIDATION))
+        yield Caution(
+            "chosen-on-ood", f"The size was chosen on {seen}: to the network's uncertainty it is no longer unfamiliar."
+        )
+    if best.criterion == "elbo" and best.protocol == "matched":
+        yield Caution(
+            "elbo-of-several-networks",
+            "The ELBO is compared across networks of different weights: their likelihoods are different terms, and the "
+            "prior of the weights is left out.",
+        )
+
+
+def _put_in_order(settings: Settings) -> Iterator[str]:
+    if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
+        yield "batch sizes were put in order, each once"
+
+
+def _described(name: str, points: Points) -> SweptSet:
+    return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
+
+
+def _once(values: Iterable[Any]) -> Iterator[Any]:
+    return iter(dict.fromkeys(values))

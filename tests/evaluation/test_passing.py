@@ -1,0 +1,187 @@
+"""The passes of a run: draws doubled until they suffice, memory minded, and what it took told."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+import torch
+
+from bnuq.evaluation import memory
+from bnuq.evaluation.runner import Ahead
+from bnuq.results.result import Result
+from bnuq.sampling.engine import Stochastic
+
+SAME = {"rel": 1e-5, "abs": 1e-7}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("passing")
+    small_run.write(place)
+    return place
+
+
+def values(result: Result) -> dict[tuple[str, ...], float]:
+    flat = {}
+    for method, found in result.methods.items():
+        for name, one in found.sets.items():
+            flat |= {(method, name, metric): figure.value for metric, figure in one.figures.items()}
+        for name, scores in found.ood.items():
+            for score, figures in scores.items():
+                flat |= {(method, name, score, metric): figure.value for metric, figure in figures.items()}
+    return flat
+
+
+SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability")
+
+
+def assert_same_figures(found: Result, expected: Result) -> None:
+    """Equal up to the rounding of another order of operations, which can move a figure of ranks or counts by a step."""
+    a, b = values(found), values(expected)
+    assert a.keys() == b.keys()
+    for key, value in b.items():
+        smooth = len(key) == 3 and key[-1] in SMOOTH
+        assert a[key] == pytest.approx(value, **(SAME if smooth else {"abs": 0.03})), key
+
+
+def errors(result: Result, method: str) -> dict[str, float]:
+    found = result.methods[method]
+    mi = {name: one.figures["mutual_information"] for name, one in found.sets.items()}
+    return {f"MI on {name}": figure.mc_se / figure.value for name, figure in mi.items()} | {
+        "PLL": 10 * found.sets["test"].figures["pll"].mc_se,
+        "AUROC": 10 * found.ood["other"]["mutual_information"]["auroc"].mc_se,
+    }
+
+
+def test_automatic_samples_double_until_every_headline_error_is_reached(folder, tmp_path):
+    result = small_run.evaluated(folder, samples="auto", mc_error=0.3, out=tmp_path / "auto.h5")
+    drawn = result.sampling["samples"]
+    assert drawn in (32, 64, 128, 256)
+    assert result.run["sampling"]["samples"] == "auto"
+    for method in ("mcbn", "mcdo", "mcbn+mcdo"):
+        assert max(errors(result, method).values()) <= 0.3
+    before = small_run.evaluated(folder, samples=drawn // 2, out=tmp_path / "half.h5")
+    assert max(max(errors(before, m).values()) for m in ("mcbn", "mcdo", "mcbn+mcdo")) > 0.3
+    assert "mc-error-not-reached" not in {caution.code for caution in result.cautions}
+
+
+def test_the_figures_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path):
+    grown = small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=tmp_path / "auto.h5")
+    drawn = grown.sampling["samples"]
+    whole = small_run.evaluated(folder, samples=drawn, out=tmp_path / "whole.h5")
+    assert_same_figures(grown, whole)
+    kept = grown.methods["mcbn"].sets["test"].samples
+    assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
+    assert grown.bank.samples == drawn == len(np.unique(grown.bank.indices, axis=0))
+
+
+def test_an_error_that_cannot_be_reached_is_a_warning_that_names_figure_and_factor(folder, tmp_path):
+    result = small_run.evaluated(
+        folder, samples="auto", mc_error=0.001, max_samples=24, methods=("mcbn",), out=tmp_path / "r.h5"
+    )
+    assert result.sampling["samples"] == 24
+    (caution,) = [c for c in result.cautions if c.code == "mc-error-not-reached"]
+    assert caution.text.startswith("mcbn: with 24 samples, the most that were allowed, the Monte Carlo error of ")
+    assert "times what was asked for" in caution.text
+
+
+def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkeypatch):
+    roomy = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "roomy.h5")
+    monkeypatch.setattr(memory, "available", lambda _: 30_000)
+    tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
+    (note,) = [note for note in tight.notes if "points pass together" in note]
+    assert "as 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
+    assert_same_figures(tight, roomy)
+
+
+def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeypatch):
+    roomy = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "roomy.h5")
+    passes = Stochastic.passes
+
+    def limited(self: Stochastic, inputs: torch.Tensor, start: int = 0) -> torch.Tensor:
+        if len(inputs) > 20:
+            raise torch.OutOfMemoryError("out of memory")
+        return passes(self, inputs, start)
+
+    monkeypatch.setattr(Stochastic, "passes", limited)
+    tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
+    assert any(note.startswith("memory ran out, so 15 points pass together from there on") for note in tight.notes)
+    assert_same_figures(tight, roomy)
+
+
+def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_figures(folder, tmp_path):
+    exact = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "exact.h5")
+    rough = small_run.evaluated(folder, methods=("mcbn",), precision="bfloat16", out=tmp_path / "rough.h5")
+    (note,) = [note for note in rough.notes if "bfloat16" in note]
+    said = re.match(
+        r"mcbn was computed in bfloat16: over 60 points and 8 draws mutual information is ([+-][\d.]+) ± ([\d.]+) % "
+        r"from that of float32, probabilities differ by 0\.0\d+ on average, 0\.\d+ at most; ",
+        note,
+    )
+    ratio = rough.methods["mcbn"].sets["test"].figures["mutual_information"].value
+    ratio /= exact.methods["mcbn"].sets["test"].figures["mutual_information"].value
+    assert said and float(said[1]) == pytest.approx(100 * (ratio - 1), abs=0.1) and 0 < float(said[2]) < 10
+    a, b = values(exact), values(rough)
+    assert all(a[key] == b[key] for key in a if key[0] == "deterministic")
+    assert a != b and all(abs(a[key] - b[key]) < 0.1 for key in a if key[2:] == ("accuracy",))
+    assert rough.sampling["precision"] == "bfloat16"
+
+
+def test_what_the_passes_took_is_told_for_every_method(folder, tmp_path):
+    result = small_run.evaluated(folder, samples=12, out=tmp_path / "r.h5")
+    took, points = result.work.methods, small_run.TEST + small_run.OTHER
+    assert list(took) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
+    assert [one.passes for one in took.values()] == [points, 12 * points, 12 * points, 12 * points]
+    conv, head = 4 * 16 * 9, 64 * 8 + 8 + 8 + 8 * 3  # multiply-adds; an operation that is no layer counts one an entry
+    assert took["mcdo"].once >= conv + 64 * 8 and took["mcdo"].each == 8 + 8 * 3
+    assert conv <= took["mcbn"].once < conv + 64 and took["mcbn"].each >= head
+    assert all(took[method].seconds > 0 and took[method].ratio > 0 for method in list(took)[1:])
+    assert result.work.peak_bytes > 1e7
+
+
+def test_why_there_is_no_plan_is_told(tmp_path):
+    forward = "x = x.relu()\n        return x if float(x.sum()) > -1e9 else -x"
+    looks = f"class Looks(nn.Module):\n    def forward(self, x):\n        {forward}\n\n\n"
+    text = small_run.NET.replace("nn.ReLU(),", "Looks(),", 1).replace("def net(", f"{looks}def net(")
+    small_run.write(tmp_path)
+    planned = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "planned.h5")
+    (tmp_path / "net.py").write_text(text)
+    looking = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "looking.h5")
+    assert "lets its path or its sizes depend on the data" in looking.work.methods["mcbn"].why_plain
+    assert planned.work.methods["mcbn"].why_plain is None
+    assert_same_figures(looking, planned)
+
+
+def test_points_loaded_ahead_are_those_that_were_asked_for():
+    loaded = []
+
+    def load(rows: slice) -> torch.Tensor:
+        loaded.append((rows.start, rows.stop, threading.current_thread() is threading.main_thread()))
+        return torch.arange(rows.start, rows.stop)
+
+    with ExitStack() as closing:
+        feed = Ahead(load, 10, closing)
+        asked = [slice(0, 4), slice(4, 8), slice(4, 6), slice(6, 8), slice(8, 10)]  # the second was halved
+        for rows in asked:
+            assert feed(rows).tolist() == list(range(rows.start, rows.stop))
+    assert [(a, b) for a, b, at_once in loaded if at_once] == [(0, 4), (4, 6)]
+    assert [(a, b) for a, b, at_once in loaded if not at_once] == [(4, 8), (8, 10), (6, 8), (8, 10)]
+
+
+def test_an_error_while_loading_ahead_comes_when_the_points_are_asked_for():
+    def load(rows: slice) -> torch.Tensor:
+        if rows.start:
+            raise ValueError("unreadable")
+        return torch.zeros(rows.stop)
+
+    with ExitStack() as closing:
+        feed = Ahead(load, 4, closing)
+        feed(slice(0, 2))
+        with pytest.raises(ValueError, match="unreadable"):
+            feed(slice(2, 4))

@@ -1,0 +1,76 @@
+"""What a network allows is said before anything is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import DataError, SamplingError
+from bnuq.evaluation.plan import Plan, plan
+
+
+def network(**options: bool) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.BatchNorm1d(5, **options), nn.Dropout(0.5), nn.Linear(5, 3)
+    ).eval()  # fmt: skip
+
+
+def points(n: int) -> Points:
+    values = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+    return Points("test", "test.npz", values, np.zeros(n, dtype=np.int64))
+
+
+def planned(model: nn.Module, *, train: Points | None = None, **said) -> Plan:
+    run = Run(checkpoint=Path("m.pt"), out=Path("m.h5"), **said)
+    test = points(6)
+    return plan(run, model, torch.from_numpy(test.raw(slice(0, 3))), test=test, train=train, trained_with=None)
+
+
+def test_all_that_a_network_allows_is_drawn():
+    assert planned(network(), train=points(40)).methods == ("mcbn", "mcdo", "mcbn+mcdo")
+
+
+def test_without_running_statistics_dropout_alone_is_left_out_with_a_note():
+    todo = planned(network(track_running_stats=False), train=points(40))
+    assert todo.methods == ("mcbn", "mcbn+mcdo")
+    assert [
+        note for note in todo.notes if note.startswith("mcdo was left out: BatchNorm 3 keeps no running statistics")
+    ]
+
+
+def test_without_running_statistics_dropout_alone_is_refused_where_it_is_asked_for():
+    with pytest.raises(SamplingError, match="method mcdo cannot be drawn: BatchNorm 3 keeps no running statistics"):
+        planned(network(track_running_stats=False), train=points(40), methods=("mcbn", "mcdo"))
+
+
+@pytest.mark.parametrize("said", [{}, {"methods": ()}])
+def test_without_running_statistics_and_a_reference_nothing_can_be_evaluated(said):
+    with pytest.raises(
+        SamplingError, match=r"BatchNorm 3 keeps no running statistics, .* Give a reference \(--train\)"
+    ):
+        planned(network(track_running_stats=False), **said)
+
+
+def test_layers_must_hold_those_without_running_statistics():
+    model = network(track_running_stats=False)
+    with pytest.raises(SamplingError, match="BatchNorm 3 keeps no running statistics and layers leaves it out"):
+        planned(model, train=points(40), layers="first:1")
+    assert len(planned(model, train=points(40), layers="last:1").layers) == 1
+
+
+@pytest.mark.parametrize("error", [AttributeError("no such layer"), KeyError("k"), RuntimeError("shapes"), OSError()])
+def test_a_forward_that_fails_is_one_message(error):
+    class Fails(nn.Module):
+        def forward(self, _: Tensor) -> Tensor:
+            raise error
+
+    with pytest.raises(
+        DataError, match=rf"does not take points of shape \(4,\) .*{type(error).__name__} at .*test_plan"
+    ):
+        planned(Fails())

@@ -1,0 +1,38 @@
+"""Where a result comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from bnuq.config import Named
+from bnuq.evaluation import provenance
+from bnuq.files.content import sha256_of_file
+
+
+def test_versions_of_cuda_that_are_known_are_recorded(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    assert provenance._cuda_versions() == {"cuda": "12.8", "cuda_driver": "13000", "cudnn": "91002"}
+
+
+def test_code_is_the_named_file_and_all_that_it_imports_from_its_folder(tmp_path: Path):
+    package = tmp_path / "parts"
+    package.mkdir()
+    (tmp_path / "net.py").write_text("def net():\n    from parts.acts import act\n    return act\n")
+    (package / "__init__.py").write_text("")
+    (package / "acts.py").write_text("import numpy\nfrom . import scale\nact = scale.SCALE\n")
+    (package / "scale.py").write_text("SCALE = 1.0\n")
+    (tmp_path / "other.py").write_text("unused = 1\n")
+    (tmp_path / "broken.py").write_text("import other\ndef net(:\n")
+    imported = [package / name for name in ("__init__.py", "acts.py", "scale.py")]
+
+    def code(arch: str) -> list[str]:
+        return provenance.code_of(Named(arch, tmp_path))
+
+    assert code("net.py:net") == sorted(map(sha256_of_file, [tmp_path / "net.py", *imported]))
+    assert code("parts.acts:act") == sorted(map(sha256_of_file, imported))
+    assert code("torchvision:resnet18") == code("absent.py:net") == provenance.code_of(None) == []
+    assert code("broken.py:net") == [sha256_of_file(tmp_path / "broken.py")]

@@ -1,0 +1,219 @@
+"""The reference check passes on what the network was trained on, and fails on anything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bnuq
+from bnuq.config import Augment, Run
+from bnuq.data import points_of
+from bnuq.data.points import Contents
+from bnuq.evaluation.reference_check import BATCHES, cautions, reference_check
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.sites import BatchNormSite, find_sites
+
+M = 128
+RUN = Run(checkpoint=Path("model.pt"), out=Path("model.h5"))
+PICTURES = points_of(Contents(np.zeros((2, 3, 4, 4))), name="train", reference="train.npz")
+
+
+def data(n: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(8, 8, generator=torch.Generator().manual_seed(99))
+    return torch.randn(n, 8, generator=generator) @ mix + 0.3
+
+
+def averaged(momentum: float | None = 0.1, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    """A network whose running statistics are averages over many batches of 128 under fixed weights, and their data."""
+    train = data(6000, seed)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        options = {"momentum": momentum}
+        net = nn.Sequential(
+            nn.Linear(8, 30), nn.BatchNorm1d(30, **options), nn.ReLU(),
+            nn.Linear(30, 30), nn.BatchNorm1d(30, **options), nn.ReLU(), nn.Linear(30, 3),
+        )  # fmt: skip
+        for _ in range(4):
+            for rows in torch.randperm(len(train)).split(M)[:-1]:
+                net(train[rows])
+    return net.eval(), train
+
+
+def check_of(net: nn.Module, reference: Tensor, *, batch_size: int = M, seed: int = 0, **known: int):
+    omega = bnuq.draw(net, reference, samples=BATCHES, batch_size=batch_size, seed=seed)
+    sites = find_sites(net, reference[:3]).live_batchnorms
+    return reference_check(omega, sites, population=len(reference), **known)
+
+
+def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
+    ratios = []
+    for seed in range(12):
+        net, train = averaged(seed=seed)
+        check = check_of(net, train, seed=seed, train_batch_size=M, train_size=len(train))
+        assert check.passed and check.layers == ("1", "4")
+        ratios += [check.mean / check.expected, check.log_variance / check.expected]
+    assert np.median(ratios) == pytest.approx(1, abs=0.2)
+    assert cautions(check, RUN, PICTURES) == []
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_a_small_part_of_the_training_set_passes_though_nothing_says_how_small_it_is(share):
+    for seed in range(5):
+        net, train = averaged(seed=seed)
+        part = train[
+            torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[: int(share * len(train))]
+        ]
+        size = min(M, len(part) // 2)
+        assert check_of(net, part, batch_size=size, seed=seed, train_batch_size=M).passed
+        assert check_of(net, part, batch_size=size, seed=seed, train_batch_size=M, train_size=len(train)).passed
+        assert not check_of(net, 2 * part, batch_size=size, seed=seed, train_batch_size=M).passed
+
+
+@pytest.mark.parametrize("batch_size", [32, 128, 512])
+def test_what_is_normal_follows_the_size_of_the_batches(batch_size):
+    ratios = []
+    for seed in range(6):
+        net, train = averaged(seed=seed)
+        check = check_of(net, train, batch_size=batch_size, seed=seed, train_batch_size=M)
+        ratios += [check.mean / check.expected, check.log_variance / check.expected]
+    assert np.median(ratios) == pytest.approx(1, abs=0.35)
+
+
+@pytest.mark.parametrize(
+    "pipeline", [lambda x: x + 1, lambda x: 2 * x, lambda x: (x - 0.5) / 0.25, lambda x: x.flip(1)], ids=range(4)
+)
+def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
+    net, train = averaged()
+    check = check_of(net, pipeline(train))
+    assert not check.passed
+    (caution,) = cautions(check, RUN, PICTURES)
+    assert caution.code == "reference-mismatch"
+    worst = max(check.mean.max(), check.log_variance.max()) / check.expected[0]
+    assert f"{worst:.1f} times in the worst" in caution.text
+    assert "There is no run file, and so no `normalize` and `augment`." in caution.text
+    written = replace(RUN, run_file=Path("model.toml"), augment=Augment(flip=True))
+    (caution,) = cautions(check, written, PICTURES)
+    assert "model.toml has no `normalize`." in caution.text
+    (caution,) = cautions(check, replace(written, normalize="train"), PICTURES)
+    assert " has no `" not in caution.text
+    (caution,) = cautions(check, RUN, points_of(Contents(np.zeros((2, 8))), name="train", reference="t.csv"))
+    assert "and so no `normalize`." in caution.text  # a table is not augmented
+    assert "augment" not in caution.text
+
+
+def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, BatchNormSite]:
+    generator = np.random.default_rng(0)
+    layer = LayerStatistics(
+        "bn",
+        1e-5,
+        generator.normal(size=(samples, 5)),
+        1 + generator.random((samples, 5)),
+        np.full(samples, batch_size),
+    )
+    site = BatchNormSite("bn", 0, momentum=net_momentum, running_mean=torch.zeros(5), running_var=torch.full((5,), 1.5))
+    return BatchStatistics((layer,), "f", batch_size), site
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(32, 0.31), (128, 0.40), (512, 0.66)])
+def test_what_batch_noise_explains_is_the_published_value(batch_size, expected):
+    # known for a resnet20 and 16 batches of a reference of 4660 out of 50 000
+    bank, site = constructed(0.1, batch_size=batch_size, samples=16)
+    check = reference_check(bank, [site], population=4660, train_size=50_000, train_batch_size=128)
+    assert check.expected[0] == pytest.approx(expected, abs=0.006)
+
+
+def test_the_expected_value_is_its_formula():
+    bank, site = constructed(0.3, batch_size=64, samples=10)
+    check = reference_check(bank, [site], population=1000, train_size=4000, train_batch_size=256)
+    by_hand = ((64 / 256 * 0.3 / 1.7 + 1 / 10 + 64 / 1000 * (1 - 1000 / 4000)) * 9 / 7) ** 0.5
+    assert check.expected[0] == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_gaps_are_their_definition():
+    bank, site = constructed(0.1, batch_size=64)
+    check = reference_check(bank, [site], population=1000)
+    mean, log_variance = bank.layers[0].mean, np.log(bank.layers[0].var * 64 / 63)
+    for found, running, batches in ((check.mean, 0.0, mean), (check.log_variance, np.log(1.5), log_variance)):
+        z = (running - batches.mean(0)) / batches.std(0, ddof=1)
+        assert found[0] == pytest.approx(np.sqrt((z**2).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("why", ["momentum None", "never trained", "no running statistics", "three batches"])
+def test_what_cannot_be_checked_is_not_checked_and_said(why):
+    if why == "momentum None":
+        net, train = averaged(momentum=None)
+        check = check_of(net, train)
+    elif why == "never trained":
+        check = check_of(nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3)).eval(), data(500, 0))
+    elif why == "no running statistics":
+        net = nn.Sequential(nn.Linear(8, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval()
+        check = check_of(net, data(500, 0))
+    else:
+        bank, site = constructed(0.1, batch_size=64, samples=3)
+        check = reference_check(bank, [site], population=1000)
+    assert check is None
+    (caution,) = cautions(check, RUN, PICTURES)
+    assert caution.code == "reference-unchecked"
+
+
+def test_a_reference_of_equal_points_is_not_checked_and_said():
+    net, train = averaged()
+    check = check_of(net, train[:1].expand(2000, -1) + 400)
+    assert check is None
+    (caution,) = cautions(check, RUN, PICTURES)
+    assert caution.code == "reference-unchecked" and "do not vary" in caution.text
+
+
+def test_a_layer_in_which_nothing_varies_is_left_out():
+    bank, site = constructed(0.1, batch_size=64)
+    still = replace(bank.layers[0], name="still", var=np.zeros((24, 5)))
+    both = replace(bank, layers=(*bank.layers, still))
+    other = replace(site, name="still", address=1)
+    check = reference_check(both, [site, other], population=1000)
+    assert check.layers == ("bn",) and len(check.mean) == len(check.expected) == 1
+    assert reference_check(both, [other], population=1000) is None
+
+
+def test_a_mean_that_another_batchnorm_has_centred_leaves_the_variance_to_be_checked():
+    bank, site = constructed(0.1, batch_size=64)
+    bank.layers[0].mean[:] = 0
+    check = reference_check(bank, [site], population=1000)
+    assert check.mean[0] == 0 and check.log_variance[0] > 0
+
+
+def test_dead_channels_are_left_out():
+    bank, site = constructed(0.1, batch_size=64)
+    bank.layers[0].var[:, 2] = 0
+    bank.layers[0].mean[:, 2] = 7
+    check = reference_check(bank, [site], population=1000)
+    assert np.isfinite(check.mean).all() and np.isfinite(check.log_variance).all()
+    assert check.mean[0] < 1
+
+
+class Twice(nn.Module):
+    """One BatchNorm called on two activations: its running statistics mix both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(8, 30), nn.BatchNorm1d(30), nn.Linear(30, 30)
+        self.own = nn.BatchNorm1d(30)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(torch.relu(self.norm(self.second(torch.relu(self.norm(self.first(x)))))))
+
+
+def test_a_layer_called_twice_is_left_out_because_its_running_statistics_mix_both_calls():
+    net, train = Twice(), data(6000, 0)
+    with torch.no_grad():
+        for _ in range(4):
+            for rows in torch.randperm(len(train), generator=torch.Generator().manual_seed(1)).split(M)[:-1]:
+                net(train[rows])
+    check = check_of(net.eval(), train, train_batch_size=M)
+    assert check.layers == ("own",)
+    assert check.passed

@@ -1,0 +1,456 @@
+"""From logits to figures: every value and every replicate against naive loops over all samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_curve
+
+from bnuq import metrics
+from bnuq.errors import SamplingError
+from bnuq.evaluation import classification, estimates
+
+T, N, K = 9, 40, 4
+DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
+SCORES = ("mutual_information", "predictive_entropy", "expected_entropy", "least_confidence")
+
+
+def logits_of(n: int = N, *, samples: int = T, seed: int = 0, scale: float = 2.0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return scale * generator.normal(size=(1, n, K)) + generator.normal(size=(samples, n, K))
+
+
+LABELS = np.random.default_rng(5).integers(K, size=N)
+
+
+def outside() -> np.ndarray:
+    return logits_of(30, seed=1, scale=0.7)
+
+
+def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.Scores:
+    reduction = classification.Reduction(
+        estimates.replicate_weights(len(logits)), points=logits.shape[1], labels=labels
+    )
+    for start in range(0, logits.shape[1], chunk):
+        reduction.add(logits[:, start : start + chunk])
+    return reduction.scores(group=group)
+
+
+def entropy(p) -> float:
+    return -sum(v * math.log(v) for v in p if v > 0)
+
+
+def by_hand(logits: np.ndarray, weight: np.ndarray, labels=None) -> dict[str, list[float]]:
+    """Per-point values under one weighting of the draws, point by point and draw by draw."""
+    found: dict[str, list[float]] = {}
+    for i in range(logits.shape[1]):
+        ps = []
+        for t in range(len(logits)):
+            e = [math.exp(v - max(logits[t, i])) for v in logits[t, i]]
+            ps.append([v / sum(e) for v in e])
+        mean = [sum(w * p[k] for w, p in zip(weight, ps, strict=True)) for k in range(K)]
+        votes = [sum(w for w, p in zip(weight, ps, strict=True) if p.index(max(p)) == k) for k in range(K)]
+        expected = sum(w * entropy(p) for w, p in zip(weight, ps, strict=True))
+        values = {
+            "mutual_information": entropy(mean) - expected,
+            "predictive_entropy": entropy(mean),
+            "expected_entropy": expected,
+            "variation_ratio": 1 - max(votes),
+            "max_probability": max(mean),
+            "least_confidence": 1 - max(mean),
+        }
+        if labels is not None:
+            y = labels[i]
+            values |= {
+                "accuracy": float(mean.index(max(mean)) == y),
+                "pll": math.log(mean[y]),
+                "brier": sum((m - (k == y)) ** 2 for k, m in enumerate(mean)),
+            }
+        for name, value in values.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def ece_by_hand(values: dict[str, list[float]]) -> float:
+    total = 0.0
+    for k in range(15):
+        inside = [i for i, c in enumerate(values["max_probability"]) if k / 15 < c <= (k + 1) / 15]
+        total += abs(sum(values["accuracy"][i] - values["max_probability"][i] for i in inside))
+    return total / len(values["accuracy"])
+
+
+def aurc_by_hand(values: dict[str, list[float]]) -> float:
+    order = sorted(range(len(values["accuracy"])), key=lambda i: values["predictive_entropy"][i])
+    losses = [1 - values["accuracy"][i] for i in order]
+    return sum(sum(losses[:k]) / k for k in range(1, len(losses) + 1)) / len(losses)
+
+
+def detection_by_hand(test: list[float], ood: list[float]) -> dict[str, float]:
+    truth, score = [0] * len(test) + [1] * len(ood), np.array([*test, *ood])
+    out = roc_curve(truth, score, drop_intermediate=False)
+    inside = roc_curve([1 - t for t in truth], -score, drop_intermediate=False)
+    return {
+        "auroc": sum((o > t) + (o == t) / 2 for o in ood for t in test) / len(test) / len(ood),
+        "aupr_out": average_precision_score(truth, score),
+        "aupr_in": average_precision_score([1 - t for t in truth], -score),
+        "fpr95": min(f for f, t in zip(*out[:2], strict=True) if t >= 0.95),
+        "fpr95_id_positive": min(f for f, t in zip(*inside[:2], strict=True) if t >= 0.95),
+    }
+
+
+@pytest.fixture(scope="module")
+def draws() -> metrics.DrawWeights:
+    return estimates.replicate_weights(T)
+
+
+@pytest.fixture(scope="module")
+def inside_by_hand(draws) -> list[dict[str, list[float]]]:
+    """Per-point values of the labelled set, under every replicate."""
+    return [by_hand(logits_of(), weight, LABELS) for weight in draws.weights]
+
+
+@pytest.fixture(scope="module")
+def outside_by_hand(draws) -> list[dict[str, list[float]]]:
+    """Those of an OOD set, under the replicates that its ranks have."""
+    return [by_hand(outside(), weight) for weight in draws.weights[: draws.bootstrap.stop]]
+
+
+@pytest.fixture(scope="module")
+def recomputed(inside_by_hand) -> list[dict[str, float]]:
+    """Every figure of the labelled set, under every replicate."""
+    return [
+        {name: sum(v) / N for name, v in values.items()} | {"ece": ece_by_hand(values), "aurc": aurc_by_hand(values)}
+        for values in inside_by_hand
+    ]
+
+
+FIGURES = ("accuracy", "pll", "brier", "ece", *classification.MEANS, "aurc")
+SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy")
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40])
+def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(chunk):
+    scores = reduced(logits_of(), LABELS, chunk=chunk)
+    p = np.exp(logits_of() - logits_of().max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    direct = {
+        "mutual_information": metrics.mutual_information(p),
+        "predictive_entropy": metrics.predictive_entropy(p),
+        "expected_entropy": metrics.expected_entropy(p),
+        "variation_ratio": metrics.variation_ratio(p),
+        "max_probability": metrics.max_probability(p),
+        "least_confidence": 1 - metrics.max_probability(p),
+        "accuracy": metrics.correct(p.mean(0), LABELS),
+        "pll": metrics.pll_classification(p, LABELS),
+        "brier": metrics.brier(p.mean(0), LABELS),
+    }
+    assert scores.points.keys() == direct.keys()
+    for name, values in direct.items():
+        np.testing.assert_allclose(scores.points[name], values, rtol=1e-10, atol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(scores.predicted, p.mean(0).argmax(-1))
+    np.testing.assert_allclose(scores.log_likelihood, np.log(p[:, np.arange(N), LABELS]), rtol=1e-10)
+    assert scores.n == N
+
+
+def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
+    whole = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
+    monkeypatch.setattr(classification, "_BLOCK", 3000)
+    cut = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
+    for name, figure in whole.items():
+        assert cut[name].value == pytest.approx(figure.value, rel=1e-12)
+        assert cut[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+
+
+@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_drawn"])
+def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
+    whole = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
+    home = classification if hasattr(classification, where) else metrics
+    original, sizes = getattr(home, where), []
+
+    def scarce(*args, **options):
+        sizes.append(args[0].shape[-1 if where != "_drawn" else 1])
+        if sizes[-1] > 12:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(*args, **options)
+
+    monkeypatch.setattr(home, where, scarce)
+    found = classification.figures(reduced(logits_of(), LABELS, chunk=N), estimates.replicate_weights(T))
+    assert max(sizes) > 12 and sizes[-1] <= 12
+    for name, figure in whole.items():
+        assert found[name].value == pytest.approx(figure.value, rel=1e-12)
+        assert found[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+
+
+def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(classification, "_drawn", exhausted)
+    with pytest.raises(torch.OutOfMemoryError):
+        reduced(logits_of(), LABELS)
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_and_every_replicate_is_that_of_naive_loops(name, chunk, draws, recomputed):
+    figure = classification.figures(reduced(logits_of(), LABELS, chunk=chunk), draws)[name]
+    expected = np.array([one[name] for one in recomputed])
+    tolerance = {"rtol": 1e-9, "atol": 1e-11}
+    np.testing.assert_allclose(figure.value, expected[draws.full][0], **tolerance)
+    np.testing.assert_allclose(figure.jackknife, expected[draws.jackknife], **tolerance)
+    np.testing.assert_allclose(figure.bootstrap, expected[draws.bootstrap], **tolerance)
+    left_out, resampled = expected[draws.jackknife], expected[draws.bootstrap]
+    jackknife = math.sqrt((T - 1) / T * ((left_out - left_out.mean()) ** 2).sum())
+    bootstrap = resampled.std(ddof=1) * math.sqrt(T / (T - 1))
+    assert figure.mc_se == pytest.approx(jackknife if name in SMOOTH else bootstrap, rel=1e-6)
+
+
+def test_the_figures_come_in_the_order_of_the_table():
+    assert tuple(classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))) == FIGURES
+    assert tuple(classification.figures(reduced(logits_of()), estimates.replicate_weights(T))) == classification.MEANS
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draws, inside_by_hand, outside_by_hand):
+    test, ood = reduced(logits_of(), LABELS, chunk=11), reduced(outside(), chunk=7)
+    found = estimates.detection_figures(test, ood, draws)[score]
+    pairs = zip(inside_by_hand, outside_by_hand, strict=False)
+    expected = [detection_by_hand(inner[score], outer[score]) for inner, outer in pairs]
+    assert tuple(found) == DETECTION
+    for name in DETECTION:
+        values = np.array([one[name] for one in expected])
+        assert found[name].value == pytest.approx(values[0], abs=1e-12)
+        np.testing.assert_allclose(found[name].jackknife, values[draws.jackknife], atol=1e-9)
+        np.testing.assert_allclose(found[name].bootstrap, values[draws.bootstrap], atol=1e-9)
+        left_out = values[draws.jackknife]
+        jackknife = math.sqrt((T - 1) / T * ((left_out - left_out.mean()) ** 2).sum())
+        bootstrap = values[draws.bootstrap].std(ddof=1) * math.sqrt(T / (T - 1))
+        assert found[name].mc_se == pytest.approx(jackknife if name == "auroc" else bootstrap, abs=1e-9)
+        assert found[name].low <= found[name].value <= found[name].high
+
+
+@pytest.mark.parametrize("chunk", [6, 40])
+def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_value_from_all(
+    chunk, draws, inside_by_hand, outside_by_hand, monkeypatch
+):
+    monkeypatch.setattr(estimates, "RANKED", 25)
+    test, ood = reduced(logits_of(), LABELS, chunk=chunk), reduced(outside(), chunk=chunk)
+    assert {v.shape[1] for v in (*test.ranked.values(), test.ranked_wrong)} == {25}
+    figure = estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"]
+    entropies = [
+        (np.array(inner["predictive_entropy"]), np.array(outer["predictive_entropy"]))
+        for inner, outer in zip(inside_by_hand, outside_by_hand, strict=False)
+    ]
+    assert len(set(test.ranked_rows)) == len(set(ood.ranked_rows)) == 25
+    some = [detection_by_hand(inner[test.ranked_rows], outer[ood.ranked_rows]) for inner, outer in entropies]
+    value = detection_by_hand(*entropies[0])["auroc"]
+    moved = value + np.array([one["auroc"] for one in some]) - some[0]["auroc"]
+    assert figure.value == pytest.approx(value, abs=1e-12)
+    np.testing.assert_allclose(figure.jackknife, moved[draws.jackknife], atol=1e-9)
+    np.testing.assert_allclose(figure.bootstrap, moved[draws.bootstrap], atol=1e-9)
+    aurc = classification.figures(test, draws)["aurc"]
+    assert aurc.value == pytest.approx(aurc_by_hand(inside_by_hand[0]), rel=1e-9)
+    kept = [
+        aurc_by_hand({name: np.array(v)[test.ranked_rows] for name, v in values.items()})
+        for values in inside_by_hand[: draws.bootstrap.stop]
+    ]
+    np.testing.assert_allclose(aurc.jackknife, aurc.value + np.array(kept)[draws.jackknife] - kept[0], atol=1e-9)
+
+
+def test_errors_over_points_are_those_of_a_mean():
+    scores = reduced(logits_of(), LABELS)
+    for name, figure in classification.figures(scores, estimates.replicate_weights(T)).items():
+        if name not in ("ece", "aurc"):
+            assert figure.se == pytest.approx(scores.points[name].std(ddof=1) / math.sqrt(N), rel=1e-9)
+        assert figure.low <= figure.value <= figure.high
+
+
+def test_errors_over_points_go_by_group_where_points_are_grouped():
+    group = np.arange(N) // 4
+    scores, draws = reduced(logits_of(), LABELS, group=group), estimates.replicate_weights(T)
+    x = scores.points["pll"]
+    totals = np.array([(x[group == g] - x.mean()).sum() for g in range(10)])
+    assert classification.figures(scores, draws)["pll"].se == pytest.approx(math.sqrt(10 / 9 * (totals**2).sum()) / N)
+    alone = classification.figures(reduced(logits_of(), LABELS), draws)
+    assert classification.figures(scores, draws)["ece"].se != alone["ece"].se
+    ood = reduced(logits_of(30, seed=1))
+    grouped = estimates.detection_figures(scores, ood, draws)["mutual_information"]["auroc"].se
+    value = metrics.delong_variance(
+        scores.points["mutual_information"], ood.points["mutual_information"], test_group=group
+    )
+    assert grouped == pytest.approx(math.sqrt(value))
+
+
+def test_copies_of_every_point_in_one_group_leave_the_error_of_a_mean_as_it_was():
+    twice = np.repeat(logits_of(), 2, axis=1)
+    draws = estimates.replicate_weights(T)
+    one = classification.figures(reduced(logits_of(), LABELS), draws)["pll"].se
+    grouped = classification.figures(reduced(twice, np.repeat(LABELS, 2), group=np.repeat(np.arange(N), 2)), draws)[
+        "pll"
+    ].se
+    assert grouped == pytest.approx(one)
+
+
+def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores():
+    draws = estimates.replicate_weights(1)
+    test, ood = reduced(logits_of(samples=1), LABELS), reduced(logits_of(30, samples=1, seed=1))
+    found = classification.figures(test, draws)
+    assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
+    assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
+    detection = estimates.detection_figures(test, ood, draws)
+    assert set(detection) == {"predictive_entropy", "least_confidence"}
+    assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())
+    assert classification.convergence(test, draws) == {}
+    assert classification.calibration_curve(test, draws)["count"].sum() == N
+
+
+@pytest.mark.parametrize(("samples", "given"), [(2, False), (7, False), (8, True)])
+def test_below_eight_draws_no_monte_carlo_error_is_given_but_replicates_are_kept(samples, given):
+    draws = estimates.replicate_weights(samples)
+    test = reduced(logits_of(samples=samples), LABELS)
+    ood = reduced(logits_of(30, samples=samples, seed=1))
+    detection = estimates.detection_figures(test, ood, draws)
+    for figure in (*classification.figures(test, draws).values(), *(f for d in detection.values() for f in d.values())):
+        assert (figure.mc_se is not None) is given
+        assert len(figure.jackknife) == samples and len(figure.bootstrap) == estimates.RESAMPLES
+
+
+def test_convergence_is_that_of_the_first_draws():
+    found = classification.convergence(reduced(logits_of(), LABELS, chunk=7), estimates.replicate_weights(T))
+    assert found["samples"].tolist() == [1, 2, 4, 8, 9]
+    for k, pll, accuracy, mi in zip(
+        *(found[n] for n in ("samples", "pll", "accuracy", "mutual_information")), strict=True
+    ):
+        first = by_hand(logits_of()[:k], np.full(k, 1 / k), LABELS)
+        assert (pll, accuracy) == pytest.approx((np.mean(first["pll"]), np.mean(first["accuracy"])))
+        assert mi == pytest.approx(np.mean(first["mutual_information"]), abs=1e-12)
+
+
+def test_replicates_are_the_same_weights_for_every_run_of_as_many_draws():
+    assert np.array_equal(estimates.replicate_weights(T).weights, estimates.replicate_weights(T).weights)
+
+
+def test_the_reliability_diagram_adds_up_to_the_ece():
+    scores, draws = reduced(logits_of(), LABELS, chunk=7), estimates.replicate_weights(T)
+    curve = classification.calibration_curve(scores, draws)
+    full = curve["count"] > 0
+    gap = curve["count"][full] * abs(curve["accuracy"][full] - curve["confidence"][full])
+    assert gap.sum() / N == pytest.approx(classification.figures(scores, draws)["ece"].value)
+    assert np.isnan(curve["accuracy"][~full]).all()
+
+
+def test_the_risk_curve_ends_at_the_error_rate():
+    curve = classification.risk_curve(reduced(logits_of(), LABELS))
+    assert curve["coverage"][-1] == 1
+    assert curve["risk"][-1] == pytest.approx(1 - reduced(logits_of(), LABELS).points["accuracy"].mean())
+
+
+def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unknown():
+    scores, draws = reduced(logits_of(), LABELS), estimates.replicate_weights(T)
+    pll = scores.points["pll"].copy()
+    pll[3] = -np.inf
+    below = replace(
+        scores,
+        points=scores.points | {"pll": pll},
+        replicates=scores.replicates | {"pll": np.full_like(scores.replicates["pll"], -np.inf)},
+    )
+    found = classification.figures(below, draws)
+    assert found["pll"].value == -math.inf and (found["pll"].se, found["pll"].mc_se, found["pll"].low) == (
+        None,
+        None,
+        None,
+    )
+    assert found["accuracy"].value == scores.points["accuracy"].mean()
+
+
+def test_a_probability_that_underflows_is_no_impossible_one():
+    logits = np.zeros((8, 2, K))
+    logits[:, :, 0] = 5000.0
+    figure = classification.figures(reduced(logits, np.array([1, 0])), estimates.replicate_weights(8))["pll"]
+    assert figure.value == pytest.approx(-2500)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_output_that_is_not_finite_is_named_by_its_point(bad):
+    logits = logits_of()
+    logits[4, 23, 1] = bad
+    with pytest.raises(SamplingError, match="output for point 23 is not finite"):
+        reduced(logits, LABELS, chunk=10)
+
+
+@pytest.mark.parametrize(
+    ("noise", "dtype", "differ"),
+    [
+        (0, "float32", False),
+        (1e-7, "float32", False),
+        (1e-3, "float32", True),
+        (0, "float64", False),
+        (1e-7, "float64", True),
+    ],
+)
+def test_passes_differ_only_beyond_rounding(noise, dtype, differ):
+    logits = np.repeat(logits_of(samples=1), T, axis=0)
+    logits = logits + noise * np.random.default_rng(0).normal(size=logits.shape)
+    reduction = classification.Reduction(estimates.replicate_weights(T), points=N)
+    reduction.add(logits.astype(dtype))
+    assert reduction.passes_differ is differ
+
+
+def test_float32_logits_give_the_figures_of_float64_ones():
+    draws = estimates.replicate_weights(T)
+    one = classification.figures(reduced(logits_of().astype(np.float32), LABELS), draws)
+    two = classification.figures(reduced(logits_of(), LABELS), draws)
+    assert all(one[name].value == pytest.approx(two[name].value, rel=1e-5) for name in two)
+
+
+def test_one_point_and_one_outlier_are_enough():
+    draws = estimates.replicate_weights(T)
+    test, ood = reduced(logits_of(1), LABELS[:1]), reduced(logits_of(1, seed=1))
+    assert classification.figures(test, draws)["accuracy"].value in (0, 1)
+    assert estimates.detection_figures(test, ood, draws)["mutual_information"]["auroc"].value in (0, 1)
+
+
+def test_perfectly_separated_sets_keep_a_sound_interval():
+    draws = estimates.replicate_weights(T)
+    test, ood = reduced(logits_of(scale=200.0), LABELS), reduced(logits_of(30, seed=1, scale=0.01))
+    figure = estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"]
+    assert figure.value == 1 and figure.high == 1 and 0 <= figure.low <= 1
+
+
+def test_the_monte_carlo_error_of_rank_figures_does_not_depend_on_the_order_of_the_points(monkeypatch):
+    monkeypatch.setattr(estimates, "RANKED", 600)
+    rng = np.random.default_rng(0)
+    # half of the points are certain in every draw, half waver together: a set sorted by class
+    wavering = np.arange(1200) >= 600
+    logits = rng.normal(size=(1, 1200, K)) + wavering[:, None] * rng.normal(size=(16, 1, K)) * 3
+    draws, ood = estimates.replicate_weights(16), reduced(rng.normal(size=(16, 300, K)))
+    errors = []
+    for order in (np.arange(1200), rng.permutation(1200), np.arange(1200)[::-1]):
+        test = reduced(logits[:, order], np.zeros(1200, dtype=np.int64))
+        errors.append(estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"].mc_se)
+    assert max(errors) < 1.5 * min(errors)
+
+
+@pytest.mark.parametrize("group", [None, np.zeros(N, dtype=np.int64)])
+def test_fewer_than_two_points_or_groups_have_no_error(group):
+    points = N if group is not None else 1
+    test = reduced(logits_of()[:, :points], LABELS[:points], group=group)
+    ood, draws = reduced(logits_of(30, seed=1)), estimates.replicate_weights(T)
+    found = [*classification.figures(test, draws).values()]
+    found += [f for d in estimates.detection_figures(test, ood, draws).values() for f in d.values()]
+    assert {(f.se, f.low, f.high) for f in found} == {(None, None, None)}
+
+
+def test_points_that_all_passes_are_sure_of_are_still_ranked_by_what_they_disagree_on():
+    # one class is 40 nats ahead in every draw: all probabilities round to 0 and 1, and the disagreement to 1e-17
+    logits = np.random.default_rng(0).normal(size=(T, 50, K))
+    logits[:, :, 2] += 40
+    found = reduced(logits).points["mutual_information"]
+    small = np.exp(logits[:, :, [0, 1, 3]] - logits[:, :, [2]])  # p of the others, to first order in e⁻⁴⁰
+    mean = small.mean(0)
+    exact = (small * np.log(small)).mean(0).sum(-1) - (mean * np.log(mean)).sum(-1)
+    np.testing.assert_allclose(found, exact, rtol=1e-9)

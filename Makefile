@@ -44,9 +44,9 @@ inspect: .venv/installed
 
 # The published experiments: about two hours of CPU time. Interrupted, it goes on where it stopped.
 reproduce: .venv/installed
-	$(BIN)/bnuq reproduce uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
-	$(BIN)/bnuq reproduce toy --figures docs/measured --out docs/toy.h5
-	$(BIN)/bnuq reproduce batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
+	$(BIN)/python -m experiments uci --sets all --data-root $(BNUQ_TEST_DATA) --out docs/uci.h5 --markdown docs/measured/uci.md
+	$(BIN)/python -m experiments toy --figures docs/measured --out docs/toy.h5
+	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py batch-size
 

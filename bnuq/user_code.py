@@ -70,13 +70,20 @@ def message_of(error: BaseException) -> str:
     return " ".join(_asked(str, error, or_else="").split())[:300]
 
 
-def place_of(error: BaseException, file: Path | None = None, *, users_only: bool = False) -> str:
+def place_of(
+    error: BaseException, file: Path | None = None, *, users_only: bool = False, program: Path | None = None
+) -> str:
     """FILE, line N: the innermost line of the user's own code, else of a library other than torch; empty where there is
-    none. With `users_only`, lines of libraries do not count."""
+    none. With `users_only`, lines of libraries do not count; code in the folder `program` is as bnuq's own."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     torch = getattr(sys.modules.get("torch"), "__file__", None)
-    never = (_OWN, "<", *([f"{Path(torch).parent}{os.sep}"] if torch else []))
+    never = (
+        _OWN,
+        "<",
+        *([f"{program}{os.sep}"] if program else []),
+        *([f"{Path(torch).parent}{os.sep}"] if torch else []),
+    )
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     outside = [(name, line) for name, line in frames if name == str(file) or not name.startswith(never)]
     users = [(name, line) for name, line in outside if name == str(file) or not name.startswith(_LIBRARIES)]

@@ -31,20 +31,19 @@ import bnuq
 from bnuq.cli.progress import bars
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.records import Figure
-from bnuq.report.batch_size import in_short as in_short_of_batch_sizes
 from bnuq.report.numbers import total
 from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.report.terminal import print_report
-from bnuq.results import batch_size as batch_size_file
 from bnuq.results import sweep as sweep_file
-from bnuq.results.reproduction import read
 from bnuq.results.result import Result
+from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 MEASURED = DOCS / "measured"  # pages and pictures that are written by programs alone
+sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
 HEAD = (
     "run",
     "method",
@@ -211,10 +210,12 @@ def speed() -> str | None:
 
 def uci() -> str | None:
     """The table of the UCI experiment in short, from docs/uci.h5; None where there is none."""
+    from experiments.uci.record import Reproduction
+
     file = DOCS / "uci.h5"
     if not file.is_file():
         return None
-    result = read(file)
+    result = codec.read(Reproduction, file)
     lines = [
         "| | CRPS, ours | published | | PLL, ours | published | |",
         "| --- | ---: | ---: | --- | ---: | ---: | --- |",
@@ -243,10 +244,13 @@ def uci() -> str | None:
 
 def batch_size() -> str | None:
     """The table of the batch-size experiment and what it says, from docs/batch-size.h5; None where there is none."""
+    from experiments.batch_size.record import HEADLINE, BatchSizes
+    from experiments.batch_size.report import in_short as in_short_of_batch_sizes
+
     file = DOCS / "batch-size.h5"
     if not file.is_file():
         return None
-    result = batch_size_file.read(file)
+    result = codec.read(BatchSizes, file)
     told, made = result.published, result.experiment
     published = {name: dict(zip(told["batch_sizes"], values, strict=True)) for name, values in told["accuracy"].items()}
     head = ["", "M", "steps", "train loss", "MI on test", f"MI on {result.ood}", "AUROC", "accuracy"]
@@ -258,7 +262,7 @@ def batch_size() -> str | None:
             figures = (
                 (point.mutual_information("test"), 5),
                 (point.mutual_information(result.ood), 5),
-                (point.auroc[batch_size_file.HEADLINE][result.ood], 3),
+                (point.auroc[HEADLINE][result.ood], 3),
                 (point.figures["accuracy"]["test"], 4),
             )
             cells = [network.schedule, f"{network.batch_size}", f"{network.steps}", f"{network.loss:.4f}"]

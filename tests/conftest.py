@@ -18,7 +18,7 @@ ROOT = TESTS.parent
 # Tests to which a whole run is a means to something else. Held in each of them, the shape annotations would take more
 # time than all else; the functions that they are on have tests of their own, and whole runs in test_evaluate*.py,
 # test_sweep.py and gate/.
-UNHELD = {"cli", "report", "reproduce", "results", "test_ci_configs.py", "test_docs.py", "test_several.py"}
+UNHELD = {"cli", "report", "experiments", "results", "test_ci_configs.py", "test_docs.py", "test_several.py"}
 
 
 @pytest.hookimpl(tryfirst=True)

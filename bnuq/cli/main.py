@@ -9,14 +9,15 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, reproduce, sweep
+from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, sweep
 from bnuq.cli.ci import uninterpreted
 from bnuq.cli.output import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
@@ -26,22 +27,20 @@ from bnuq.user_code import message_of, place_of
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
-app = typer.Typer(
-    name="bnuq",
-    help="How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
-
-@app.callback(invoke_without_command=True)
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        say(bnuq.__version__)
-        raise typer.Exit
+def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
+    """A command line of these commands, for `run`."""
+    made = typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in commands.items():
+        made.command(name)(_past_typer(command))
+    return made
 
 
 def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,56 +57,60 @@ def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-for _name, _module in {
-    "evaluate": evaluate,
-    "sweep-batch-size": sweep,
-    "inspect": inspect,
-    "precise-bn": precise_bn,
-    "check": check,
-    "report": report,
-    "data": data,
-    "metrics": metrics,
-    "methods": methods,
-}.items():
-    app.command(_name)(_past_typer(_module.command))
-
-_published = typer.Typer(
-    help=reproduce.HELP,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = program(
+    "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
+    {
+        "evaluate": evaluate.command,
+        "sweep-batch-size": sweep.command,
+        "inspect": inspect.command,
+        "precise-bn": precise_bn.command,
+        "check": check.command,
+        "report": report.command,
+        "data": data.command,
+        "metrics": metrics.command,
+        "methods": methods.command,
+    },
 )
-for _name, _command in reproduce.COMMANDS.items():
-    _published.command(_name)(_past_typer(_command))
-app.add_typer(_published, name="reproduce")
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        say(bnuq.__version__)
+        raise typer.Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
+    """Run the command `bnuq` and exit, see `run`."""
+    run(app, "bnuq", arguments)
+
+
+def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, folder: Path | None = None) -> NoReturn:
+    """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
     130/143 interrupted. Without `arguments` it is a process of its own: what goes to file descriptor 1 is bnuq's alone.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     try:
         with stopping.on_signals(), stdout_of_bnuq_alone(whole_process=arguments is None):
-            code = _run([word for word in given if word != "--debug"])
+            code = _run(app, name, [word for word in given if word != "--debug"])
     except BaseException as error:
         if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
             with contextlib.suppress(OSError):
                 traceback.print_exc()
-        code = _code_of(error)
+        code = _code_of(error, folder)
     sys.exit(code if isinstance(code, int) else DONE)
 
 
-def _run(arguments: list[str]) -> Any:
+def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
     try:
-        return app(arguments, prog_name="bnuq", standalone_mode=False)
+        return app(arguments, prog_name=name, standalone_mode=False)
     except _PastTyper as wrapped:
         raise wrapped.error from wrapped.error.__cause__
 
 
-def _code_of(error: BaseException) -> int:
-    """The exit code of `error`, once its message is told."""
+def _code_of(error: BaseException, folder: Path | None) -> int:
+    """The exit code of `error` in a program whose code is in `folder`, once its message is told."""
     if isinstance(error, BnuqError):
         return _say(str(error), REFUSED)
     if isinstance(error, KeyboardInterrupt):
@@ -124,7 +127,7 @@ def _code_of(error: BaseException) -> int:
         with contextlib.suppress(OSError):  # nobody reads it
             show()
         return REFUSED
-    place = place_of(error, users_only=True)
+    place = place_of(error, users_only=True, program=folder)
     if not place and (why := what_is_missing(error)) is not None:
         return _say(why, REFUSED)
     if is_out_of_memory(error):

@@ -13,10 +13,36 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.options import Full, replaceable
+from bnuq.cli.options import AsJson, Debug, Full, replaceable
 from bnuq.cli.output import say, stdout
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
+
+AsMarkdown = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        help="Write the report as Markdown, as GitHub reads it; - prints it, and nothing else.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+AsPage = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        help="Write the report as one HTML page that needs nothing else, with its pictures (by matplotlib) in it.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+Figures = Annotated[
+    Path | None,
+    typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
+]
+Form = Annotated[
+    str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
+]
 
 Draw = Callable[[Any, Path, Any], tuple[Path, ...]]  # a record's pictures into a folder, of a format
 
@@ -25,40 +51,35 @@ def command(
     results: Annotated[
         list[str],
         typer.Argument(
-            help="Result files of bnuq evaluate, sweep-batch-size, inspect or reproduce; two or more of bnuq evaluate "
+            help="Result files of bnuq evaluate, sweep-batch-size or inspect; two or more of bnuq evaluate "
             "are shown side by side, each under its file's name or as NAME=FILE.",
             metavar="RESULT …",
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
-    markdown: Annotated[
-        str | None,
-        typer.Option(
-            help="Write the report as Markdown, as GitHub reads it; - prints it, and nothing else.",
-            metavar="FILE",
-            show_default="none",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report as one HTML page that needs nothing else, with its pictures (by matplotlib) in it.",
-            metavar="FILE",
-            show_default="none",
-        ),
-    ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
-    ] = None,
+    as_json: AsJson = False,
+    markdown: AsMarkdown = None,
+    html: AsPage = None,
+    figures: Figures = None,
+    form: Form = None,
     full: Full = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001 - read by main
+    debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Show the report of a result file, as it was printed when it was made; of several, their figures side by side."""
+    show(lambda: _read(results), as_json=as_json, markdown=markdown, html=html, figures=figures, form=form, full=full)
+
+
+def show(
+    read: Callable[[], tuple[Kind, Any]],
+    *,
+    as_json: bool,
+    markdown: str | None,
+    html: Path | None,
+    figures: Path | None,
+    form: str | None,
+    full: bool = False,
+) -> None:
+    """Print and write what was asked for of the record that `read` gives."""
     if form is not None and form not in ("svg", "png"):
         raise RequestError(f"--format is {form}; expected svg or png.")
     if form is not None and figures is None:
@@ -67,23 +88,23 @@ def command(
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = None if html is None else replaceable(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = None if markdown in (None, "-") else replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
-    shown, found = _read(results)
-    if figures is not None and shown.draw is None:
-        raise RequestError(f"--figures: {results[0]} is of {shown.of} runs, and has no pictures.")
-    drawn = _drawn(shown.draw, found, expanded(figures), form or "svg") if figures is not None and shown.draw else ()
+    kind, record = read()
+    if figures is not None and kind.draw is None:
+        raise RequestError(f"--figures: {record.path} is of {kind.of} runs, and has no pictures.")
+    drawn = _drawn(kind.draw, record, expanded(figures), form or "svg") if figures is not None and kind.draw else ()
     if page is not None:
-        _write_html(shown, found, page)
+        _write_html(kind, record, page)
     if document is not None:
         from bnuq.files.writing import write_bytes
 
-        write_bytes(document, _markdown(shown, found).encode("utf-8", "backslashreplace"))
+        write_bytes(document, _markdown(kind, record).encode("utf-8", "backslashreplace"))
     if as_json:
-        say(json.dumps(shown.summary(found), allow_nan=False, indent=2))
+        say(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
     if markdown == "-":
-        say(_markdown(shown, found), nl=False)
+        say(_markdown(kind, record), nl=False)
         return
-    (shown.show_full or shown.show if full else shown.show)(found, stdout())
+    (kind.show_full or kind.show if full else kind.show)(record, stdout())
     if drawn:
         from bnuq.report.terminal import print_figures
 
@@ -96,7 +117,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Kind:
     """How results of one kind are read, told and drawn.
 
     `draw` is None where they have no pictures. `on_page` says what their page is made of, of the record, a folder for
@@ -117,7 +138,7 @@ class _Kind:
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read(asked: Sequence[str]) -> tuple[_Kind, Any]:
+def _read(asked: Sequence[str]) -> tuple[Kind, Any]:
     """The one result that was named, or all of them by name; RequestError for what cannot stand side by side."""
     from bnuq.files.apart import start
 
@@ -182,13 +203,13 @@ def _drawn(draw: Draw, found: Any, folder: Path, form: str) -> tuple[Path, ...]:
     return draw(found, folder, form)
 
 
-def _markdown(shown: _Kind, found: Any) -> str:
+def _markdown(shown: Kind, found: Any) -> str:
     from bnuq.report.markdown import markdown
 
     return markdown(shown.parts(found), level=1)
 
 
-def _write_html(shown: _Kind, found: Any, page: Path) -> None:
+def _write_html(shown: Kind, found: Any, page: Path) -> None:
     from bnuq.report import drawing
     from bnuq.report.document import Paragraph
     from bnuq.report.html import picture_at, write_page
@@ -210,7 +231,7 @@ def _write_html(shown: _Kind, found: Any, page: Path) -> None:
 # ── every kind ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _evaluate() -> _Kind:
+def _evaluate() -> Kind:
     from bnuq.report.plots import draw_figures
     from bnuq.report.terminal import print_report, report_parts
     from bnuq.results.file import read
@@ -223,7 +244,7 @@ def _evaluate() -> _Kind:
         shown = {} if folder is None else shown_of(pictures_of(found), folder)
         return page_parts(found, shown, without=without)
 
-    return _Kind(
+    return Kind(
         "bnuq evaluate",
         read,
         summary,
@@ -235,7 +256,7 @@ def _evaluate() -> _Kind:
     )
 
 
-def _beside() -> _Kind:
+def _beside() -> Kind:
     from bnuq.report.comparison import print_beside, report_parts, summary
 
     def draw(found: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
@@ -250,80 +271,33 @@ def _beside() -> _Kind:
         shown = {} if folder is None else shown_of(pictures_of(found), folder)
         return beside_parts(found, shown, without=without)
 
-    return _Kind("several", _evaluate().read, summary, print_beside, report_parts, draw, on_page)
+    return Kind("several", _evaluate().read, summary, print_beside, report_parts, draw, on_page)
 
 
-def _several() -> _Kind:
+def _several() -> Kind:
     from bnuq.report.multirun import print_several, report_parts
     from bnuq.results.multirun import read, summary
 
-    return _Kind("several", read, summary, print_several, report_parts)
+    return Kind("several", read, summary, print_several, report_parts)
 
 
-def _sweep() -> _Kind:
+def _sweep() -> Kind:
     from bnuq.report.sweep import print_sweep, report_parts, save_figures
     from bnuq.results.sweep import read, summary
 
-    return _Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
+    return Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
 
 
-def _inspection() -> _Kind:
-    from bnuq.report import bn_noise
+def _inspection() -> Kind:
     from bnuq.report.inspection import page_parts, print_inspection, report_parts, save_figures
     from bnuq.results.inspection import read, summary
 
-    def show(found: Any, stream: TextIO) -> None:
-        (bn_noise.print_bn_noise if bn_noise.is_of_noise_alone(found) else print_inspection)(found, stream)
-
-    def parts(found: Any) -> Iterator[Any]:
-        return (bn_noise.report_parts if bn_noise.is_of_noise_alone(found) else report_parts)(found)
-
-    def told(found: Any) -> dict[str, Any]:
-        return (bn_noise.summary if bn_noise.is_of_noise_alone(found) else summary)(found)
-
-    return _Kind("inspect", read, told, show, parts, save_figures, page_parts)
+    return Kind("bnuq inspect", read, summary, print_inspection, report_parts, save_figures, page_parts)
 
 
-def _uci() -> _Kind:
-    from bnuq.report.reproduction import print_reproduction, report_parts
-    from bnuq.results.reproduction import read, summary
-
-    return _Kind("uci", read, summary, print_reproduction, report_parts)
-
-
-def _toy() -> _Kind:
-    from bnuq.report.toy import print_toy, report_parts, save_figure
-    from bnuq.results.toy import read, summary
-
-    return _Kind("toy", read, summary, print_toy, report_parts, _one(save_figure))
-
-
-def _batch_size() -> _Kind:
-    from bnuq.report.batch_size import print_batch_sizes, report_parts, save_figure
-    from bnuq.results.batch_size import read, summary
-
-    return _Kind("batch-size", read, summary, print_batch_sizes, report_parts, _one(save_figure))
-
-
-def _pll_over_samples() -> _Kind:
-    from bnuq.report.pll_over_samples import print_pll, report_parts, save_figure
-    from bnuq.results.pll_over_samples import read, summary
-
-    return _Kind("pll-over-samples", read, summary, print_pll, report_parts, _one(save_figure))
-
-
-def _one(save: Callable[..., Path]) -> Draw:
-    """A kind of result that has a single picture."""
-    return lambda found, folder, form: (save(found, folder, kind=form),)
-
-
-_KINDS: dict[str, Callable[[], _Kind]] = {
+_KINDS: dict[str, Callable[[], Kind]] = {
     "evaluate": _evaluate,
     "several": _several,
     "sweep": _sweep,
     "inspection": _inspection,
-    "reproduce uci": _uci,
-    "reproduce toy": _toy,
-    "reproduce batch-size": _batch_size,
-    "reproduce pll-over-samples": _pll_over_samples,
 }

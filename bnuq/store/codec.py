@@ -163,7 +163,7 @@ class _Writer:
             name, data=_storable(values), **(PACKED if np.size(values) > 1024 else {})
         )
         if data.dtype.kind != "O":
-            data.attrs["units"] = unit
+            data.attrs["units"] = str(unit)  # h5py knows no subclasses
         for number, length in enumerate(data.shape):
             axis = axes[number] if number < len(axes) else f"{name}_axis{number}"
             scale = scales.get(axis)

@@ -23,7 +23,6 @@ resource = pytest.importorskip("resource")
         ("precise-bn", "{}/run.toml", "--out", "new.pt"),
         ("sweep-batch-size", "{}/run.toml"),
         ("check", "r.h5"),
-        ("reproduce", "toy"),
     ],
     ids=" ".join,
 )

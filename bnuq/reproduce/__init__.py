@@ -1,1 +1,0 @@
-"""Published experiments, run end to end and printed beside what was published."""

@@ -1,0 +1,236 @@
+"""One network trained with mini-batches of one size: what is finished is kept, what was interrupted goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import pickle
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bnuq.files.writing import write_bytes
+from bnuq.progress import Advance
+from bnuq.randomness import generators_restored
+from experiments.batch_size import networks
+
+MEAN, STD = 0.2860, 0.3530  # of Fashion-MNIST's training pixels, scaled to 0-1
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
+_WARM_UP = 0.05  # of the steps, in which the rate of a cosine rises
+_DROPS = (0.4, 0.6)  # of the steps, after each of which a stepped rate falls to a tenth
+_TRAINER = 2  # raised whenever the code gives other networks: those that are kept do not count then
+_CHUNK = 1000  # images at a time when a finished network is measured
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The rate of SGD (momentum 0.9, weight decay 5e-4 on every parameter), and its way down.
+
+    `cosine`: `rate` × √(M / 128) at its peak, after a rise over the first 5 % of the steps, down to 0.
+    `steps`: `rate` whatever M, a tenth of it after 40 % of the steps and a hundredth after 60 %.
+
+    Source: Mukhoti et al. 2020 on Fashion-MNIST: 100 epochs, with drops at 40 and 60.
+    """
+
+    schedule: Literal["cosine", "steps"] = "cosine"
+    rate: float = 0.1
+
+    def rate_at(self, step: int, *, steps: int, batch_size: int) -> float:
+        """The rate of the step of that number, counted from 0, of so many."""
+        if self.schedule == "steps":
+            return self.rate * 0.1 ** sum(step >= drop * steps for drop in _DROPS)
+        peak, rise = self.rate * math.sqrt(batch_size / 128), max(1, round(_WARM_UP * steps))
+        if step < rise:
+            return peak * (step + 1) / rise
+        return peak * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network to train: `steps` mini-batches of `batch_size` out of the images in `data`, whose digest is `sha256`.
+
+    All jobs of one architecture and seed begin with the same weights and see the same order of images.
+    """
+
+    architecture: str
+    batch_size: int
+    steps: int
+    images: int
+    recipe: Recipe
+    seed: int
+    device: str
+    data: Path
+    sha256: str
+    folder: Path
+
+    @property
+    def per_epoch(self) -> int:
+        """Mini-batches an epoch; images that fill none are left out, others in every epoch."""
+        return self.images // self.batch_size
+
+    @property
+    def checkpoint(self) -> Path:
+        """The state dict of the finished network."""
+        return self._stem(".pt")
+
+    @property
+    def share(self) -> int:
+        """What its progress adds up to: images, in thousands."""
+        return max(1, self.steps * self.batch_size // 1000)
+
+    def finished(self) -> Trained | None:
+        """What was measured on the finished network; None where it is not finished, or its files are not whole."""
+        try:
+            found = Trained(**json.loads(self._stem(".json").read_bytes()))
+            whole = found.sha256 == hashlib.sha256(self.checkpoint.read_bytes()).hexdigest()
+        except (OSError, ValueError, TypeError):
+            return None
+        return found if whole else None
+
+    def forget(self) -> None:
+        """Remove its files."""
+        for suffix in (".pt", ".json", ".part"):
+            self._stem(suffix).unlink(missing_ok=True)
+
+    def _stem(self, suffix: str) -> Path:
+        return self.folder / f"{self.architecture}-m{self.batch_size}-{self.steps}steps-{self._key[:12]}{suffix}"
+
+    @property
+    def _key(self) -> str:
+        facts = {
+            "trainer": _TRAINER,
+            "torch": torch.__version__,
+            "architecture": self.architecture,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "images": self.images,
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "device": torch.device(self.device).type,
+            "data": self.sha256,
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished network on the images it was trained on, in evaluation mode: mean cross-entropy in nats, accuracy in
+    [0, 1]; `seconds` of CPU time (wall time on a GPU), over all sittings; `sha256` of its file."""
+
+    loss: float
+    accuracy: float
+    seconds: float
+    sha256: str
+
+
+def train(job: Job, advance: Advance) -> None:
+    """Make the network of `job`, unless it is finished; an interrupted one goes on after its last whole epoch.
+
+    Its state dict and what was measured on it lie in the job's folder then. On a CPU the weights are the same whether
+    or not it was interrupted. Raises ResultError where the files cannot be written.
+    """
+    if job.finished() is not None:
+        advance(job.share)
+        return
+    device = torch.device(job.device)
+    images, labels = _loaded(job.data, device)
+    with generators_restored():
+        torch.manual_seed(job.seed)
+        network = getattr(networks, job.architecture)()
+    network = network.to(device=device, memory_format=torch.channels_last).train()
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    done, before = _taken_up(job, network, optimiser)
+    started, told = clock(), done * job.batch_size // 1000
+    advance(told)
+    order = _order(job, done // job.per_epoch).to(device)
+    for step in range(done, job.steps):
+        if step % job.per_epoch == 0:
+            order = _order(job, step // job.per_epoch).to(device)
+        first = step % job.per_epoch * job.batch_size
+        rows = order[first : first + job.batch_size]
+        for group in optimiser.param_groups:
+            group["lr"] = job.recipe.rate_at(step, steps=job.steps, batch_size=job.batch_size)
+        loss = F.cross_entropy(network(_fed(images[rows])), labels[rows])
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        if (now := (step + 1) * job.batch_size // 1000) > told:
+            advance(now - told)
+            told = now
+        if (step + 1) % job.per_epoch == 0 and step + 1 < job.steps:
+            _keep(job, network, optimiser, step + 1, before + clock() - started)
+    advance(max(0, job.share - told))
+    loss, accuracy = _measured(network.eval(), images, labels)
+    content = _saved({name: value.cpu().contiguous() for name, value in network.state_dict().items()})
+    seconds = before + clock() - started
+    write_bytes(job.checkpoint, content)
+    told_of = Trained(loss, accuracy, seconds, hashlib.sha256(content).hexdigest())
+    write_bytes(job._stem(".json"), json.dumps(asdict(told_of)).encode())
+    job._stem(".part").unlink(missing_ok=True)
+
+
+def _loaded(data: Path, device: torch.device) -> tuple[Tensor, Int64[Tensor, " n"]]:
+    with np.load(data) as held:
+        return torch.from_numpy(held["x"]).to(device), torch.from_numpy(held["y"]).to(device)
+
+
+def _fed(images: Tensor) -> Float32[Tensor, "n 1 h w"]:
+    """Images of bytes as bnuq's own pipeline gives them to a network: scaled to 0-1, then normalised."""
+    return ((images.float() / 255 - MEAN) / STD).contiguous(memory_format=torch.channels_last)
+
+
+def _order(job: Job, epoch: int) -> Int64[Tensor, " n"]:
+    """The images of an epoch, from the seed and its number alone, so that no state has to be kept for it."""
+    return torch.from_numpy(np.random.default_rng((job.seed, epoch)).permutation(job.images))
+
+
+@torch.inference_mode()
+def _measured(network: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
+    logits = torch.cat([network(_fed(chunk)) for chunk in images.split(_CHUNK)]).double()
+    return F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item()
+
+
+# ── what an interruption leaves ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _keep(job: Job, network: nn.Module, optimiser: torch.optim.SGD, step: int, seconds: float) -> None:
+    momenta = [optimiser.state[parameter]["momentum_buffer"] for parameter in network.parameters()]
+    held = {"step": torch.tensor(step), "seconds": torch.tensor(seconds, dtype=torch.float64)}
+    held |= {f"network.{name}": value for name, value in network.state_dict().items()}
+    held |= {f"momentum.{number}": value for number, value in enumerate(momenta)}
+    write_bytes(job._stem(".part"), _saved(held))
+
+
+def _taken_up(job: Job, network: nn.Module, optimiser: torch.optim.SGD) -> tuple[int, float]:
+    """Steps and seconds of an earlier sitting, whose state is loaded; none where it left no whole file."""
+    try:
+        held = torch.load(job._stem(".part"), map_location=job.device, weights_only=True)
+        step, seconds = int(held["step"]), float(held["seconds"])
+        state = {name: held[f"network.{name}"] for name in network.state_dict()}
+        momenta = [held[f"momentum.{number}"] for number, _ in enumerate(network.parameters())]
+        pairs = [*zip(momenta, network.parameters(), strict=True)]
+        pairs += zip(state.values(), network.state_dict().values(), strict=True)
+        if not 0 < step < job.steps or any(a.shape != b.shape for a, b in pairs):
+            return 0, 0.0
+        network.load_state_dict(state)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError):
+        return 0, 0.0
+    for parameter, momentum in zip(network.parameters(), momenta, strict=True):
+        optimiser.state[parameter]["momentum_buffer"] = momentum
+    return step, seconds
+
+
+def _saved(held: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(held, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,249 @@
+"""The table of a reproduced experiment beside the published one, on a terminal and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TextIO
+
+from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Table, columns_of, draw, title
+from bnuq.report.markdown import markdown as page_of
+from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
+
+_SHORT = {"crps": "CRPS", "pll": "PLL"}
+_METHODS = {"mcbn": "MCBN", "mcdo": "MCDO"}
+_VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
+
+
+def print_reproduction(result: Reproduction, stream: TextIO, *, width: int | None = None) -> None:
+    """Draw the table and what explains it on `stream`: in colour on a terminal, plain in a pipe."""
+    draw(report_parts(result), stream, columns_of(stream, width))
+
+
+def markdown(result: Reproduction) -> str:
+    """The same as a Markdown page, with the 95 % intervals, and without where the result lies."""
+    return page_of(report_parts(replace(result, path=None), page=True), level=1)
+
+
+def report_parts(result: Reproduction, *, page: bool = False) -> Iterator[Part]:
+    """What the report is made of; a `page` has room for intervals, and its title is the paper."""
+    if page:
+        yield from (title(result.source), Paragraph("Run again by `python -m experiments uci`."))
+    else:
+        yield title(f"bnuq {result.COMMAND}  {result.provenance['bnuq']}")
+    yield Facts(tuple(_facts(result)))
+    yield from (GAP, title("In short"), Items(tuple(_in_short(result))))
+    for heading, table in _tables(result, wide=page):
+        yield from (GAP, title(heading), table)
+    yield GAP
+    yield from (Paragraph(text, "dim") for text in _legend())
+    yield from (GAP, title("Verdicts, by our 95 % interval of the mean with the same correction"))
+    yield Items(tuple(_verdicts(result)))
+    if notes := tuple(_notes(result)):
+        yield from (GAP, title("Notes"), Items(notes))
+    if result.path is not None:
+        yield from (GAP, PathLine(result.path))
+
+
+# ── what is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
+    p = result.protocol
+    yield "paper", result.source
+    splits, seeds = p["splits"], p["seeds"]
+    texts = [f"{p['name']}: {splits} splits × {seeds} seeds, T = {p['samples']}, {p['folds']}-fold cross-validation"]
+    if p["name"] == "smoke":
+        texts.append("a small run that shows that it works, not what the paper did")
+    if p["race"] is not None:
+        texts.append(f"settings more than {100 * p['race']:g} % behind are given up from epoch {p['race_from']} on")
+    if p["selection_samples"] < p["samples"]:
+        texts.append(f"T = {p['selection_samples']} to choose among settings, corrected")
+    yield "protocol", "; ".join(texts)
+    decays = ", ".join(f"{value:g}" for value in p["weight_decays"])
+    sizes, rates = (", ".join(f"{value:g}" for value in p[key]) for key in ("batch_sizes", "dropouts"))
+    yield "grid", f"λ {decays}; b {sizes} (MCBN); dropout {rates} (MCDO)"
+    yield "sets", ", ".join(result.sets)
+    seconds = result.seconds
+    earlier = f", {_time(seconds['cpu_before'])} of that in an earlier run" if seconds["cpu_before"] > 0 else ""
+    processes = "1 process" if result.workers == 1 else f"{result.workers} processes"
+    on = f"{processes} of one thread on {result.device}"
+    yield "took", f"{_time(seconds['wall'])}, {_time(seconds['cpu'])} of CPU time{earlier}; {on}; seed {result.seed}"
+
+
+def _time(seconds: float) -> str:
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {left:02d} s" if minutes else f"{seconds:.1f} s"
+
+
+def _in_short(result: Reproduction) -> Iterator[str]:
+    cells = [found for *_, found in result.cells() if found.published is not None]
+    same = sum(found.value * found.published.value > 0 for found in cells if found.published is not None)
+    yield f"{same} of {len(cells)} scores have the published sign."
+    counts = {name: sum(found.verdict == name for found in cells) for name in VERDICTS}
+    yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
+    naive, ours = (sum(getattr(found, key).startswith("*") for found in cells) for key in ("stars_naive", "stars"))
+    yield (
+        f"{naive} scores have a star if all runs are taken as independent, as published; {ours} if it is allowed for "
+        "that splits share rows."
+    )
+    for name, method, found in _methods(result):
+        spread, error = found.mean("mc_sd"), found.mean("rmse")
+        if spread > error:
+            yield (
+                f"{name}, {_METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
+                f"({error:.3g}); τ can only add to that, so the prediction stays too wide."
+            )
+
+
+def _methods(result: Reproduction) -> Iterator[tuple[str, str, MethodOutcome]]:
+    for name, outcome in result.sets.items():
+        for method, runs in outcome.methods.items():
+            yield name, method, runs
+
+
+def _tables(result: Reproduction, *, wide: bool) -> Iterator[tuple[str, Table]]:
+    def table(header: tuple[str, ...], cells_of: Callable[[SetOutcome, str], Iterable[Cell]]) -> Table:
+        methods = [(name, method) for name, method, _ in _methods(result)]
+        rows = ((f"{name} {_METHODS[method]}", tuple(cells_of(result.sets[name], method))) for name, method in methods)
+        return Table(header, tuple(rows))
+
+    for metric in METRICS:
+        header = ["ours", *(["95 % interval"] if wide else []), "stars", "published", "verdict"]
+        header += ["Gaussian"] if metric == "pll" else []
+        yield f"Normalised {_SHORT[metric]}, %", table(tuple(header), partial(_score, metric=metric, wide=wide))
+    heads = ("MC sd", "τ^-1/2", "σ constant", "Spearman", "τ at end", "PLL mixture", "PLL Gaussian", "PLL constant")
+    yield "What explains it", table(heads, _explained)
+    yield "RMSE, target units", table(("MC mean", "deterministic", "validation", "Gal's MCDO"), _errors)
+    heads = ("λ", "b", "dropout", "epochs")
+    yield "What cross-validation chose, split by split", table(heads, _chosen)
+
+
+def _score(outcome: SetOutcome, method: str, *, metric: str, wide: bool) -> Iterator[Cell]:
+    score = outcome.cell(method, metric)
+    yield _with_error(score.value, score.se)
+    if wide:
+        ends = (score.low, score.high)
+        yield Cell("–" if None in ends else " to ".join(_number(end) for end in ends if end is not None))
+    yield Cell(f"{score.stars_naive}/{score.stars}")
+    yield Cell("–" if score.published is None else f"{_number(score.published.value)} {score.published.stars}")
+    yield Cell(score.verdict, style=_VERDICT_STYLES.get(score.verdict, ""))
+    if metric == "pll":
+        gaussian = outcome.cell(method, "pll_gaussian")
+        yield _with_error(gaussian.value, gaussian.se)
+
+
+def _explained(outcome: SetOutcome, method: str) -> Iterator[Cell]:
+    runs = outcome.methods[method]
+    for figure in ("mc_sd", "noise_sd", "sigma"):
+        yield Cell(_three(runs.mean(figure)))
+    yield Cell(_number(runs.rank_correlation()))
+    yield Cell(f"{100 * runs.at_end:.0f} %")
+    for figure in ("pll_mixture", "pll_gaussian", "pll_constant"):
+        yield Cell(_number(runs.mean(figure), 3))
+
+
+def _errors(outcome: SetOutcome, method: str) -> Iterator[Cell]:
+    runs = outcome.methods[method]
+    yield Cell(_three(runs.mean("rmse")))
+    yield Cell(_three(runs.mean("rmse_deterministic")))
+    yield Cell(_three(float(runs.choices.rmse.mean())))
+    yield Cell(", ".join(f"{value:.2f}" for value in outcome.gal_rmse) if method == "mcdo" else "")
+
+
+def _chosen(outcome: SetOutcome, method: str) -> Iterator[Cell]:
+    for key in ("weight_decay", "batch_size", "dropout", "final_epochs"):
+        yield Cell(" ".join(f"{value:g}" for value in getattr(outcome.methods[method].choices, key)))
+
+
+def _legend() -> Iterator[str]:
+    yield (
+        "Normalised: 0 is the best constant uncertainty around the same mean, 100 the best one for each point. CRPS is "
+        "that of the Gaussian with the variance of the passes and 1/τ; PLL that of their mixture, as published, with "
+        "that of the Gaussian beside it."
+    )
+    yield (
+        "± standard error over splits, corrected for the rows that they share. Stars, by a two-sided test against 0 "
+        "(* .05, ** .01, *** .001, **** .0001; ns none): as published, all runs taken as independent / ours, Nadeau "
+        "and Bengio's correction for splits that share rows. A score may be significantly worse than 0."
+    )
+    yield (
+        "MC sd: root mean square of the passes' standard deviation on test rows; τ^-1/2: the noise added to it; σ "
+        "constant: the baseline's; all in target units, like RMSE. Spearman: rank correlation of predicted sd and "
+        "absolute error. τ at end: share of splits whose τ lies at an end of the authors' range. Gal's MCDO: other "
+        "splits, in the paper and rerun."
+    )
+
+
+def _verdicts(result: Reproduction) -> Iterator[str]:
+    """Those that were given, in words."""
+    given = {found.verdict for *_, found in result.cells()}
+    yield from (f"{name}: {words}." for name, words in VERDICTS.items() if name in given)
+
+
+def _notes(result: Reproduction) -> Iterator[str]:
+    grid = result.protocol
+    for name, one in result.sets.items():
+        own = one.protocol
+        told = [
+            f"{word} {', '.join(f'{value:g}' for value in own[key])}"
+            for key, word in (("weight_decays", "λ"), ("batch_sizes", "b"), ("dropouts", "dropout"))
+            if tuple(own[key]) != tuple(grid[key])
+        ]
+        if own["max_epochs"] != grid["max_epochs"]:
+            told.append(f"at most {own['max_epochs']} epochs, racing at {100 * (own['race'] or 0):g} %")
+        if told:
+            yield f"{name}: its own grid: {'; '.join(told)}."
+        if own["most_rows"] is not None:
+            yield (
+                f"{name}: cross-validation saw {own['most_rows']} of {one.train} training rows; the final networks are "
+                "trained on all of them, for as many steps as were chosen. So τ and the σ of the constant baseline are "
+                "those of networks that know less: the baseline is too wide for the final ones."
+            )
+        if left_out := [b for b in own["batch_sizes"] if b not in one.batch_sizes]:
+            yield (
+                f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's {one.fold_rows} "
+                "training rows (--paper-batches tries them)."
+            )
+        yield from _batch_warning(name, one)
+        for method, found in one.methods.items():
+            if unfinished := int(found.choices.unfinished.sum()):
+                yield (
+                    f"{name}, {_METHODS[method]}: {unfinished} of {len(found.choices.unfinished)} splits were still "
+                    "within their patience when the epochs ran out."
+                )
+            if hits := int(found.runs.exact_hits.sum()):
+                yield f"{name}, {_METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
+    yield from result.notes
+
+
+def _batch_warning(name: str, one: SetOutcome) -> Iterator[str]:
+    chosen = one.methods["mcbn"].choices.batch_size
+    whole, large = int((chosen >= one.fold_rows).sum()), int((2 * chosen > one.fold_rows).sum())
+    if whole:
+        yield (
+            f"Careful, {name}: in {whole} of {len(chosen)} splits the chosen b is no less than a fold's "
+            f"{one.fold_rows} training rows, as with the paper's own batch sizes. Its passes are then all but "
+            "the same: MC variance is next to zero in cross-validation, and τ is fitted as if there were none; the "
+            "passes on test rows do differ. Without such b: --no-paper-batches."
+        )
+    elif large:
+        yield f"{name}: in {large} of {len(chosen)} splits the chosen b is more than half a fold."
+
+
+def _with_error(value: float, error: float | None) -> Cell:
+    return Cell(_number(value), "" if error is None else f"±{_number(error)}")
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return (f"{value:.{digits}f}" if math.isfinite(value) else str(value)).replace("-", "−")
+
+
+def _three(value: float) -> str:
+    """Three digits, as of a figure in a target's own unit."""
+    return f"{value:#.3g}".rstrip(".").replace("-", "−")

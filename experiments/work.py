@@ -1,0 +1,154 @@
+"""Long work: where it runs and what it leaves, and independent tasks in processes of one thread each, since small
+batched products do not scale within a process."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bnuq.errors import BnuqError, RequestError
+from bnuq.evaluation.plan import device_named
+from bnuq.evaluation.provenance import provenance
+from bnuq.progress import Advance
+
+Work = Callable[[Any, Advance], None]  # a function that a new process can import: of a module, not within another
+
+
+def training_device(name: str) -> torch.device:
+    """The device of that name. RequestError for one that is not there, or that the experiments are not written for."""
+    device = device_named(name)
+    if device.type not in ("cpu", "cuda"):
+        raise RequestError(f"--device {name}: this experiment runs on cpu, cuda or cuda:N.")
+    return device
+
+
+def machine(out: Path, device: torch.device) -> dict[str, str]:
+    """Versions, machine, command and time."""
+    return {
+        name: value for name, value in provenance(checkpoint=out, device=device, train=None).items() if name != "git"
+    }
+
+
+def make_work_folder(folder: Path, mark: str) -> bool:
+    """Whether the work folder may be removed in the end: it is new, or holds what an earlier run left (`mark`)."""
+    removable = not folder.exists() or (folder.is_dir() and any(folder.glob(mark)))
+    try:
+        folder.mkdir(parents=False, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"{folder}: the work folder cannot be made ({error.strerror}). Name another place with --work FOLDER, or "
+            "another --out FILE."
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise RequestError(f"{folder}: the work folder may not be written to. Name another with --work FOLDER.")
+    return removable
+
+
+def run_all(tasks: Sequence[Any], work: Work, *, workers: int, advance: Advance) -> None:
+    """`work` on every task, in order, on so many processes; within this one for a single worker.
+
+    What a task raises is raised here, and the other processes are ended. BnuqError where a process was killed.
+    """
+    if workers <= 1 or len(tasks) <= 1:
+        with one_thread():
+            for task in tasks:
+                work(task, advance)
+        return
+    crew = [_Worker.started(work) for _ in range(min(workers, len(tasks)))]
+    try:
+        _hand_out(list(tasks), crew, advance)
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A block in which torch uses one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _hand_out(waiting: list[Any], crew: list[_Worker], advance: Advance) -> None:
+    busy = {}
+    for worker in crew:
+        worker.connection.send(waiting.pop(0))
+        busy[worker.connection] = worker
+    while busy:
+        for connection in wait(list(busy)):
+            assert isinstance(connection, Connection)
+            try:
+                kind, said = connection.recv()
+            except (EOFError, ConnectionError):
+                raise busy[connection].loss() from None
+            if kind == "advance":
+                advance(said)
+            elif kind == "refused":
+                raise said
+            elif kind == "failed":
+                raise RuntimeError(f"in a process that trains networks: {said}")
+            elif waiting:
+                connection.send(waiting.pop(0))
+            else:
+                del busy[connection]
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+
+    @staticmethod
+    def started(work: Work) -> _Worker:
+        spawning = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads without running them
+        ours, theirs = spawning.Pipe()
+        process = spawning.Process(target=_serve, args=(work, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+    def loss(self) -> BnuqError:
+        self.process.join(5)
+        return BnuqError(
+            f"a process that trained networks was ended from outside (exit code {self.process.exitcode}), perhaps for "
+            "want of memory. What is finished is kept: the same command with --workers 1 goes on."
+        )
+
+
+def _serve(work: Work, connection: Connection) -> None:
+    """Tasks from the pipe until it closes; a parent that is gone shows as a broken pipe, and then nothing is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the parent answers it
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError):
+        while True:
+            task = connection.recv()
+            try:
+                work(task, lambda steps: connection.send(("advance", steps)))
+            except (BrokenPipeError, ConnectionError):
+                raise
+            except BnuqError as error:
+                connection.send(("refused", error))
+            except Exception:
+                connection.send(("failed", traceback.format_exc()))
+            else:
+                connection.send(("done", None))

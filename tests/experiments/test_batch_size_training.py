@@ -1,0 +1,181 @@
+"""The networks of the batch-size experiment, and their training: it learns, and goes on after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from experiments.batch_size import networks, training
+from experiments.batch_size.training import Job, Recipe, train
+
+SIDE, IMAGES = 8, 96
+
+
+def nobody(_: int) -> None:
+    """Progress that nobody sees."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Twelve mini-batches an epoch of images whose class shows in a bright row."""
+    random = np.random.default_rng(0)
+    y = np.arange(IMAGES, dtype=np.int64) % SIDE
+    x = random.integers(0, 120, (IMAGES, 1, SIDE, SIDE))
+    x[np.arange(IMAGES), 0, y] += 130
+    np.savez(tmp_path / "train.npz", x=x.astype(np.uint8), y=y)
+    return Job(
+        architecture="small_resnet", batch_size=8, steps=48, images=IMAGES, recipe=Recipe(), seed=0, device="cpu",
+        data=tmp_path / "train.npz", sha256="of the data", folder=tmp_path,
+    )  # fmt: skip
+
+
+def weights(job: Job) -> dict[str, torch.Tensor]:
+    return torch.load(job.checkpoint, weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "norms"),
+    [("small_resnet", 77_754, 9), ("resnet50", 23_519_690, 53), ("vgg16", 14_722_890, 13)],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_networks_are_as_large_as_published_and_normalise_after_every_convolution(name, parameters, norms):
+    with torch.device("meta"):
+        network = getattr(networks, name)()
+        assert network(torch.empty(2, 1, 28, 28)).shape == (2, 10)
+    assert sum(one.numel() for one in network.parameters()) == parameters
+    convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
+    assert len(convolutions) == norms == sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+    assert all(one.bias is None for one in convolutions)
+
+
+def test_the_rate_rises_to_a_peak_by_the_root_of_the_size_and_falls_to_nothing():
+    rates = [Recipe().rate_at(step, steps=100, batch_size=512) for step in range(100)]
+    assert max(rates) == pytest.approx(0.2) and rates[5] == max(rates)
+    assert rates[0] == pytest.approx(0.04) and rates[-1] < 1e-3
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+
+
+def test_a_stepped_rate_drops_twice_and_knows_no_size():
+    recipe = Recipe("steps")
+    rates = [recipe.rate_at(step, steps=100, batch_size=2048) for step in (0, 39, 40, 59, 60, 99)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+def test_training_learns_and_tells_what_it_reached(job):
+    told = []
+    train(job, told.append)
+    found = job.finished()
+    assert found is not None and found.loss < 0.5, found
+    assert found.accuracy > 0.9 and found.seconds > 0
+    assert sum(told) == job.share
+    network = networks.small_resnet()
+    network.load_state_dict(weights(job))
+    with np.load(job.data) as held, torch.inference_mode():
+        logits = network.eval()((torch.from_numpy(held["x"]) / 255 - 0.2860) / 0.3530)
+        loss = nn.functional.cross_entropy(logits, torch.from_numpy(held["y"])).item()
+    assert loss == pytest.approx(found.loss, rel=1e-4)
+
+
+def test_every_size_begins_with_the_same_weights_and_the_generators_are_left_alone(job):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    found = []
+    for size in (8, 16):
+        still = replace(job, batch_size=size, steps=2, recipe=Recipe(rate=0.0))
+        train(still, nobody)
+        found.append(weights(still))
+    assert torch.equal(torch.get_rng_state(), before)
+    for name in ("conv1.weight", "blocks.2.conv2.weight", "linear.bias"):
+        assert torch.equal(found[0][name], found[1][name])
+    other = replace(job, steps=2, recipe=Recipe(rate=0.0), seed=1)
+    train(other, nobody)
+    assert not torch.equal(weights(other)["conv1.weight"], found[0]["conv1.weight"])
+
+
+@pytest.fixture
+def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets so many epochs be kept, and then interrupts."""
+    keep = training._keep
+
+    def after(epochs: int) -> None:
+        left = iter(range(epochs - 1, -1, -1))
+
+        def kept(*args: Any) -> None:
+            keep(*args)
+            if not next(left):
+                monkeypatch.setattr(training, "_keep", keep)
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(training, "_keep", kept)
+
+    return after
+
+
+def test_an_interrupted_training_goes_on_to_the_very_same_weights(job, tmp_path, stopped_after):
+    (tmp_path / "whole").mkdir()
+    whole = replace(job, folder=tmp_path / "whole")
+    train(whole, nobody)
+    stopped_after(2)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, nobody)
+    (part,) = tmp_path.glob("*.part")
+    assert int(torch.load(part, weights_only=True)["step"]) == 2 * job.per_epoch
+    assert job.finished() is None
+    train(job, nobody)
+    assert not list(tmp_path.glob("*.part"))
+    assert weights(job).keys() == weights(whole).keys()
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(job)[name]), name
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 half a file", bytes(100)])
+def test_what_an_interruption_left_in_half_is_done_again(job, tmp_path, stopped_after, damage):
+    stopped_after(1)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, nobody)
+    (part,) = tmp_path.glob("*.part")
+    part.write_bytes(damage)
+    train(job, nobody)
+    assert job.finished() is not None
+
+
+@pytest.mark.parametrize("name", ["momentum.0", "network.linear.bias"])
+def test_what_is_kept_of_another_network_is_not_taken_up(job, tmp_path, stopped_after, name):
+    stopped_after(1)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, nobody)
+    (part,) = tmp_path.glob("*.part")
+    held = torch.load(part, weights_only=True)
+    held[name] = torch.zeros(3)
+    torch.save(held, part)
+    train(job, nobody)
+    whole = replace(job, folder=tmp_path / "whole")
+    whole.folder.mkdir()
+    train(whole, nobody)
+    assert all(torch.equal(value, weights(job)[name]) for name, value in weights(whole).items())
+
+
+def test_a_finished_network_is_not_trained_again_and_a_damaged_one_is(job):
+    train(job, nobody)
+    before = job.checkpoint.stat().st_mtime_ns
+    train(job, nobody)
+    assert job.checkpoint.stat().st_mtime_ns == before
+    job.checkpoint.write_bytes(job.checkpoint.read_bytes()[:-1])
+    assert job.finished() is None
+    train(job, nobody)
+    assert job.finished() is not None
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"steps": 24}, {"batch_size": 16}, {"sha256": "of others"}, {"recipe": Recipe(rate=0.2)}]
+)
+def test_a_network_is_known_by_what_determines_it(job, change):
+    assert replace(job, **change).checkpoint != job.checkpoint
+    assert replace(job, data=Path("elsewhere")).checkpoint == job.checkpoint

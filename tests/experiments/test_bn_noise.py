@@ -1,0 +1,112 @@
+"""The noise of BatchNorm on a network of the user's, beside the published: record, report, command."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_run
+
+from bnuq.cli.main import main as bnuq_main
+from bnuq.config import Options, resolve
+from bnuq.errors import RequestError
+from bnuq.records import Caution
+from bnuq.results.inspection import Inspection, read, write
+from experiments.__main__ import main
+from experiments.bn_noise import PUBLISHED, panels, print_bn_noise, reproduce
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run")
+    small_run.write(path)
+    np.savez(path / "train.npz", x=np.random.default_rng(0).normal(0.5, 0.3, (600, 1, 6, 6)).astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Inspection:
+    run = resolve("run.toml", Options(device="cpu", out=folder / "noise.h5"), folder=folder)
+    return reproduce(run, batch_size=16, draws=80, points=300)
+
+
+def test_it_is_an_inspection_of_the_noise_alone(found):
+    assert found.gap is None and found.noise is not None
+    assert (found.noise.draws, found.noise.batch_size, found.noise.sizes) == (80, 16, (4, 8, 16, 30, 60))
+    assert read(found.path).noise is not None
+    assert not any(caution.code.startswith("reference") for caution in found.cautions)
+
+
+def test_the_noise_of_the_first_layer_falls_as_one_over_the_size(found):
+    [layer] = found.noise.layers
+    assert layer.slope is not None and layer.slope.value == pytest.approx(-1, abs=0.15)
+    # a convolution of independent pixels: neighbours share some, so that its values are fewer than they seem
+    assert 16 * 4 < layer.values_mean < layer.nominal
+
+
+def test_the_published_deviations_are_far_above_the_law_of_independent_values():
+    n = PUBLISHED.batch_size * np.array(PUBLISHED.positions)
+    assert len(PUBLISHED.sigma_u) == 9 and n.tolist() == [32768] * 2 + [8192] * 3 + [2048] * 4
+    excess = np.array(PUBLISHED.sigma_u) * np.sqrt(2 * n)
+    assert excess.min() == pytest.approx(1.7, abs=0.05) and excess.max() == pytest.approx(12.8, abs=0.1)
+
+
+def test_the_report_tells_the_three_panels_and_the_published_network(found):
+    stream = io.StringIO()
+    print_bn_noise(found, stream, width=100)
+    text = " ".join(stream.getvalue().split())
+    assert "S² in proportion to χ² with n − 1 degrees" in text and "log-log slope −" in text
+    assert "it takes at least 3 layers with a known variance, and the network has 1." in text
+    assert "Warnings" not in text
+    assert "layer 9" in text and "0.071" in text and "Shekhovtsov & Flach 2018" in text
+    assert len(list(panels(found.noise))) == 3
+
+
+def test_warnings_are_shown_with_what_to_do(found):
+    warned = replace(found, cautions=(Caution("dead-channels", "2 channels are all but constant."),))
+    stream = io.StringIO()
+    print_bn_noise(warned, stream, width=100)
+    said = " ".join(stream.getvalue().partition("\nWarnings\n")[2].split())
+    assert said.startswith("· 2 channels are all but constant. [dead-channels]")
+
+
+def test_a_network_without_batchnorm_is_refused(tmp_path):
+    small_run.write(tmp_path, norm=False, text=small_run.RUN.replace("[data]", "arch_args = { norm = false }\n[data]"))
+    run = resolve("run.toml", Options(out=tmp_path / "x.h5"), folder=tmp_path)
+    with pytest.raises(RequestError, match="there is no noise to measure: the network has no BatchNorm layer"):
+        reproduce(run)
+    assert not run.out.exists()
+
+
+def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    asked = ["bn-noise", "run.toml", "-b", "16", "--draws", "16", "--figures", "pictures"]
+    with pytest.raises(SystemExit) as leave:
+        main([*asked, "--json"])
+    said = capsys.readouterr()
+    assert (leave.value.code, said.err) == (0, "")
+    told = json.loads(said.out)
+    assert told["published"]["sigma_u"][0] == 0.05 and told["noise"]["draws"] == 16
+    assert (folder / "reproduce-bn-noise.h5").is_file()
+    assert {path.name for path in (folder / "pictures").iterdir()} == {"bn-noise.svg", "bn-noise.png"}
+    with pytest.raises(SystemExit):
+        main(["report", "reproduce-bn-noise.h5"])
+    shown = capsys.readouterr().out
+    assert "The three panels" in shown and "The published network" in shown
+    with pytest.raises(SystemExit) as leave:
+        bnuq_main(["report", "reproduce-bn-noise.h5"])  # to bnuq it is an inspection
+    assert leave.value.code == 0 and "bnuq inspect" in capsys.readouterr().out
+
+
+def test_an_inspection_of_more_than_the_noise_is_left_to_bnuq_report(found, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(replace(found, run={**found.run, "inspect": {}}), tmp_path / "inspect.h5")
+    with pytest.raises(SystemExit) as leave:
+        main(["report", "inspect.h5"])
+    assert leave.value.code == 2
+    expected = "bnuq: inspect.h5 is not a result of an experiment. Show it with: bnuq report inspect.h5\n"
+    assert capsys.readouterr().err == expected

@@ -1,0 +1,328 @@
+"""The toy regression: what its networks say where there are no data, and that its file, report and picture say so."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from bnuq.cli.main import main as bnuq_main
+from bnuq.errors import RequestError, ResultError
+from bnuq.store import codec
+from experiments import toy as experiment
+from experiments.__main__ import main
+from experiments.toy import Toy, print_toy, reproduce, save_figure, summary
+
+
+@pytest.fixture(scope="module")
+def toy() -> Toy:
+    return reproduce(samples=100)
+
+
+def read(path: Path) -> Toy:
+    return codec.read(Toy, path, summary=summary)
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "STEPS", 25)
+
+
+def drawn(toy: Toy, *, width: int = 80, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_toy(toy, stream, width=width)
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_there_are_mcbn_at_two_batch_sizes_and_mcdo(toy):
+    assert [(c.method, c.batch_size, c.dropout_rate) for c in toy.curves.values()] == [
+        ("mcbn", 32, None),
+        ("mcbn", 128, None),
+        ("mcdo", None, 0.1),
+    ]
+
+
+def test_the_networks_have_learnt_the_curve_where_the_data_are(toy):
+    for curve in toy.curves.values():
+        assert experiment.NOISE * 0.9 < curve.scores["rmse"].value < experiment.NOISE * 1.4
+        assert curve.places["inside"].error < 0.7 * experiment.NOISE
+
+
+@pytest.mark.parametrize("place", ["gap", "outside"])
+def test_samples_spread_more_where_there_are_no_data(toy, place):
+    for curve in toy.curves.values():
+        assert curve.places[place].mc_sd > 1.5 * curve.places["inside"].mc_sd
+
+
+def test_larger_mini_batches_spread_less(toy):
+    small, large = (curve.places["inside"].mc_sd for curve in toy.curves.values() if curve.method == "mcbn")
+    assert 1.5 < small / large < 3.5  # 1/√b alone would be 2; the networks are two as well
+
+
+def test_bands_hold_the_share_of_test_points_that_they_promise(toy):
+    for curve in toy.curves.values():
+        assert curve.scores["coverage50"].value == pytest.approx(0.5, abs=0.08)
+        assert curve.scores["coverage95"].value == pytest.approx(0.95, abs=0.04)
+
+
+def test_figures_of_places_are_those_of_the_curve(toy):
+    away = np.abs(toy.x)
+    where = {"inside": (away >= 1) & (away <= 3), "gap": away < 1, "outside": away > 3}
+    assert sum(mask.sum() for mask in where.values()) == len(toy.x)
+    for curve in toy.curves.values():
+        np.testing.assert_allclose(curve.sd**2, curve.mc_sd**2 + 1 / curve.tau, rtol=1e-12)
+        for place, mask in where.items():
+            assert curve.places[place].mc_sd == pytest.approx(np.sqrt(np.mean(curve.mc_sd[mask] ** 2)))
+            assert curve.places[place].error == pytest.approx(
+                np.sqrt(np.mean((curve.mean - np.sin(2 * toy.x) - 0.3 * toy.x)[mask] ** 2))
+            )
+
+
+def test_normalised_scores_have_the_errors_of_a_ratio_of_means(toy):
+    """By the jackknife over points, which knows nothing of the formula."""
+    rng = np.random.default_rng(0)
+    low, high = rng.normal(1, 0.2, 400), rng.normal(2, 0.3, 400)
+    score = 0.5 * (low + high) + rng.normal(0, 0.1, 400)
+    found = experiment._normalized(score, low, high)
+
+    def without(values: np.ndarray) -> np.ndarray:
+        return (values.sum() - values) / (len(values) - 1)
+
+    left_out = 100 * (without(score) - without(low)) / (without(high) - without(low))
+    jackknife = np.sqrt((len(score) - 1) * np.mean((left_out - left_out.mean()) ** 2))
+    assert found.value == pytest.approx(100 * (score - low).mean() / (high - low).mean())
+    assert found.se == pytest.approx(jackknife, rel=0.01)
+    for curve in toy.curves.values():
+        assert curve.scores["normalized_crps"].value < 20  # the noise is constant: so is the best uncertainty, nearly
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_same_seed_same_figures_and_another_seed_others():
+    first, again, other = (reproduce(samples=5, seed=seed) for seed in (3, 3, 4))
+    for name in first.curves:
+        np.testing.assert_array_equal(first.curves[name].mean, again.curves[name].mean)
+        np.testing.assert_array_equal(first.curves[name].mc_sd, again.curves[name].mc_sd)
+        assert first.curves[name].scores == again.curves[name].scores
+        assert not np.array_equal(first.curves[name].mean, other.curves[name].mean)
+    np.testing.assert_array_equal(first.train_y, again.train_y)
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_the_global_generators_and_threads_are_left_as_they_were():
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    reproduce(samples=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_every_step_of_training_is_counted():
+    counted = []
+
+    class Bar:
+        def __init__(self, _title: str, total: int) -> None:
+            counted.append(-total)
+
+        def __enter__(self):
+            return counted.append
+
+        def __exit__(self, *_: object) -> None: ...
+
+    reproduce(samples=2, progress=Bar)
+    assert counted[0] == -3 * 25
+    assert sum(counted) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"samples": 1}, "samples is 1; expected at least 2"),
+        ({"batch_size": 3}, "batch_size is 3; expected 4 to 74"),
+        ({"batch_size": 75}, "batch_size is 75; expected 4 to 74"),
+        ({"seed": -1}, "seed is -1; expected a whole number"),
+        ({"seed": 2**63}, "expected a whole number from 0"),
+    ],
+)
+def test_an_impossible_request_is_refused(asked, said):
+    with pytest.raises(RequestError, match=said):
+        reproduce(**asked)
+
+
+@pytest.mark.usefixtures("few_steps")
+@pytest.mark.parametrize("batch_size", [4, 74])
+def test_the_extreme_batch_sizes_work(batch_size):
+    made = reproduce(samples=2, batch_size=batch_size)
+    assert all((curve.mc_sd > 0).any() for curve in made.curves.values())
+
+
+def test_the_file_gives_back_the_record(toy, tmp_path):
+    codec.write(toy, tmp_path / "toy.h5")
+    found = read(tmp_path / "toy.h5")
+    assert found.path == tmp_path / "toy.h5"
+    assert list(found.curves) == list(toy.curves)
+    for name, curve in toy.curves.items():
+        for key, value in vars(curve).items():
+            np.testing.assert_equal(getattr(found.curves[name], key), value)
+    for key in ("x", "truth", "train_x", "train_y"):
+        np.testing.assert_array_equal(getattr(found, key), getattr(toy, key))
+    assert summary(replace(found, path=None)) == summary(toy)
+
+
+def test_the_file_is_readable_without_bnuq(toy, tmp_path):
+    codec.write(toy, tmp_path / "toy.h5")
+    with h5py.File(tmp_path / "toy.h5") as file:
+        assert (file.attrs["kind"], file.attrs["command"]) == ("toy", "experiments toy")
+        for name, curve in toy.curves.items():
+            group = file[f"curves/{name}"]
+            assert group["mean"].dims[0][0] == file["x"]
+            assert group["sd"].attrs["units"] == "target unit"
+            np.testing.assert_array_equal(group["sd"][()], curve.sd)
+        rows = file["estimates"]
+        (row,) = np.flatnonzero((rows["network"].asstr()[()] == "mcdo") & (rows["metric"].asstr()[()] == "pll"))
+        assert rows["value"][row] == toy.curves["mcdo"].scores["pll"].value
+        assert rows["unit"].asstr()[row] == "nats"
+
+
+def test_a_newer_a_damaged_and_another_file_are_told_apart(toy, tmp_path):
+    path = tmp_path / "toy.h5"
+    codec.write(toy, path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["format"] = 99
+    with pytest.raises(ResultError, match="in format 99"):
+        read(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["format"] = 1
+        del file["curves/mcdo/mean"]
+    with pytest.raises(ResultError, match="incomplete or damaged"):
+        read(path)
+    codec.write(toy, path)
+    with h5py.File(path, "r+") as file:
+        text = file["record"].asstr()[()]
+        assert '"end": 5.0' in text
+        del file["record"]
+        file["record"] = text.replace('"end": 5.0', '"end": 1e300')  # an axis without an end to its marks
+    with pytest.raises(ResultError, match="end: Expected `float` <= 100"):
+        read(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["kind"] = "sweep"
+    with pytest.raises(ResultError, match="is not a result file of bnuq experiments toy"):
+        read(path)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_report_fits_every_width_in_either_encoding(toy, width, encoding):
+    report = drawn(toy, width=width, encoding=encoding)
+    assert all(len(line) <= width and line == line.rstrip() for line in report.splitlines())
+    assert "?" not in report
+    assert "in the manner of" in " ".join(report.split())
+    for curve in toy.curves.values():
+        assert f"{curve.places['gap'].mc_sd:.3f}" in report
+
+
+@pytest.mark.parametrize(("encoding", "mean", "data", "minus"), [("utf-8", "█", "▔", "−"), ("ascii", "#", "=", "-")])
+def test_the_drawing_has_the_curve_and_the_data_where_they_are(toy, encoding, mean, data, minus):
+    lines = drawn(toy, encoding=encoding).splitlines()
+    start = lines.index("MCDO, dropout 0.1") + 1
+    rows, below = lines[start : start + 11], lines[start + 11]
+    assert [row.index("|") for row in rows] == [6] * 11
+    assert rows[0].split()[0] == f"{float(rows[0].split()[0]):.1f}" and rows[-1].split()[0].startswith(minus)
+    room = 80 - 7
+    x = -5 + (np.arange(room) + 0.5) * 10 / room
+    marked = np.array([mark == data for mark in below[7:].ljust(room)])
+    np.testing.assert_array_equal(marked, (np.abs(x) >= 1) & (np.abs(x) <= 3))
+    for column, place in enumerate(x):
+        if not 1 <= abs(place) <= 3:
+            continue
+        (row,) = [number for number, line in enumerate(rows) if line[7:].ljust(room)[column] == mean]
+        top = 1.5 * max(np.abs(toy.truth).max(), np.abs(toy.train_y).max())
+        assert top - (row + 0.5) * 2 * top / 11 == pytest.approx(np.sin(2 * place) + 0.3 * place, abs=top / 11 + 0.3)
+
+
+def test_words_follow_the_figures(toy):
+    curve = toy.curves["mcdo"]
+    inside = curve.places["inside"]
+    flat = replace(curve, places={name: replace(inside, error=1.0) for name in curve.places})
+    report = " ".join(drawn(replace(toy, curves={"mcdo": flat}), width=100).split())
+    assert "does not grow where there are no data" in report
+    assert "which is too sure" in report
+
+
+def test_a_network_that_needs_no_noise_is_told_and_kept(toy, tmp_path):
+    curve = replace(toy.curves["mcdo"], tau=np.inf, tau_at_end="infinite", sd=toy.curves["mcdo"].mc_sd)
+    sure = replace(toy, curves={"mcdo": curve}, experiment={**toy.experiment, "curves": ["mcdo"]})
+    codec.write(sure, tmp_path / "toy.h5")
+    found = read(tmp_path / "toy.h5")
+    assert found.curves["mcdo"].tau == np.inf
+    assert json.loads(json.dumps(summary(found), allow_nan=False))["networks"]["mcdo"]["tau"] == "inf"
+    assert "its samples spread enough for the noise too" in " ".join(drawn(found).split())
+
+
+def test_the_picture_is_the_same_bytes_again(toy, tmp_path):
+    pytest.importorskip("matplotlib")
+    first = save_figure(toy, tmp_path).read_bytes()
+    assert first == save_figure(toy, tmp_path).read_bytes()
+    assert b"<svg" in first
+
+
+@pytest.fixture
+def called(capsys, monkeypatch, tmp_path):
+    """The command toy with these arguments, in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as leave:
+            main(["toy", *arguments])
+        said = capsys.readouterr()
+        return leave.value.code, said.out, said.err
+
+    yield call
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_the_command_writes_what_it_prints(called, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    code, out, err = called(
+        "--samples", "5", "--batch-size", "16", "--json", "--out", "t.h5", "--figures", "new/pictures"
+    )
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told["experiment"]["samples"] == 5
+    assert set(told["networks"]) == {"mcbn_b16", "mcbn_b64", "mcdo"}
+    assert told == summary(read(tmp_path / "t.h5"))
+    assert {path.name for path in (tmp_path / "new/pictures").iterdir()} == {"toy.svg", "toy.png"}
+    assert (tmp_path / "new/pictures/toy.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit):
+        bnuq_main(["report", "t.h5"])
+    expected = "bnuq: t.h5 is a result of bnuq experiments toy; expected one written by bnuq evaluate.\n"
+    assert capsys.readouterr().err == expected
+    code, out, err = called("--samples", "5", "--quiet")
+    assert (code, out, err) == (0, "", "")
+    assert (tmp_path / "reproduce-toy.h5").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--samples", "1"], "samples is 1; expected at least 2, since a single one has no spread."),
+        (["--out", "nowhere/t.h5"], "--out nowhere/t.h5: its folder does not exist. Make the folder first."),
+        (["--out", "mine.txt"], "mine.txt is not a result of bnuq; name another file to write."),
+        (["--figures", "mine.txt"], "mine.txt: figures cannot be put there: it is a file. Name a folder."),
+    ],
+)
+def test_the_command_refuses_in_one_message(called, tmp_path, arguments, said):
+    (tmp_path / "mine.txt").write_text("notes")
+    assert called(*arguments) == (2, "", f"bnuq: {said}\n")
+    assert (tmp_path / "mine.txt").read_text() == "notes"
+    assert not (tmp_path / "reproduce-toy.h5").exists()

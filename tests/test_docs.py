@@ -122,7 +122,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         if name == "make":
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
             continue
-        if arguments[0] == "reproduce" or name == "python":  # the experiments: tests/experiments/test_commands.py
+        if name == "python":  # the experiments: tests/experiments/test_commands.py
             continue
         assert name == "bnuq"
         less = {

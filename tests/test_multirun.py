@@ -26,8 +26,8 @@ from bnuq.files.content import sha256_of_file
 from bnuq.report.multirun import print_several
 from bnuq.results import file as result_file
 from bnuq.results import multirun as several_file
-from bnuq.results.reading import kind_of_result
 from bnuq.store import codec
+from bnuq.store.codec import kind_of_result
 from bnuq.workflows.multirun import evaluate_several
 
 SPLITS, SEEDS, POINTS, TRAINED, TESTED = 3, 2, 150, 120, 30

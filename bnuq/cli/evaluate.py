@@ -239,7 +239,7 @@ def _runs(model: str | None, again: Path | None, options: Options) -> Runs | Non
     if again is None:
         return resolve_all(model, options, folder=Path.cwd())
     from bnuq.results.multirun import read
-    from bnuq.results.reading import kind_of_result
+    from bnuq.store.codec import kind_of_result
 
     if model is not None or kind_of_result(again) != "several":
         return None

@@ -143,7 +143,7 @@ def _read(asked: Sequence[str]) -> tuple[Kind, Any]:
     from bnuq.files.apart import start
 
     start()
-    from bnuq.results.reading import kind_of_result
+    from bnuq.store.codec import kind_of_result
 
     named = [_named(text) for text in asked]
     if len(named) == 1:

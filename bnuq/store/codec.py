@@ -15,7 +15,7 @@ arrays their dtype and their axes. Rules that types cannot state belong in a rec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from bnuq.records import Axis, Coordinate, Figure, InRecord, Unit
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
 
 FORMAT = 1
+KINDS = ("evaluate", "several", "sweep", "inspection")  # what `bnuq report` shows
 PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 _NUMBERS = ("value", "se", "mc_se", "low", "high")
 _REPLICATES = {"jackknife": "draw", "bootstrap": "resample"}
@@ -235,11 +236,14 @@ def _utf8(text: str) -> str:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kind_of_result(path: Path) -> str:
-    """The kind of the result file at `path`; ResultError where it is no result, or cannot be read at all."""
+def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
+    """The kind of the result file at `path`; ResultError where it is no result of a known kind, or cannot be read."""
     with open_hdf5(path) as file:
-        if (kind := file.attrs.get("kind")) is None or "bnuq" not in file.attrs or not isinstance(kind, str):
+        kind, command = file.attrs.get("kind"), file.attrs.get("command")
+        if not isinstance(kind, str) or "bnuq" not in file.attrs:
             raise ResultError(f"{path} is not a result file of bnuq; expected one written by bnuq evaluate.")
+        if kind not in known:
+            raise ResultError(f"{path} is a result of bnuq {command}; expected one written by bnuq evaluate.")
         return kind
 
 

@@ -18,8 +18,8 @@ from records_at_rest import edited
 from bnuq.errors import ResultError
 from bnuq.records import Figure
 from bnuq.results import file as result_file
-from bnuq.results.reading import kind_of_result
 from bnuq.results.sweep import Elbo, Sweep, read, summary, write
+from bnuq.store.codec import kind_of_result
 
 
 @pytest.fixture(params=small_sweep.ALL)

@@ -363,6 +363,10 @@ def test_newer_cut_and_other_files_are_refused(kind, kept, tmp_path):
         kind.read(path)
     with h5py.File(path, "r+") as file:
         file.attrs["kind"], file.attrs["command"] = "another", "predict"
+    with pytest.raises(ResultError, match="is a result of bnuq predict; expected one written by bnuq evaluate"):
+        kind_of_result(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["format"] = 1
     with pytest.raises(ResultError, match=r"is not a result file of bnuq [a-z-]+, but of bnuq predict"):
         kind.read(path)
     path.write_bytes(kept.read_bytes()[:5000])

@@ -287,11 +287,11 @@ def test_the_share_of_test_points_follows_the_split_and_train_size(one_split):
 
 
 def test_one_split_has_no_error_over_splits_and_one_run_no_spread(finished, one_split):
-    several = replace(finished[1], runs=finished[1].runs[:2])
+    several = replace(finished[1], runs=finished[1].runs[:2], values=finished[1].values[:, :2])
     found = several.aggregates["mcdo", "normalized", "", "crps"]
     assert found.nadeau_bengio is None and found.t_test is not None and found.t_test.df == 1
     assert several_file.summary(several)["aggregate"]["mcdo"]["normalized"]["crps"]["nadeau_bengio"] is None
-    single = replace(several, runs=several.runs[:1])
+    single = replace(several, runs=several.runs[:1], values=several.values[:, :1])
     found = single.aggregates["mcdo", "normalized", "", "crps"]
     assert found.t_test is None and math.isnan(found.sd) and found.values.shape == (1,)
     assert "n/a" in drawn(single)

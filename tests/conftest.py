@@ -15,15 +15,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a p
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# Tests to which a whole run is a means to something else. Held in each of them, the shape annotations would take more
-# time than all else; the functions that they are on have tests of their own, and whole runs in test_evaluate*.py,
-# test_sweep.py and gate/.
-UNHELD = {"cli", "report", "experiments", "results", "test_ci_configs.py", "test_docs.py", "test_several.py"}
+# Where the shape annotations are held: in the tests of the functions that bear them, and in some whole runs, those marked
+# `held` among them. To all other tests a whole run is a means to something else, and there they would take more time
+# than all else does.
+HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.py"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    jaxtyping.config.update("jaxtyping_disable", item.path.relative_to(TESTS).parts[0] in UNHELD)
+    held = item.path.relative_to(TESTS).parts[0] in HELD or item.get_closest_marker("held") is not None
+    jaxtyping.config.update("jaxtyping_disable", not held)
 
 
 @pytest.fixture(scope="session")

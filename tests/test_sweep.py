@@ -57,6 +57,7 @@ def one(found: Sweep, size: int) -> Any:
 # ── what it gives ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.held
 def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None:
     found = swept(folder, draw_sets=3)
     for size in (8, 16, 48):
@@ -72,6 +73,7 @@ def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None
             assert by_set["other"].of_sets[0] == pytest.approx(alone.ood["other"][score]["auroc"].value, abs=2e-3)
 
 
+@pytest.mark.held
 def test_a_regressions_first_draw_set_is_the_evaluation_at_that_size(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     found = swept(tmp_path, draw_sets=2, sizes=(8, 32))
@@ -157,6 +159,7 @@ def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
 # ── the ELBO ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.held
 def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
     found = swept(folder, sizes=(8, 32), draw_sets=2, train_points=40, counts="nominal")
     model = bnuq.load(folder / "model.pt", arch=f"{folder / 'net.py'}:net")

@@ -23,6 +23,7 @@ def at(verdict: Verdict, address: str) -> Comparison:
     return found
 
 
+@pytest.mark.held
 def test_every_figure_of_both_is_compared_and_every_directed_one_gated(evaluated: Evaluated) -> None:
     current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
     verdict = check(current, baseline)
@@ -74,6 +75,7 @@ def test_paired_draws_see_smaller_changes(evaluated: Evaluated) -> None:
         assert 0 < (ours.se_draws or 0) < 0.6 * (theirs.se_draws or 0), address
 
 
+@pytest.mark.held
 def test_every_figure_of_a_regression_is_compared_with_an_error(regression: Evaluated) -> None:
     current, baseline = regression("other-seed", seed=1), regression("seed")
     verdict = check(current, baseline)

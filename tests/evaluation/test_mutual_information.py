@@ -75,7 +75,7 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
     assert abs(bias["jackknife"]) < 0.25
 
 
-@pytest.mark.parametrize("samples", [16, 32])
+@pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator, samples):
     posterior, draws = Posterior(), estimates.replicate_weights(samples)

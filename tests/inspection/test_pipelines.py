@@ -312,7 +312,7 @@ def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
     assert written(found, tmp_path).augment == Augment(pad=4)
 
 
-@pytest.mark.parametrize("name", ["fmnist", "mnist"])
+@pytest.mark.parametrize("name", [pytest.param("fmnist", marks=pytest.mark.slow), "mnist"])
 def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_configs, name, tmp_path):
     from bnuq.models.loading import load_model
 

@@ -125,8 +125,15 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch):
     assert_close(bnuq.predict(net, x, dropout=dropout).cpu(), expected)
 
 
-@pytest.mark.parametrize("method", ["mcbn", "mcdo"])
-@pytest.mark.parametrize("free", [2**21, 2**23])
+@pytest.mark.parametrize(
+    ("method", "free"),
+    [
+        ("mcbn", 2**21),
+        ("mcdo", 2**23),
+        pytest.param("mcbn", 2**23, marks=pytest.mark.slow),
+        pytest.param("mcdo", 2**21, marks=pytest.mark.slow),
+    ],
+)
 def test_passes_take_about_what_they_are_estimated_to_and_stacks_fit_into_what_is_free(method, free):
     net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
     stochastic = {

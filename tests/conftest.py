@@ -15,9 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a p
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# Where the shape annotations are held: in the tests of the functions that bear them, and in some whole runs, those marked
-# `held` among them. To all other tests a whole run is a means to something else, and there they would take more time
-# than all else does.
+# Where shape annotations are checked: in the tests of the functions that bear them, in test_evaluate.py, and in the
+# whole runs marked `held`. In the other tests a whole run is a means to an end, and the checks would take more time
+# than everything else.
 HELD = {"metrics", "evaluation", "inspection", "test_evaluate.py", "test_shapes.py"}
 
 

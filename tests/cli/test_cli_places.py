@@ -81,7 +81,9 @@ def test_a_step_summary_that_is_a_pipe_does_not_hang_a_check(small, cli, monkeyp
         os.close(reader)
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense"])
+@pytest.mark.parametrize(
+    "backend", ["module://matplotlib_inline.backend_inline", pytest.param("nonsense", marks=pytest.mark.slow)]
+)
 def test_the_backend_that_the_environment_names_does_not_matter(small, backend):
     small_run.evaluated(small, samples=8, limit=20)
     done = subprocess.run(

@@ -170,6 +170,7 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, found, tmp
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["b.h5"]
 
 
+@pytest.mark.slow  # of processes beside each other the UCI experiment's test knows the same, with networks far smaller
 def test_several_workers_find_the_same(request_of):
     protocol = replace(TINY, batch_sizes=(8, 16), epochs=1)
     one, two = (reproduce(replace(request_of, protocol=protocol, workers=workers, limit=10)) for workers in (1, 2))

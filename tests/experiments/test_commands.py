@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import main
+from experiments.uci import protocol
+from experiments.uci.protocol import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = {  # what each takes, and whom it cites
@@ -32,8 +34,14 @@ EXPERIMENTS = {  # what each takes, and whom it cites
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_and_is_shown_again(
-    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    data_pack: Path,
+    tiny: Protocol,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(protocol, "SMOKE", tiny)
     shutil.copy(ROOT / "sample_configs" / "cifar_resnet32.toml", tmp_path)
     shutil.copytree(ROOT / "sample_configs" / "architectures", tmp_path / "architectures")
     (tmp_path / "data").symlink_to(data_pack)

@@ -24,9 +24,9 @@ EXPERIMENTS = {  # what each takes, and whom it cites
         ],
         "Mukhoti et al. 2020",
     ),
-    "pll-over-samples": (["cifar_resnet32.toml", "--samples", "8", "--limit", "20"], "Teye, Azizpour"),
+    "pll-over-samples": (["cifar_resnet20.toml", "--samples", "8", "--limit", "20"], "Teye, Azizpour"),
     "bn-noise": (
-        ["cifar_resnet32.toml", "--draws", "8", "--points", "256", "--figures", "pictures"],
+        ["cifar_resnet20.toml", "--draws", "8", "--points", "256", "--figures", "pictures"],
         "Shekhovtsov & Flach 2018",
     ),
 }
@@ -42,7 +42,7 @@ def test_every_experiment_runs_and_is_shown_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(protocol, "SMOKE", tiny)
-    shutil.copy(ROOT / "sample_configs" / "cifar_resnet32.toml", tmp_path)
+    shutil.copy(ROOT / "sample_configs" / "cifar_resnet20.toml", tmp_path)
     shutil.copytree(ROOT / "sample_configs" / "architectures", tmp_path / "architectures")
     (tmp_path / "data").symlink_to(data_pack)
     monkeypatch.chdir(tmp_path)

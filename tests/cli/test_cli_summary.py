@@ -17,7 +17,7 @@ import torch
 
 from bnuq.files.content import sha256_of_file
 from bnuq.records import Figure
-from bnuq.results.summary import _figure
+from bnuq.results.summary import figure_told
 from bnuq.results.summary import summary as summary_of
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
@@ -121,7 +121,7 @@ def test_infinities_and_nan_are_texts(small):
 
 
 def test_an_error_that_is_not_a_number_is_absent():
-    assert _figure(Figure(math.nan, se=math.nan, low=-math.inf)) == {"value": "nan", "low": "-inf"}
+    assert figure_told(Figure(math.nan, se=math.nan, low=-math.inf)) == {"value": "nan", "low": "-inf"}
 
 
 def test_report_gives_what_evaluate_gave(cli, small):

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import small_run
 
-from bnuq import several
 from bnuq.cli import progress
 from bnuq.config import Options, resolve, resolve_all, resolve_sweep
 from bnuq.evaluation import duration
 from bnuq.progress import Forecast, Foresight
+from bnuq.workflows import multirun
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 
@@ -153,10 +153,10 @@ def test_several_runs_are_foreseen_together(folder, monkeypatch):
         foresight.say(Forecast("8 samples", 20.0, "lower --samples"))
         raise ForeseenError
 
-    monkeypatch.setattr(several, "evaluate", of_one)
+    monkeypatch.setattr(multirun, "evaluate", of_one)
     heard: list[Forecast] = []
     with pytest.raises(ForeseenError):
-        several.evaluate_several(runs, foresight=Foresight(heard.append, 30.0))
+        multirun.evaluate_several(runs, foresight=Foresight(heard.append, 30.0))
     assert heard == [Forecast("3 runs, each of 8 samples,", 60.0, "lower --samples")]
 
 

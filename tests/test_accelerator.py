@@ -73,7 +73,7 @@ def test_every_precision_runs(classifier, precision):
 def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp_path):
     options = Options(device="auto", out=tmp_path / "r.h5", methods=("mcdo", "mcbn+mcdo"), save_samples=True)
     assert set(evaluate(resolve("run.toml", options, folder=classifier)).methods) >= {"mcdo", "mcbn+mcdo"}
-    options = Options(device="auto", out=tmp_path / "q.h5", methods=("mcbn",), limit=6, sampler={"per_query": True})
+    options = Options(device="auto", out=tmp_path / "q.h5", methods=("mcbn",), limit=6, per_query=True)
     result = evaluate(resolve("run.toml", options, folder=classifier))
     assert len(result.methods["mcbn"].sets["test"].predicted) == 6
 

@@ -136,7 +136,7 @@ def test_what_needs_a_reference_says_so_without_one(tmp_path):
     with pytest.raises(SamplingError, match="mcbn-empirical cannot be drawn: there is no reference"):
         run(tmp_path, text=ALONE, methods=("mcbn-empirical",))
     with pytest.raises(SamplingError, match="mcbn-chi2 cannot be drawn: there is no reference"):
-        run(tmp_path, text=ALONE, methods=("mcbn-chi2",), sampler={"counts": "measured"})
+        run(tmp_path, text=ALONE, methods=("mcbn-chi2",), counts="measured")
 
 
 def test_statistics_that_were_never_trained_are_no_centre_of_a_law(tmp_path):
@@ -154,7 +154,7 @@ def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
     small_run.write(tmp_path)
     train = np.repeat(np.repeat(np.random.default_rng(0).normal(0.5, 0.3, (96, 1, 1, 1)), 6, 2), 6, 3)
     np.savez(tmp_path / "train.npz", x=train.astype(np.float32), y=np.zeros(96, dtype=int))
-    result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, sampler={"counts": "nominal"})
+    result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal")
     assert approximations(result)[0].understates
     assert "law-understates" in [caution.code for caution in result.cautions]
 
@@ -162,7 +162,7 @@ def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
 @pytest.mark.parametrize("covariance", ["nothing", "layer:0", "layer:x"])
 def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
     with pytest.raises(RequestError, match="covariance"):
-        run(tmp_path, methods=("mcbn-empirical",), sampler={"covariance": covariance})
+        run(tmp_path, methods=("mcbn-empirical",), covariance=covariance)
 
 
 def test_auto_doubles_the_draws_of_laws_too(tmp_path):
@@ -193,16 +193,14 @@ def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tm
 def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
     means = []
     for variance in ("biased", "unbiased"):
-        result = run(
-            tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), sampler={"variance": variance}, batch_size=2
-        )
+        result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2)
         means.append(result.methods["mcbn-chi2"].sets["test"].figures["pll"].value)
     assert means[0] != means[1]
 
 
 def test_options_that_no_method_draws_by_are_told(tmp_path):
     sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
-    result = run(tmp_path, methods=("mcdo",), sampler=sampler)
+    result = run(tmp_path, methods=("mcdo",), **sampler)
     idle = [note for note in result.notes if "of no account" in note]
     assert [note.split()[0] for note in idle] == ["sampling.per_query", "sampling.counts", "sampling.covariance"]
     assert not [note for note in run(tmp_path / "mcbn", methods=("mcbn",)).notes if "of no account" in note]

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.ci import tell_ci, uninterpreted
+from bnuq.cli.derived import Of, takes
 from bnuq.cli.gate import end
-from bnuq.cli.options import AsJson, Debug, Quiet, Strict, replaceable
-from bnuq.cli.output import by_strict, stdout, tell
+from bnuq.cli.output import Printing, by_strict, stdout, tell
+from bnuq.cli.paths import replaceable
+from bnuq.config import CheckSection
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
@@ -28,57 +30,38 @@ _OPENINGS = {  # of the reports, which are replaced where they are, and nothing 
 }
 
 
+@takes(settings=(Of(CheckSection),), printing=Of(Printing, "json quiet strict debug"))
 def command(
-    current: Annotated[Path, typer.Argument(help="The result file to check, of bnuq evaluate.", readable=False)],
+    current: Annotated[
+        Path, typer.Argument(help="The result file to check, of bnuq evaluate.", readable=False, metavar="CURRENT")
+    ],
     baseline: Annotated[
         Path | None,
-        typer.Argument(help="The result file that it must not be worse than.", readable=False),
+        typer.Argument(help="The result file that it must not be worse than.", readable=False, metavar="BASELINE"),
     ] = None,
     named: Annotated[
         Path | None, typer.Option("--baseline", help="The same, as an option.", metavar="RESULT", show_default=False)
-    ] = None,
-    tolerance: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How much worse a figure may be: pll=0.01, rmse=2%, auroc=2se (standard errors), fpr95=off; for a "
-            "metric, or for addresses: mcbn.ood.*.auroc=0.02. Repeat it.",
-            metavar="METRIC=AMOUNT",
-            show_default="by metric; see bnuq metrics",
-        ),
-    ] = None,
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A floor, with or without a baseline: mcbn.ood.svhn.mutual_information.auroc>=0.85. Repeat it.",
-            metavar="ADDRESS>=NUMBER",
-            show_default=False,
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What may differ all the same: samples, batch-size, sampling, scoring, data, data:SET, "
-            "missing:ADDRESS (as missing:mcdo). Repeat it.",
-            metavar="NAME",
-            show_default=False,
-        ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A run file whose [check] says all that.", metavar="FILE", show_default=f"{_FILE} here"),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE", rich_help_panel="Output")
+    ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(help="Write it as Markdown, for a pull request; - prints it.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            help="Write it as Markdown, for a pull request; - prints it.", metavar="FILE", rich_help_panel="Output"
+        ),
     ] = None,
     update: Annotated[
         bool,
         typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept beside it."),
     ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    strict: Strict = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    *,
+    settings: dict[str, Any],
+    printing: Printing,
 ) -> None:
     """Is the uncertainty worse than the baseline's? Exit code 0: no; 1: yes, and the report says what; 2: the two
     cannot be compared."""
@@ -92,25 +75,25 @@ def command(
             raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
         if update and against is None:
             raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
-        if printed and as_json:
+        if printed and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-        settings, notes = _settings(config, named_config, tolerance, require, allow)
-        verdict = _verdict(current, against, settings, update=update)
+        asked, notes = _settings(config, named_config, settings)
+        verdict = _verdict(current, against, asked, update=update)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        refused = strict and bool(verdict.cautions) and not verdict.failed  # a regression is told as one
+        refused = printing.strict and bool(verdict.cautions) and not verdict.failed  # a regression is told as one
         if update and not verdict.broken and not refused:
             from bnuq.gate.baseline import accept
 
             assert against is not None
             verdict = replace(verdict, accepted=against, kept=accept(current, against))
         if refused:
-            if not (as_json or quiet or printed):
+            if not (printing.json or printing.quiet or printed):
                 with uninterpreted(stdout()):
                     _print(verdict, stdout())
             raise by_strict(verdict.cautions, "; the baseline was left as it was" if update else "")
     except BnuqError as error:
         _write(reports, str(error))
-        tell_ci(str(error), marks=None if quiet else sys.stderr)
+        tell_ci(str(error), marks=None if printing.quiet else sys.stderr)
         raise
 
     def say() -> None:
@@ -118,22 +101,16 @@ def command(
             _write(reports, verdict)
         finally:  # a report that could not be written is no cause not to tell
             show = _print_markdown if printed else _print
-            tell(verdict, summary=_summary, show=show, as_json=as_json, quiet=quiet, strict=False)
+            tell(verdict, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False)
 
-    end(verdict, say, as_json=as_json or printed, quiet=quiet)
+    end(verdict, say, as_json=printing.json or printed, quiet=printing.quiet)
 
 
 def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
 
-def _settings(
-    config: Path | None,
-    named: Path | None,
-    tolerance: list[str] | None,
-    require: list[str] | None,
-    allow: list[str] | None,
-) -> tuple[Settings, tuple[str, ...]]:
+def _settings(config: Path | None, named: Path | None, given: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
     """What was asked, by [check] of the run file that was named, or of bnuq.toml here, and by options; and what is to
     be said of that."""
     from bnuq.config import read_run_file
@@ -142,8 +119,13 @@ def _settings(
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:
         raise RequestError(f"--config {named} has no [check]. Add one to it, or leave the option out.")
-    settings = Settings.of(section, source=config, tolerances=tolerance or (), floors=require or (), allow=allow or ())
-    return settings, () if section is None else (f"tolerances and floors as [check] of {config} has them",)
+    said = {
+        "tolerances": given.get("tolerance", ()),
+        "floors": given.get("require", ()),
+        "allow": given.get("allow", ()),
+    }
+    settings = Settings.of(section, source=config, **said)
+    return settings, () if section is None else (f"tolerances and minimums as [check] of {config} has them",)
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from bnuq.cli.options import DataRoot
 from bnuq.cli.output import say
 
 
 def command(
-    data_root: Annotated[Path | None, typer.Option(help="Look here first, before $BNUQ_DATA.")] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """List the data sets that are known by name: their splits, where each lies or would be looked for, and source."""
     from bnuq.data.known import data_roots, known_sets, places

@@ -19,6 +19,7 @@ import bnuq
 from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, sweep
 from bnuq.cli.ci import uninterpreted
+from bnuq.cli.help import Command, Group
 from bnuq.cli.output import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
 from bnuq.report.sanitize import printable
@@ -31,6 +32,7 @@ DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
     """A command line of these commands, for `run`."""
     made = typer.Typer(
+        cls=Group,
         help=help,
         no_args_is_help=True,
         add_completion=False,
@@ -39,7 +41,7 @@ def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typ
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, command in commands.items():
-        made.command(name)(_past_typer(command))
+        made.command(name, cls=Command)(_past_typer(command))
     return made
 
 

@@ -7,12 +7,23 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
+from bnuq.config.schema import Section, setting
 from bnuq.errors import RequestError
 from bnuq.records import Caution
+
+
+class Printing(Section, frozen=True):
+    """What a command prints."""
+
+    json: Annotated[bool, setting("Print the summary as JSON, and nothing else.", "Output")] = False
+    full: Annotated[bool, setting("Print everything, not one screen of what matters.", "Output")] = False
+    quiet: Annotated[bool, setting("Print nothing but errors.", "Output", short="q")] = False
+    strict: Annotated[bool, setting("A warning becomes exit code 2.", "Output")] = False
+    debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
 
 
 def tell(

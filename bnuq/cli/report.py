@@ -13,8 +13,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.options import AsJson, Debug, Full, replaceable
+from bnuq.cli.options import AsJson, Debug, Full
 from bnuq.cli.output import say, stdout
+from bnuq.cli.paths import replaceable
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
@@ -53,7 +54,7 @@ def command(
         typer.Argument(
             help="Result files of bnuq evaluate, sweep-batch-size or inspect; two or more of bnuq evaluate "
             "are shown side by side, each under its file's name or as NAME=FILE.",
-            metavar="RESULT …",
+            metavar="RESULT",
             show_default=False,
         ),
     ],

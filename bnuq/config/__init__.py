@@ -5,6 +5,7 @@ An option wins over the run file, the run file over what the checkpoint records,
 
 from bnuq.config.request import DEFAULT_SAMPLER, Named, OneOf, Options, Run, Runs
 from bnuq.config.resolving import resolve, resolve_again, resolve_all, resolve_all_again, resolve_sweep
+from bnuq.config.runfile import as_toml, read_run_file, settled
 from bnuq.config.schema import (
     ANALYTIC,
     DETERMINISTIC,
@@ -18,9 +19,12 @@ from bnuq.config.schema import (
     Counts,
     Criterion,
     Crps,
+    InspectSection,
     Likelihood,
     Method,
     Normalize,
+    PopulationEstimator,
+    PreciseBnSection,
     Precision,
     PriorKind,
     Sampler,
@@ -31,8 +35,6 @@ from bnuq.config.schema import (
     SweepSection,
     Task,
     Variance,
-    as_toml,
-    read_run_file,
 )
 
 __all__ = [
@@ -49,12 +51,15 @@ __all__ = [
     "Counts",
     "Criterion",
     "Crps",
+    "InspectSection",
     "Likelihood",
     "Method",
     "Named",
     "Normalize",
     "OneOf",
     "Options",
+    "PopulationEstimator",
+    "PreciseBnSection",
     "Precision",
     "PriorKind",
     "Run",
@@ -74,4 +79,5 @@ __all__ = [
     "resolve_all",
     "resolve_all_again",
     "resolve_sweep",
+    "settled",
 ]

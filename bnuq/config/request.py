@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,6 @@ from bnuq.config.schema import (
     DETERMINISTIC,
     Augment,
     ChannelOrder,
-    Criterion,
-    Crps,
-    Likelihood,
     Method,
     Normalize,
     Precision,
@@ -34,42 +31,9 @@ DEFAULT_SCORING = ScoringSection()
 DEFAULT_SAMPLER = Sampler()
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was said on the command line; None where nothing was. Paths are relative to the working folder.
-
-    `sampler` holds the keys of `Sampler` that were said.
-    """
-
-    arch: str | None = None
-    train: str | None = None
-    test: str | None = None
-    ood: tuple[str, ...] | None = None
-    validation: str | None = None
-    group: str | None = None
-    methods: tuple[str, ...] | None = None
-    samples: Samples | None = None
-    bank: int | None = None
-    mc_error: float | None = None
-    max_samples: int | None = None
-    batch_size: int | None = None
-    layers: tuple[str, ...] | None = None
-    seed: int | None = None
-    mutual_information: Estimator | None = None
-    sampler: Mapping[str, Any] = field(default_factory=dict)
-    pll: Likelihood | None = None
-    crps: Crps | None = None
-    fit: Criterion | None = None
-    tau: float | None = None
-    device: str | None = None
-    precision: Precision | None = None
-    chunk_size: int | None = None
-    limit: int | None = None
-    out: Path | None = None
-    save_samples: bool = False
-    data_root: Path | None = None
-    trust_pickle: bool = False
-    trust_code: bool = False
+class Options(dict[str, Any]):
+    """The settings that were given on the command line, by their keys in the run file and their options' names; None
+    is as good as not given. Paths are relative to the working folder."""
 
 
 @dataclass(frozen=True)

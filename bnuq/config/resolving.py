@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from bnuq.config.request import Named, OneOf, Options, Run, Runs
-from bnuq.config.schema import (
-    DETERMINISTIC,
-    Method,
-    Record,
-    RunFile,
-    Sampler,
-    ScoringSection,
-    Split,
-    SweepSection,
-    as_toml,
-    complaint,
-    converted,
-    read_run_file,
-)
+from bnuq.config.runfile import as_toml, converted, read_run_file, settled
+from bnuq.config.schema import DETERMINISTIC, Method, Record, Request, RunFile, Sampler, SweepSection, settings_of
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
@@ -52,7 +41,7 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
 
 
 def resolve_sweep(
-    models: Sequence[str], options: Options, settings: Mapping[str, Any], *, folder: Path
+    models: Sequence[str], options: Options, settings: dict[str, Any], *, folder: Path
 ) -> tuple[tuple[Run, ...], SweepSection]:
     """The runs of a sweep over mini-batch sizes, one a model (bnuq.toml for none), and how it goes.
 
@@ -68,11 +57,11 @@ def resolve_sweep(
         run = _resolved(
             written, options, path=path, checkpoint=checkpoint, found=found, folder=folder, samples=SWEEP_SAMPLES
         )
-        out = folder / options.out if options.out is not None else folder / f"{run.checkpoint.stem}.sweep.h5"
+        out = run.out if _given(options, "out") else folder / f"{run.checkpoint.stem}.sweep.h5"
         runs.append(replace(run, out=out if not runs else runs[0].out))
         spoken.append(written.sweep)
     for run, section in zip(runs[1:], spoken[1:], strict=True):
-        for key in (field.name for field in msgspec.structs.fields(SweepSection)):
+        for key in settings_of(SweepSection):
             one, other = getattr(spoken[0], key), getattr(section, key)
             if key not in settings and one != other:
                 ours, theirs = ("not said" if value is None else as_toml(value) for value in (other, one))
@@ -83,7 +72,7 @@ def resolve_sweep(
     written = spoken[0]
     if "prior" in settings:  # another prior has other parameters
         written = msgspec.structs.replace(written, prior_mean=None, prior_deviation=None, prior_precision=None)
-    return tuple(runs), msgspec.structs.replace(written, **settings)
+    return tuple(runs), settled(SweepSection, msgspec.to_builtins(written) | settings)
 
 
 def _resolved(
@@ -135,12 +124,12 @@ def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | 
     used = _placeholders(spoken, options, listed, path)
     _check_listed(listed, used, path)
     samples_by_seed = "seed" in listed and "seed" not in used
-    if samples_by_seed and options.seed is not None:
+    if samples_by_seed and _given(options, "seed"):
         raise RequestError(
-            f"--seed {options.seed} would give every run the same sampling seed, and {path.name} lists one for each "
+            f"--seed {options['seed']} would give every run the same sampling seed, and {path.name} lists one for each "
             "under [runs]. Leave the option out."
         )
-    out = folder / options.out if options.out is not None else folder / f"{path.stem}.bnuq.h5"
+    out = folder / (options.get("out") or f"{path.stem}.bnuq.h5")
     if (count := math.prod(map(len, listed.values()))) > MOST_RUNS:
         raise RequestError(f"{path}: [runs] asks for {count:,} runs; expected at most {MOST_RUNS:,}.")
     runs = []
@@ -158,14 +147,14 @@ def resolve_all_again(
     kept: Sequence[tuple[int | None, int | None, dict[str, Any]]], source: Path, options: Options, *, folder: Path
 ) -> Runs:
     """The runs (split, seed, record) that the aggregate `source` holds, with `options` on top, as `resolve_again`."""
-    out = folder / options.out if options.out is not None else folder / source.name
+    out = folder / (options.get("out") or source.name)
     runs = tuple(
         _beside(OneOf(resolve_again(record, source, options, folder=folder), split, seed), out)
         for split, seed, record in kept
     )
     before = {record.get("sampling", {}).get("seed") for _, _, record in kept}
-    if options.seed is not None and len(before) > 1:
-        raise RequestError(f"--seed {options.seed} would give every run of {source} the same sampling seed.")
+    if _given(options, "seed") and len(before) > 1:
+        raise RequestError(f"--seed {options['seed']} would give every run of {source} the same sampling seed.")
     return Runs(runs, out)
 
 
@@ -193,7 +182,7 @@ def _placeholders(spoken: RunFile, options: Options, listed: Mapping[str, Any], 
     """What stands in braces in the texts that no option replaces; RequestError for what [runs] does not list."""
     found = set()
     for key, texts in _texts(spoken).items():
-        if getattr(options, key.partition(".")[2], None) is not None:
+        if _given(options, key.partition(".")[2]):
             continue
         for text in texts:
             for name in re.findall(r"\{(\w+)\}", text):
@@ -249,27 +238,17 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
     spoken = converted(record, source, Record)
     if spoken.runs is not None:
         raise RequestError(f"{source}: runs is not known in the record of one run.")
-    kept = spoken.options
-    merged = replace(
-        options,
-        device=_first(options.device, kept.device),
-        precision=_first(options.precision, kept.precision),
-        chunk_size=_first(options.chunk_size, kept.chunk_size),
-        limit=_first(options.limit, kept.limit),
-        save_samples=options.save_samples or kept.save_samples,
-        data_root=_first(options.data_root, None if kept.data_root is None else Path(kept.data_root)),
-    )
     if spoken.model.checkpoint is None:
         raise RequestError(f"{source}: its run names no checkpoint.")
     return _merged(
         spoken,
-        merged,
+        options,
         checkpoint=Path(spoken.model.checkpoint),
         base=source.parent,
         named_by=NamedBy(source),
         folder=folder,
         run_file=source,
-        folders=kept.folders,
+        folders=spoken.options.folders,
     )
 
 
@@ -285,66 +264,74 @@ def _merged(
     folders: Mapping[str, str] | None = None,
     samples: int = SAMPLES,
 ) -> Run:
-    def as_written(text: str) -> Named:
-        return Named(text, Path((folders or {}).get(text, base)), named_by)
+    given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in options.items()}
+    given = {key: value for key, value in given.items() if value is not None}
+    asked = _settled(spoken, given)
 
-    def named(option: str | None, written: str | None) -> Named | None:
-        if option is not None:
-            return Named(option, folder)
-        return None if written is None else as_written(written)
+    def named(key: str, text: str) -> Named:
+        return Named(text, folder) if key in given else Named(text, Path((folders or {}).get(text, base)), named_by)
 
-    _check_texts(options)
+    model, data, sampling, other = asked.model, asked.data, asked.sampling, asked.options
     checkpoint = Path(_clean(folder / checkpoint))
-    methods = options.methods if options.methods is not None else spoken.sampling.methods
-    layers = _single(options.layers) if options.layers is not None else spoken.sampling.layers
-    ood = (
-        tuple(Named(text, folder) for text in options.ood)
-        if options.ood is not None
-        else tuple(map(as_written, spoken.data.ood))
-    )
-    written = spoken.data.validation
-    validation = (
-        written if options.validation is None and isinstance(written, Split)
-        else named(options.validation, None if isinstance(written, Split) else written)
-    )  # fmt: skip
     return Run(
         checkpoint=checkpoint,
-        out=folder / options.out if options.out is not None else folder / f"{checkpoint.stem}.bnuq.h5",
-        arch=named(options.arch, spoken.model.arch),
-        arch_args=spoken.model.arch_args,
-        task=spoken.model.task,
-        train_batch_size=spoken.model.train_batch_size,
-        train=named(options.train, spoken.data.train),
-        test=named(options.test, spoken.data.test),
-        ood=ood,
-        validation=validation,
-        train_size=spoken.data.train_size,
-        group=_first(options.group, spoken.data.group),
-        channel_order=spoken.data.channel_order,
-        normalize=spoken.data.normalize,
-        normalize_targets=spoken.data.normalize_targets,
-        augment=spoken.data.augment,
-        methods=_methods(methods),
-        samples=_first(options.samples, spoken.sampling.samples, samples),
-        bank=_first(options.bank, spoken.sampling.bank),
-        mc_error=_first(options.mc_error, spoken.sampling.mc_error),
-        max_samples=_first(options.max_samples, spoken.sampling.max_samples),
-        batch_size=_first(options.batch_size, spoken.sampling.batch_size),
-        layers=layers,
-        seed=_first(options.seed, spoken.sampling.seed),
-        mutual_information=_first(options.mutual_information, spoken.sampling.mutual_information),
-        sampler=_sampler(spoken.sampling, options),
-        scoring=_scoring(spoken.scoring, options),
-        device=_device(_first(options.device, "auto")),
-        precision=_first(options.precision, "float32"),
-        chunk_size=options.chunk_size,
-        limit=options.limit,
-        save_samples=options.save_samples,
-        data_root=None if options.data_root is None else folder / expanded(options.data_root),
-        trust_pickle=options.trust_pickle,
-        trust_code=options.trust_code,
+        out=folder / (other.out or f"{checkpoint.stem}.bnuq.h5"),
+        arch=None if model.arch is None else named("arch", model.arch),
+        arch_args=model.arch_args,
+        task=model.task,
+        train_batch_size=model.train_batch_size,
+        train=None if data.train is None else named("train", data.train),
+        test=None if data.test is None else named("test", data.test),
+        ood=tuple(named("ood", text) for text in data.ood),
+        validation=named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
+        train_size=data.train_size,
+        group=data.group,
+        channel_order=data.channel_order,
+        normalize=data.normalize,
+        normalize_targets=data.normalize_targets,
+        augment=data.augment,
+        methods=_methods(sampling.methods),
+        samples=sampling.samples or samples,
+        bank=sampling.bank,
+        mc_error=sampling.mc_error,
+        max_samples=sampling.max_samples,
+        batch_size=sampling.batch_size,
+        layers=_single(sampling.layers) if "layers" in given else sampling.layers,
+        seed=sampling.seed,
+        mutual_information=sampling.mutual_information,
+        sampler=Sampler(**{key: getattr(sampling, key) for key in settings_of(Sampler)}),
+        scoring=asked.scoring,
+        device=other.device or "auto",
+        precision=other.precision or "float32",
+        chunk_size=other.chunk_size,
+        limit=other.limit,
+        save_samples=other.save_samples,
+        data_root=None if other.data_root is None else folder / expanded(other.data_root),
+        trust_pickle=other.trust_pickle,
+        trust_code=other.trust_code,
         run_file=run_file,
     )
+
+
+def _settled(spoken: RunFile, given: dict[str, Any]) -> Request:
+    """What is written, with what was given in its place."""
+    asked: dict[str, dict[str, Any]] = msgspec.to_builtins(spoken)
+    for key, value in given.items():
+        section = _SECTION_OF[key]
+        asked[section] = asked.get(section, {}) | {key: value}
+    _check_texts(given)
+    return settled(Request, asked)
+
+
+_SECTION_OF = {  # of every setting that may be given
+    key: name
+    for name in ("model", "data", "sampling", "scoring", "options")
+    for key in settings_of(settings_of(Request)[name].type)
+}
+
+
+def _given(options: Options, key: str) -> bool:
+    return options.get(key) is not None
 
 
 def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None, bool]:
@@ -368,56 +355,27 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
     return (beside if is_file(beside) else None), path, True
 
 
-def _check_texts(options: Options) -> None:
+def _check_texts(given: Mapping[str, Any]) -> None:
     """RequestError for an option that is an empty text, or has a NUL in it: nothing can be called so."""
     for key in ("arch", "train", "test", "ood", "validation", "group", "layers", "out", "data_root"):
-        value = getattr(options, key)
+        value = given.get(key)
         for text in value if isinstance(value, tuple) else (value,):
-            if (isinstance(text, str) and not text.strip()) or (isinstance(text, str | Path) and "\0" in str(text)):
-                raise RequestError(f"--{key.replace('_', '-')} is {str(text)[:80]!r}; expected a name.")
+            if isinstance(text, str) and (not text.strip() or "\0" in text):
+                raise RequestError(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
 
 
-def _methods(methods: tuple[str, ...] | None) -> tuple[Method, ...] | None:
+def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:
     if methods is None:
         return None
-    known = Method.__args__  # pyright: ignore[reportAttributeAccessIssue]
     if not methods:
         raise RequestError(
-            f"no method is named; expected some of {', '.join(known)}. For the network as it is, name deterministic."
+            f"no method is named; expected some of {', '.join(get_args(Method))}. For the network as it is, name "
+            "deterministic."
         )
-    for method in methods:
-        if method not in known:
-            raise RequestError(f"method {method!r} is not known; expected one of {', '.join(known)}.")
-    return tuple(m for m in dict.fromkeys(methods) if m != DETERMINISTIC)  # pyright: ignore[reportReturnType]
+    return tuple(method for method in dict.fromkeys(methods) if method != DETERMINISTIC)
 
 
-def _scoring(written: ScoringSection, options: Options) -> ScoringSection:
-    said = {key: getattr(options, key) for key in ("pll", "crps", "fit", "tau")}
-    return msgspec.structs.replace(written, **{key: value for key, value in said.items() if value is not None})
-
-
-def _sampler(written: Sampler, options: Options) -> Sampler:
-    kept = {field.name: getattr(written, field.name) for field in msgspec.structs.fields(Sampler)}
-    said = {key: value for key, value in options.sampler.items() if value is not None}
-    try:
-        return msgspec.convert(kept | said, Sampler)
-    except msgspec.ValidationError as error:
-        text = complaint(str(error).replace("`$.", "`$.sampling."), {"sampling": said})
-        option, _, rest = text.removeprefix("sampling.").partition(" ")
-        raise RequestError(f"--{option.replace('_', '-')} {rest}") from None
-
-
-def _device(text: str) -> str:
-    if re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", text):
-        return text
-    raise RequestError(f"device {text!r} is not known; expected auto, cpu, cuda, cuda:N or mps.")
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
-
-
-def _single(layers: tuple[str, ...]) -> str | tuple[str, ...]:
+def _single(layers: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return layers[0] if len(layers) == 1 else layers
 
 

@@ -1,19 +1,15 @@
-"""The run file: its tables and keys, read and checked key by key, with errors that name the key."""
+"""The settings: type, bounds, default, help and help panel of each, in sections that are the tables of a run file."""
 
 from __future__ import annotations
 
-import datetime
-import difflib
-import re
-import tomllib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
-from bnuq.errors import RequestError
 from bnuq.records import Estimator
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
@@ -31,14 +27,44 @@ PriorKind = Literal["unit", "gaussian", "weight_decay", "flat", "gamma"]  # p(ω
 Counts = Literal["nominal", "measured"]  # how many values statistics are taken of: b·z, or as they vary
 Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; or n − 1
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
+PopulationEstimator = Literal["population", "mean_of_var", "full"]  # what precise-bn takes of the mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
 MOST = 10**12  # of whatever is counted: points, draws, sizes
+Panel = Literal[  # of the help, in this order
+    "Common options",
+    "Data",
+    "Sampling",
+    "Mini-batches of MCBN",
+    "Analytic noise models",
+    "Classification",
+    "Regression",
+    "ELBO",
+    "Tolerances",
+    "Output",
+    "Computation",
+    "Safety",
+]
+REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:function; NAME=REF names it"
+
+
+def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> Meta:
+    """The help of a setting, and the panel it stands in. `extra` are its `short` option, its `option` where that is not
+    its key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
+    type does not say it, whether there is an option to switch it off (`no`), and, of a list that repeats its
+    option, whether `commas` separate, too."""
+    return Meta(description=text, extra={"panel": panel, **extra})
+
+
+_ABOVE_0 = {"expected": "a number above 0"}
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Seed = Annotated[int, Meta(ge=0, le=2**62)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 PositiveNumber = Annotated[float, Meta(gt=0)]
+FinitePositive = Annotated[float, Meta(gt=0, le=sys.float_info.max, extra=_ABOVE_0)]
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
+BatchSize = Annotated[int, Meta(ge=2, le=MOST)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -75,44 +101,109 @@ class ModelSection(Section, frozen=True):
     """[model]: the checkpoint and how to build its network."""
 
     checkpoint: str | None = None
-    arch: str | None = None
+    arch: Annotated[
+        str | None,
+        setting(
+            "What builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.",
+            metavar="FACTORY",
+        ),
+    ] = None
     arch_args: dict[str, Any] = {}
     task: Task | None = None
     train_batch_size: Positive | None = None
 
 
+_NORMALIZE = Meta(
+    extra={
+        "expected": '"train" (mean and std of the reference) or numbers, as in { mean = [0.5], std = [0.25] }',
+    }
+)
+
+
 class DataSection(Section, frozen=True):
     """[data]: the reference, the evaluated sets, and the input pipeline."""
 
-    train: str | None = None
-    test: str | None = None
-    ood: tuple[str, ...] = ()
-    validation: str | Split | None = None
+    train: Annotated[
+        str | None, setting(f"Reference that mini-batches are drawn from: {REFERENCE}.", metavar="REF")
+    ] = None
+    test: Annotated[str | None, setting("Labelled test set.", metavar="REF")] = None
+    ood: Annotated[
+        tuple[str, ...], setting("Out-of-distribution sets. Repeat it, or use commas.", metavar="REF", commas=True)
+    ] = ()
+    validation: Annotated[
+        str | Split | None,
+        setting("Points held out of training, which τ and constant bounds are fitted to.", "Data", metavar="REF"),
+    ] = None
     train_size: Positive | None = None
-    group: str | None = None
+    group: Annotated[
+        str | None,
+        setting(
+            "The array, or the column of a table, that says which points belong together: laboratory, camera, site.",
+            "Data",
+            metavar="NAME",
+            shown="group",
+        ),
+    ] = None
     channel_order: ChannelOrder = "rgb"
-    normalize: Normalize | Literal["train"] | None = None
-    normalize_targets: Normalize | Literal["train"] | None = None
+    normalize: Annotated[Normalize | Literal["train"] | None, _NORMALIZE] = None
+    normalize_targets: Annotated[Normalize | Literal["train"] | None, _NORMALIZE] = None
     augment: Augment | None = None
 
 
 class Sampler(Section, frozen=True):
-    """The keys of [sampling] that say what a mini-batch is, and which law stands for it.
+    """The keys of [sampling] that say what a mini-batch is, and which analytic noise model stands for it.
 
     Of MCBN: which points come together (`batches`, `replacement`), the divisor of their variance, whether the query is
-    one of them (in the place of the last) and whether every query has mini-batches of its own. Of the analytic laws:
+    one of them (in the place of the last) and whether every query has mini-batches of its own. Of the analytic models:
     `counts` (absent: measured where there is a reference), the mini-batches that they are fitted to, and what varies
     together under mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
     """
 
-    variance: Variance = "biased"
-    batches: Batches = "random"
-    replacement: bool = False
-    query_in_batch: bool = False
-    per_query: bool = False
-    counts: Counts | None = None
-    covariance: Annotated[str, Meta(pattern="^(channel|layer(:[1-9][0-9]{0,5})?|network)$")] = "layer"
-    law_draws: Annotated[int, Meta(ge=8, le=100_000)] = 64
+    variance: Annotated[
+        Variance,
+        setting("Variance of a mini-batch: biased, as training normalises, or unbiased.", "Mini-batches of MCBN"),
+    ] = "biased"
+    batches: Annotated[
+        Batches,
+        setting(
+            "What comes together in a mini-batch: random points, stratified (every class in proportion) or a single "
+            "group (laboratory, camera, site).",
+            "Mini-batches of MCBN",
+        ),
+    ] = "random"
+    replacement: Annotated[
+        bool, setting("Draw the points of a mini-batch with replacement.", "Mini-batches of MCBN", no=True)
+    ] = False
+    query_in_batch: Annotated[
+        bool, setting("The query is one of the mini-batch's b points. Slow.", "Mini-batches of MCBN", no=True)
+    ] = False
+    per_query: Annotated[
+        bool,
+        setting("Draw T mini-batches for every query alone: n·T forwards. Slow.", "Mini-batches of MCBN", no=True),
+    ] = False
+    counts: Annotated[
+        Counts | None,
+        setting(
+            "How many values the statistics are taken over: nominal (b times positions) or measured.",
+            "Analytic noise models",
+            shown="measured with a reference",
+        ),
+    ] = None
+    covariance: Annotated[
+        str,
+        Meta(pattern=r"^(channel|layer(:[1-9][0-9]{0,5})?|network)\Z"),
+        setting(
+            "mcbn-empirical: what varies together: channel, layer, layer:k (k directions) or network.",
+            "Analytic noise models",
+            metavar="NAME",
+            expected="channel, layer, layer:k (of k directions, at least 1) or network",
+        ),
+    ] = "layer"
+    law_draws: Annotated[
+        int,
+        Meta(ge=8, le=100_000),
+        setting("Mini-batches that the noise models are fitted to.", "Analytic noise models"),
+    ] = 64
 
     @property
     def by_query(self) -> bool:
@@ -123,25 +214,102 @@ class Sampler(Section, frozen=True):
 class SamplingSection(Sampler, frozen=True):
     """[sampling]: methods and their parameters."""
 
-    methods: tuple[Method, ...] | None = None
-    samples: Positive | Literal["auto"] | None = None  # 64, or 20 of a sweep
-    bank: Positive | None = None
-    mc_error: MonteCarloError = 0.02
-    max_samples: Annotated[int, Meta(ge=16, le=MOST)] = 1024
-    batch_size: Annotated[int, Meta(ge=2, le=MOST)] | None = None
-    layers: str | tuple[str, ...] = "all"
-    seed: Seed = 0
-    mutual_information: Estimator = "plug-in"
+    methods: Annotated[
+        tuple[Method, ...] | None,
+        setting(
+            "mcbn, mcdo, mcbn+mcdo or deterministic; or an analytic model of MCBN's noise: mcbn-chi2, mcbn-gaussian, "
+            "mcbn-empirical. Repeat it, or use commas.",
+            option="method",
+            metavar="NAME",
+            commas=True,
+            shown="what the network allows",
+        ),
+    ] = None
+    samples: Annotated[
+        Positive | Literal["auto"] | None,
+        setting(
+            "Stochastic forward passes T, or auto.",
+            short="T",
+            metavar="INTEGER|auto",
+            shown="64",
+            expected='a whole number of at least 1, or "auto"',
+        ),
+    ] = None  # 64, or 20 of a sweep
+    bank: Annotated[
+        Positive | None,
+        setting(
+            "Draw so many mini-batches, at least T; every 64 points use T of them. The Monte Carlo error of means is "
+            "smaller, but different points see different sampled networks.",
+            "Sampling",
+            shown="off",
+        ),
+    ] = None
+    mc_error: Annotated[
+        MonteCarloError,
+        setting(
+            "With --samples auto: the Monte Carlo error to reach, relative for mean MI; a tenth of it for PLL and "
+            "AUROC.",
+            "Sampling",
+            expected="a number above 0 and below 1, such as 0.02",
+        ),
+    ] = 0.02
+    max_samples: Annotated[
+        int, Meta(ge=16, le=MOST), setting("With --samples auto: at most so many passes.", "Sampling")
+    ] = 1024
+    batch_size: Annotated[
+        BatchSize | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
+    ] = None
+    layers: Annotated[
+        str | tuple[str, ...],
+        setting(
+            'Which BatchNorms to sample: all, first:k, last:k, or globs like "layer1.*".',
+            "Sampling",
+            metavar="NAME",
+            commas=True,
+        ),
+    ] = "all"
+    seed: Annotated[Seed, setting("The same seed gives the same results.", "Sampling")] = 0
+    mutual_information: Annotated[
+        Estimator,
+        setting("Estimator of MI from T passes: plug-in, corrected (× T/(T−1)) or jackknife.", "Classification"),
+    ] = "plug-in"
 
 
 class ScoringSection(Section, frozen=True):
     """[scoring]: how a regression is scored. A `tau` that is given is not fitted; else it is sought in `tau_range`."""
 
-    pll: Likelihood = "mixture"
-    crps: Crps = "gaussian"
-    fit: Criterion = "crps"
-    tau: PositiveNumber | None = None
+    pll: Annotated[
+        Likelihood,
+        setting(
+            "PLL of the mixture of draws, or of a Gaussian with its moments: moment, or moment_full (with the "
+            "covariance of the outputs).",
+            "Regression",
+        ),
+    ] = "mixture"
+    crps: Annotated[
+        Crps,
+        setting(
+            "CRPS of the Gaussian with the draws' moments, of their mixture, or of the bare draws: ensemble, or fair "
+            "(without its bias).",
+            "Regression",
+        ),
+    ] = "gaussian"
+    fit: Annotated[
+        Criterion,
+        setting("Criterion that τ and the constant baseline are fitted by, on validation points.", "Regression"),
+    ] = "crps"
+    tau: Annotated[
+        FinitePositive | None,
+        setting(
+            "The precision τ of the observations, 1 / (noise sd)², where it is known.",
+            "Regression",
+            shown="fitted to the validation points",
+        ),
+    ] = None
     tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
+
+
+_MEAN_AND_VARIANCE = "a finite mean and a variance above 0, such as 0,1"
 
 
 class SweepSection(Section, frozen=True):
@@ -151,16 +319,67 @@ class SweepSection(Section, frozen=True):
     of the Gaussian prior of a channel's mean and of its standard deviation, `prior_precision` is Nτλ of a weight decay.
     """
 
-    batch_sizes: Annotated[tuple[Positive, ...], Meta(min_length=1)] | None = None
-    draw_sets: Annotated[int, Meta(ge=2, le=MOST)] = 5
-    train_points: Positive = 1000
-    criterion: SizeCriterion = "elbo"
-    prior: PriorKind = "unit"
-    prior_mean: tuple[float, PositiveNumber] | None = None
-    prior_deviation: tuple[float, PositiveNumber] | None = None
-    prior_precision: PositiveNumber | None = None
-    counts: Counts = "measured"
-    kl_weight: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
+    batch_sizes: Annotated[
+        Annotated[tuple[Positive, ...], Meta(min_length=1)] | None,
+        setting(
+            "Sizes to sweep, with commas. With several models: beside the size that each was trained with.",
+            shown="16,32,…,2048, up to half the reference",
+            expected="whole numbers from 1 to 10^12, such as 32,128,512",
+        ),
+    ] = None
+    draw_sets: Annotated[
+        int,
+        Meta(ge=2, le=MOST),
+        setting("Independent draw sets R at each size; their spread is the error.", "Sampling"),
+    ] = 5
+    train_points: Annotated[
+        Positive, setting("Reference points that the ELBO's likelihood is taken on, without augmentation.", "ELBO")
+    ] = 1000
+    criterion: Annotated[
+        SizeCriterion,
+        setting(
+            "What a size is recommended by: elbo, on training points; or pll or auroc (mean over OOD sets), on "
+            "validation points where there are any, else on the test set."
+        ),
+    ] = "elbo"
+    prior: Annotated[
+        PriorKind,
+        setting("p(ω): unit (one value's information), gaussian, weight_decay, flat or gamma.", "ELBO", metavar="NAME"),
+    ] = "unit"
+    prior_mean: Annotated[
+        tuple[Finite, PositiveNumber] | None,
+        setting(
+            "gaussian: mean and variance of a channel's mean.",
+            "ELBO",
+            metavar="MEAN,VARIANCE",
+            expected=_MEAN_AND_VARIANCE,
+        ),
+    ] = None
+    prior_deviation: Annotated[
+        tuple[Finite, PositiveNumber] | None,
+        setting(
+            "gaussian: mean and variance of a channel's standard deviation.",
+            "ELBO",
+            metavar="MEAN,VARIANCE",
+            expected=_MEAN_AND_VARIANCE,
+        ),
+    ] = None
+    prior_precision: Annotated[
+        FinitePositive | None, setting("weight_decay: Nτλ, for a loss with λ‖W‖² (not λ/2).", "ELBO")
+    ] = None
+    counts: Annotated[
+        Counts,
+        setting(
+            "Values that a channel's statistics are taken over, in the KL: nominal (b times positions), or as many "
+            "independent ones as the draws vary like: measured.",
+            "ELBO",
+        ),
+    ] = "measured"
+    kl_weight: Annotated[
+        float,
+        Meta(ge=0, le=1e9),
+        setting("Weight of the KL: below 1 against counting correlated channels twice.", "ELBO"),
+    ] = 1.0
 
 
 class RunsSection(Section, frozen=True):
@@ -171,12 +390,104 @@ class RunsSection(Section, frozen=True):
 
 
 class CheckSection(Section, frozen=True):
-    """[check]: how `bnuq check`, and `evaluate --baseline`, compare: tolerances by metric or address, floors
+    """[check]: how `bnuq check`, and `evaluate --baseline`, compare: tolerances by metric or address, minimums
     (ADDRESS>=NUMBER), and what may differ between the two results."""
 
-    tolerance: dict[str, float | str] = {}
-    require: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
+    tolerance: Annotated[
+        dict[str, float | str],
+        setting(
+            "How much worse an estimate may be: pll=0.01, rmse=2%, auroc=2se (standard errors), fpr95=off; for a "
+            "metric, or for addresses: mcbn.ood.*.auroc=0.02. Repeat it.",
+            "Tolerances",
+            metavar="METRIC=AMOUNT",
+            shown="by metric; see bnuq metrics",
+            commas=False,
+        ),
+    ] = {}
+    require: Annotated[
+        tuple[str, ...],
+        setting(
+            "A minimum, with or without a baseline: mcbn.ood.svhn.mutual_information.auroc>=0.85. Repeat it.",
+            "Tolerances",
+            metavar="ADDRESS>=NUMBER",
+            commas=False,
+        ),
+    ] = ()
+    allow: Annotated[
+        tuple[str, ...],
+        setting(
+            "What may differ all the same: samples, batch-size, sampling, scoring, data, data:SET, "
+            "missing:ADDRESS (as missing:mcdo). Repeat it.",
+            "Tolerances",
+            metavar="NAME",
+            commas=False,
+        ),
+    ] = ()
+
+
+class InspectSection(Section, frozen=True):
+    """How `inspect` goes; options alone, which no run file holds."""
+
+    domain: Annotated[
+        tuple[str, ...],
+        setting(
+            "Points of one laboratory, camera or site, as NAME=REF: which layers separate it from the reference, and "
+            "what its statistics do. Repeat it, or use commas.",
+            metavar="NAME=REF",
+            commas=True,
+        ),
+    ] = ()
+    suggest_pipeline: Annotated[
+        bool, setting("Try the common normalisations and augmentations, and say which the network was trained with.")
+    ] = False
+    input_shape: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=2**24)], ...] | None,
+        setting(
+            "Shape of a point, without the batch, where no data can be read: 3,32,32.",
+            "Data",
+            shown="found by trying",
+            expected="whole numbers, such as 3,32,32",
+        ),
+    ] = None
+    points: Annotated[
+        int,
+        Meta(ge=8, le=MOST),
+        setting("Reference points that the population statistics are taken over.", "Sampling"),
+    ] = 10_000
+    draws: Annotated[
+        int,
+        Meta(ge=8, le=MOST),
+        setting("Mini-batches that the noise is measured on, at each of some sizes.", "Sampling"),
+    ] = 64
+    batch_size: Annotated[
+        BatchSize | None,
+        setting("Mini-batch size that the noise is measured at.", "Sampling", short="b", shown="as in training"),
+    ] = None
+    samples: Annotated[
+        int,
+        Meta(ge=2, le=MOST),
+        setting("Stochastic forward passes T with the mini-batches of each domain.", "Sampling", short="T"),
+    ] = 16
+
+
+class PreciseBnSection(Section, frozen=True):
+    """How `precise-bn` goes; options alone, which no run file holds."""
+
+    estimator: Annotated[
+        PopulationEstimator,
+        setting(
+            "population (all values of the mini-batches together), mean_of_var (mean of their unbiased variances) or "
+            "full (all points as one batch).",
+        ),
+    ] = "population"
+    points: Annotated[
+        int,
+        Meta(ge=2, le=MOST),
+        setting("At most so many points of the reference, drawn without replacement."),
+    ] = 10_000
+    batch_size: Annotated[
+        BatchSize | None, setting("At most so many points a mini-batch.", short="b", shown="as in training")
+    ] = None
 
 
 class RunFile(Section, frozen=True):
@@ -197,12 +508,35 @@ class KeptOptions(Section, frozen=True):
     `folders` tells in which folder a `package.module:factory` was found, where that is not the environment's.
     """
 
-    device: str | None = None
-    precision: Precision | None = None
-    chunk_size: Positive | None = None
-    limit: Positive | None = None
-    save_samples: bool = False
-    data_root: str | None = None
+    device: Annotated[
+        Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?|mps)\Z")] | None,
+        setting(
+            "auto, cpu, cuda, cuda:N or mps.",
+            "Computation",
+            metavar="NAME",
+            shown="auto",
+            expected="auto, cpu, cuda, cuda:N or mps",
+        ),
+    ] = None
+    precision: Annotated[
+        Precision | None,
+        setting("Arithmetic: float32, tf32, bfloat16 or float64.", "Computation", metavar="NAME", shown="float32"),
+    ] = None
+    chunk_size: Annotated[
+        Positive | None,
+        setting(
+            "Points that pass together: bounds memory, and changes results by rounding (1e-7).",
+            "Computation",
+            shown="by the free memory",
+        ),
+    ] = None
+    limit: Annotated[
+        Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")
+    ] = None
+    save_samples: Annotated[bool, setting("Keep the raw outputs (T, n, K) in the result file.", "Output")] = False
+    data_root: Annotated[
+        str | None, setting("Folder of known data sets, searched before $BNUQ_DATA.", "Data", metavar="DIR")
+    ] = None
     folders: dict[str, str] = {}
 
 
@@ -212,181 +546,52 @@ class Record(RunFile, frozen=True):
     options: KeptOptions = KeptOptions()
 
 
-File = TypeVar("File", bound=RunFile)
+class GivenOptions(KeptOptions, frozen=True):
+    """Those options, and what no result file holds."""
+
+    out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
+    trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
+    trust_code: Annotated[
+        bool, setting("Run code named by a file that was merely found, and remember that.", "Safety")
+    ] = False
 
 
-def read_run_file(path: Path) -> RunFile:
-    """The run file, checked: RequestError with file, key, value and what was expected."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
-    if len(content) > _LARGEST:
-        raise RequestError(f"{path} has more than {_LARGEST:,} bytes; expected a run file.")
-    if re.search(_TOO_DOTTED, content):  # tomllib takes the square of their number in time and memory
-        raise RequestError(f"{path}: {_line_of(content, _TOO_DOTTED)} nests too deep; expected a run file.")
-    try:
-        document = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not a TOML file: {error}.") from error
-    except RecursionError:
-        raise RequestError(f"{path}: {_line_of(content, _TOO_DEEP)} nests too deep; expected a run file.") from None
-    except ValueError:  # of Python's int
-        raise RequestError(
-            f"{path}: {_line_of(content, _TOO_LONG)} holds a number of thousands of digits; expected a smaller one."
-        ) from None
-    spoken = converted(document, path, RunFile)
-    for key, value in _dates(spoken.model.arch_args, "model.arch_args"):
-        raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
-    return spoken
+class Request(RunFile, frozen=True):
+    """A run file with the options that were given in their places."""
+
+    options: GivenOptions = GivenOptions()
 
 
-_LARGEST = 2**20  # bytes of a run file
-_DEEPEST = 32  # tables and lists within each other
-_TOO_DOTTED = rb"(?:\.[ \t]*[\w\"'-]{1,100}[ \t]*){50}"
-_TOO_DEEP, _TOO_LONG = rb"[\[{]{50}", rb"\d[\d_]{4000}"
+@functools.cache
+def settings_of(section: type[Section]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    """The settings of a section, by their keys."""
+    return {field.name: field for field in msgspec.structs.fields(section)}
 
 
-def _line_of(content: bytes, pattern: bytes) -> str:
-    """The number of the first line where `pattern` matches, and the key there."""
-    for number, line in enumerate(content.splitlines(), start=1):
-        if (there := re.search(pattern, line)) is not None:
-            key = line[: there.start()].partition(b"=")[0].decode(errors="replace").strip()
-            return f"line {number} ({as_toml(key)[1:-1]})" if key else f"line {number}"
-    return "it"
+@functools.cache
+def extra_of(hint: Any) -> dict[str, Any]:
+    """What `setting` says of a type beside its help."""
+    return {
+        key: value for part in parts_of(hint) if isinstance(part, Meta) for key, value in (part.extra or {}).items()
+    }
 
 
-def _impossible(document: dict[str, Any]) -> str | None:
-    """The key of the first value that nothing can be done with, and why; None where there is none."""
-    waiting: list[tuple[str, Any, int]] = [("", document, 0)]
-    while waiting:
-        key, value, depth = waiting.pop()
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            return f"{key} is {as_toml(value)}; expected a smaller number."
-        if isinstance(value, str) and "\0" in value:
-            return f"{key} is {value[:80]!r}, with a NUL character in it; expected none."
-        if isinstance(value, dict | list):
-            if depth > _DEEPEST:
-                return f"{key[:80]}… nests deeper than {_DEEPEST} tables and lists; expected fewer."
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for name, inner in items:
-                place = f"[{name}]" if isinstance(value, list) else f".{name}"
-                waiting.append((f"{key}{place}".lstrip("."), inner, depth + 1))
-    return None
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The texts that a type may have, where it is of few."""
+    return tuple(text for part in parts_of(hint) if get_origin(part) is Literal for text in get_args(part))
 
 
-def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """The dates and times in a value of a TOML document: nothing else in one is unknown to JSON."""
-    if isinstance(value, dict | list):
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _dates(inner, f"{key}.{name}" if isinstance(value, dict) else f"{key}[{name}]")
-    elif isinstance(value, datetime.date | datetime.time):
-        yield key, value
+def parts_of(hint: Any) -> Iterator[Any]:
+    """A type, and all that it is made of: the types in it, and what is said of them."""
+    yield hint
+    if get_origin(hint) is Annotated:
+        yield from hint.__metadata__
+        yield from parts_of(hint.__origin__)
+    elif get_origin(hint) is not Literal:
+        for inner in get_args(hint):
+            yield from parts_of(inner)
 
 
-def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
-    """The document as a record of this kind; RequestError with file, key, value and what was expected."""
-    if wrong := _impossible(document):
-        raise RequestError(f"{path}: {wrong}")
-    try:
-        return msgspec.convert(document, kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{path}: {complaint(str(error), document)}") from error
-
-
-def complaint(said: str, document: dict[str, Any]) -> str:
-    """What msgspec says of a document, in our words: the key, its value, and what was expected."""
-    said, _, where = said.partition(" - at `")
-    key = where.rstrip("`").removeprefix("$").lstrip(".")
-    value: Any = document
-    if key.endswith("[...]"):  # a value of a table whose keys are free
-        return (
-            f"{key.removesuffix('[...]')} has a value that is {said.partition(', got ')[2].strip('`')}; expected "
-            f"{said.removeprefix('Expected ').partition(', got ')[0].strip('`').replace(' | ', ' or ')}."
-        )
-    for part in re.findall(r"[^.\[\]]+", key):
-        value = value[int(part)] if isinstance(value, list) else value.get(part)
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
-        return _unknown_key(key, unknown[1])
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
-        return f"{key}.{missing[1]} is missing; it has no default."
-    shown = " is a table" if isinstance(value, dict) else f" is {as_toml(value)}"
-    expected = said.removeprefix("Expected ").partition(", got ")[0]
-    expected = expected.removesuffix(" | null`") + "`" if expected.endswith(" | null`") else expected
-    for theirs, ours in _WORDS.items():
-        expected = re.sub(rf"`?\b{theirs}\b`?", ours, expected)
-    if said.startswith("Invalid enum value"):
-        expected = _choices(key)
-    for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
-        expected = expected.replace(f" {theirs} ", f" {ours} ")
-    if key == "sampling.samples":
-        expected = 'a whole number of at least 1, or "auto"'
-    if key in ("data.normalize", "data.normalize_targets"):
-        expected = '"train" (mean and std of the reference) or numbers, as in { mean = [0.5], std = [0.25] }'
-    if key == "sampling.covariance":
-        expected = "channel, layer, layer:k (of k directions, at least 1) or network"
-    return f"{key or 'the file'}{shown}; expected {expected.replace(' | ', ' or ').replace('`', '')}."
-
-
-def _unknown_key(table: str, key: str) -> str:
-    known = _keys(table)
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-    hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
-    return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"
-
-
-_SECTIONS: dict[str, type[Section]] = {
-    "": RunFile,
-    "options": KeptOptions,
-    "model": ModelSection,
-    "data": DataSection,
-    "sampling": SamplingSection,
-    "scoring": ScoringSection,
-    "sweep": SweepSection,
-    "runs": RunsSection,
-    "check": CheckSection,
-    "data.normalize": Normalize,
-    "data.normalize_targets": Normalize,
-    "data.augment": Augment,
-    "data.validation": Split,
-}
-
-
-def _keys(table: str) -> list[str]:
-    """The keys that a table of the run file may have."""
-    return [field.name for field in msgspec.structs.fields(_SECTIONS[table])]
-
-
-def _choices(key: str) -> str:
-    """The texts that a key may have, from the type of its field."""
-    table, _, name = re.sub(r"\[.*", "", key).rpartition(".")
-    types = [field.type for field in msgspec.structs.fields(_SECTIONS[table]) if field.name == name]
-    texts = []
-    while types:
-        one = types.pop()
-        if get_origin(one) is Literal:
-            texts += get_args(one)
-        else:
-            types += get_args(one)
-    return f"one of {', '.join(texts)}" if len(texts) > 1 else f'"{texts[0]}"'
-
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-
-
-def as_toml(value: Any) -> str:
-    """A value as a run file would have it, cut where it is long."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) and value.bit_length() > 256:
-        return f"a number of about {int(0.30103 * value.bit_length()) + 1} digits"
-    text = f'"{value}"' if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+def option_name(key: str, hint: Any) -> str:
+    """The option of a setting of this type, without its dashes."""
+    return str(extra_of(hint).get("option", key)).replace("_", "-")

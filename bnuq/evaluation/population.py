@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from bnuq.config import PopulationEstimator
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.progress import Progress, silent
-from bnuq.results.precise_bn import PopulationEstimator
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from bnuq.config import MOST, Run, as_toml
+from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.evaluation.plan import Plan, device_and_notes
-from bnuq.evaluation.runner import FIRST_ROUND, VALIDATION, Scorer
+from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.models.loading import LoadedModel, load_model
@@ -99,21 +99,6 @@ def check_request(run: Run) -> None:
     result_file.check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    for name, least in {
-        "samples": 1,
-        "bank": 1,
-        "max_samples": FIRST_ROUND,
-        "batch_size": 2,
-        "limit": 1,
-        "chunk_size": 1,
-        "seed": 0,
-    }.items():
-        value, most = getattr(run, name), 2**62 if name == "seed" else MOST
-        if isinstance(value, int) and not least <= value <= most:
-            bound = f"least {least}" if value < least else f"most {most}"
-            raise RequestError(
-                f"--{name.replace('_', '-')} is {as_toml(value)}; expected a whole number of at {bound}."
-            )
     _check_bank(run)
     _check_by_query(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
@@ -125,10 +110,6 @@ def check_request(run: Run) -> None:
             '--bank and fit = "pll" do not go together: with a bank, points have draws of their own, and only CRPS is '
             "fitted to. Leave one of them out."
         )
-    if run.scoring.tau is not None and not 0 < run.scoring.tau < float("inf"):
-        raise RequestError(f"--tau is {run.scoring.tau}; expected a precision above 0, in 1/(target unit)².")
-    if not 0 < run.mc_error < 1:
-        raise RequestError(f"--mc-error is {run.mc_error}; expected a number above 0 and below 1, such as 0.02.")
 
 
 def _check_by_query(run: Run) -> None:

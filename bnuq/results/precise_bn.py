@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bnuq.config import PopulationEstimator
 from bnuq.records import Caution, Direction, Figure
 from bnuq.results.summary import SCHEMA, json_number
 
-PopulationEstimator = Literal["population", "mean_of_var", "full"]
 COMMAND = "precise-bn"
-POINTS = 10_000  # that pass at most, unless it is said
 
 
 @dataclass(frozen=True)

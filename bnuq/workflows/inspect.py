@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_SAMPLER, Named, Run, Sampler
+from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, settled
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.draws import check_layers
@@ -43,6 +43,7 @@ from bnuq.sampling.sites import Sites, find_sites
 
 LEAST_REFERENCE = 8  # points, below which nothing is measured
 APART = 10  # times the largest mini-batch that must be left over for the noise to be measured on other points
+_DEFAULTS = InspectSection()
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Settings:
     with `noise_only` it is one, too, that there is no noise to measure.
     """
 
-    points: int = 10_000
-    draws: int = 64
+    points: int = _DEFAULTS.points
+    draws: int = _DEFAULTS.draws
     batch_size: int | None = None
     beyond: int = 1
     size_draws: int | None = None
     domains: tuple[Named, ...] = ()
-    samples: int = 16
+    samples: int = _DEFAULTS.samples
     suggest_pipeline: bool = False
     noise_only: bool = False
     input_shape: tuple[int, ...] | None = None
@@ -158,16 +159,7 @@ def _check(run: Run, settings: Settings) -> None:
     check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    for name, value, least in (
-        ("points", settings.points, LEAST_REFERENCE),
-        ("draws", settings.draws, 8),
-        ("samples", settings.samples, 2),
-        ("limit", run.limit, 1),
-        ("batch-size", settings.batch_size, 2),
-        ("seed", run.seed, 0),
-    ):
-        if value is not None and not least <= value <= 2**62:
-            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
+    settled(InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")})
 
 
 def _record(settings: Settings) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import metrics
-from bnuq.config import DEFAULT_SAMPLER, Run, Split
+from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, settled
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation import memory
@@ -28,7 +28,7 @@ from bnuq.files.writing import check_writable
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records import Direction, Figure
-from bnuq.results.precise_bn import POINTS, FigureChange, LayerChange, PopulationEstimator, PreciseBN, TestChange
+from bnuq.results.precise_bn import FigureChange, LayerChange, PreciseBN, TestChange
 from bnuq.results.result import SetResult
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
@@ -41,14 +41,15 @@ _NOT_FILES = {
     "special": "it is a device, a pipe or a socket",
     "unreadable": "it cannot be opened",
 }
+_DEFAULTS = PreciseBnSection()
 _DEAD = 10  # times eps, below which a variance decides nothing
 
 
 def precise_bn(
     run: Run,
     *,
-    estimator: PopulationEstimator = "population",
-    points: int = POINTS,
+    estimator: PopulationEstimator = _DEFAULTS.estimator,
+    points: int = _DEFAULTS.points,
     batch_size: int | None = None,
     progress: Progress = silent,
 ) -> PreciseBN:
@@ -164,9 +165,7 @@ def _check(run: Run, points: int, batch_size: int | None) -> None:
     """Raise BnuqError for what can be told to be wrong before anything is read."""
     if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {wrong}")
-    for name, value, least in (("points", points, 2), ("batch-size", batch_size, 2), ("seed", run.seed, 0)):
-        if value is not None and not least <= value <= 2**62:
-            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
+    settled(PreciseBnSection, {"points": points, "batch_size": batch_size})
     if run.train is None:
         file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
         raise RequestError(

@@ -132,10 +132,11 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "batch of one": (nothing, ("-b", "1"), "--batch-size is 1; expected a whole number of at least 2"),
     "no samples": (nothing, ("-T", "0"), "--samples is 0; expected a whole number of at least 1"),
     "negative samples": (nothing, ("--samples=-3",), "--samples is -3"),
-    "no error allowed": (nothing, ("-T", "auto", "--mc-error", "0"), "--mc-error is 0.0; expected a number above 0"),
+    "no error allowed": (nothing, ("-T", "auto", "--mc-error", "0"), "--mc-error is 0; expected a number above 0 and"),
     "fewer draws than a round": (nothing, ("-T", "auto", "--max-samples", "8"), "--max-samples is 8; expected a whole"),
     "samples in words": (nothing, ("-T", "many"), "--samples is many; expected a whole number"),
     "negative seed": (nothing, ("--seed=-1",), "--seed is -1; expected a whole number of at least 0"),
+    "points in words": (nothing, ("--limit", "x"), "--limit is x; expected a whole number."),
     "no points": (nothing, ("--limit", "0"), "--limit is 0"),
     "no chunk": (nothing, ("--chunk-size", "0"), "--chunk-size is 0"),
     "unknown layers": (nothing, ("--layers", "nope.*"), "nope.*"),
@@ -157,15 +158,15 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "a test set of too long a name": (nothing, ("--test", "r" * 300), "there is no such file or folder"),
     "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
     "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
-    "unknown method": (nothing, ("--method", "magic"), "method 'magic' is not known"),
+    "unknown method": (nothing, ("--method", "magic"), "--method is magic; expected deterministic, mcbn"),
     "unknown precision": (nothing, ("--precision", "float16"), "--precision is float16; expected float32, tf32"),
     "tf32 on a CPU": (nothing, ("--precision", "tf32", "--device", "cpu"), "tf32 is an arithmetic of CUDA devices"),
     "unknown device": (
         nothing,
         ("--device", "abacus"),
-        "device 'abacus' is not known; expected auto, cpu, cuda, cuda:N or",
+        "--device is abacus; expected auto, cpu, cuda, cuda:N or",
     ),
-    "device that holds no numbers": (nothing, ("--device", "meta"), "device 'meta' is not known"),
+    "device that holds no numbers": (nothing, ("--device", "meta"), "--device is meta; expected auto"),
     "no method": (nothing, ("--method", ","), "no method is named; expected some of deterministic, mcbn"),
     "a date for the factory": (
         lambda f: (f / "run.toml").write_text(
@@ -292,7 +293,7 @@ def test_a_requested_method_without_a_reference_says_what_to_add(cli):
     assert "add --train REF" in done.message
 
 
-@pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("evaluate", "--limit", "x"), ("nope",), ("report",)])
+@pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("evaluate", "a", "b"), ("nope",), ("report",)])
 def test_wrong_usage_shows_the_usage_and_is_refused(cli, arguments):
     done = cli(*arguments)
     assert (done.code, done.out) == (2, "")
@@ -369,7 +370,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(cli):
     done = cli("evaluate", "run.toml", "-T", "0", "--debug")
     assert done.code == 2
     assert "Traceback (most recent call last)" in done.err
-    assert done.err.rstrip().endswith("bnuq: --samples is 0; expected a whole number of at least 1.")
+    assert done.err.rstrip().endswith('bnuq: --samples is 0; expected a whole number of at least 1, or "auto".')
 
 
 def test_strict_makes_a_warning_an_error_and_keeps_the_result(cli, small):

@@ -64,6 +64,7 @@ def test_every_choice_changes_the_score_that_it_is_of(figures):
         ("--mutual-information", "best", "plug-in, corrected or jackknife."),
     ],
 )
+@pytest.mark.usefixtures("small")
 def test_a_bad_value_is_refused_with_what_is_expected(cli, option, value, expected):
     outcome = cli("evaluate", "run.toml", option, value)
     assert outcome.code == 2 and outcome.message == f"{option} is {value}; expected {expected}"

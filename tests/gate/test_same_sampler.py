@@ -118,8 +118,8 @@ def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluat
 
     check_request_comparable(asked(methods=("mcbn-chi2",)), baseline, Settings())
     with pytest.raises(ResultError, match="sampling: counts is nominal now, measured in the baseline"):
-        check_request_comparable(asked(methods=("mcbn-chi2",), sampler=NOMINAL), baseline, Settings())
-    alone = replace(asked(methods=("mcbn-chi2",), sampler=MEASURED), train=None)
+        check_request_comparable(asked(methods=("mcbn-chi2",), **NOMINAL), baseline, Settings())
+    alone = replace(asked(methods=("mcbn-chi2",), **MEASURED), train=None)
     for run, method in (
         (alone, "mcbn"),
         (asked(methods=("mcdo",)), "mcbn"),
@@ -133,6 +133,6 @@ def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluat
 def test_mini_batches_of_a_method_that_is_not_asked_for_do_not_matter(evaluated: Evaluated) -> None:
     baseline = evaluated("seed")
     assert baseline.path is not None
-    options = Options(samples=16, methods=("mcdo",), sampler={"replacement": True})
+    options = Options(samples=16, methods=("mcdo",), replacement=True)
     run = resolve("run.toml", options, folder=baseline.path.parent)
     check_request_comparable(run, baseline, Settings.of(allow=["missing:mcbn", "missing:mcbn+mcdo"]))

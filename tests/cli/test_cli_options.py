@@ -1,0 +1,241 @@
+"""Every option comes from the section that checks it: its help, its default, its bounds, and what it takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from bnuq.cli import check, data, evaluate, methods, metrics, precise_bn, report, sweep
+from bnuq.cli import inspect as inspection
+from bnuq.cli.derived import option
+from bnuq.cli.output import Printing
+from bnuq.config import Options, read_run_file, resolve
+from bnuq.config.runfile import settled
+from bnuq.config.schema import (
+    DataSection,
+    GivenOptions,
+    InspectSection,
+    KeptOptions,
+    ModelSection,
+    PreciseBnSection,
+    SamplingSection,
+    ScoringSection,
+    Section,
+    SweepSection,
+    extra_of,
+)
+from bnuq.errors import RequestError
+
+COMMANDS = {
+    "evaluate": evaluate,
+    "sweep-batch-size": sweep,
+    "inspect": inspection,
+    "precise-bn": precise_bn,
+    "check": check,
+    "report": report,
+    "data": data,
+    "metrics": metrics,
+    "methods": methods,
+}
+SECTIONS = [
+    ModelSection,
+    DataSection,
+    SamplingSection,
+    ScoringSection,
+    SweepSection,
+    InspectSection,
+    PreciseBnSection,
+    GivenOptions,
+    Printing,
+]
+
+
+def written(module: Any) -> list[str]:
+    """The parameters that a command's function is written with."""
+    source = inspect.getsource(module)
+    body = source[source.index("def command(") :]
+    return re.findall(r"^    (\w+): ", body[: body.index(") -> None:")], flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_is_written_with_more_than_12_parameters(name: str) -> None:
+    assert len(written(COMMANDS[name])) <= 12
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, name: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = cli(*name.split(), "--help").out.splitlines()
+    assert lines[0].startswith("Usage: bnuq")
+    assert max(map(len, lines)) <= width
+    panels = [line.split(" ─")[0] for line in lines if line.endswith("──")]
+    if name:
+        assert next(panel for panel in panels if panel != "Arguments") == "Common options"
+    cut = [line for line in lines if "…" in line and "16,32,…,2048" not in line]
+    assert not cut and len(panels) == len(set(panels))
+
+
+def test_help_goes_to_a_stream_of_ascii_without_question_marks_for_lines(cli: Any, monkeypatch: Any) -> None:
+    import io
+    import sys
+
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert cli("precise-bn", "--help").code == 0
+    stream.flush()
+    shown = stream.buffer.getvalue().decode()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "Common options ---" in shown and "?" not in shown
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_every_option_has_a_help_of_whole_sentences(section: type[Section]) -> None:
+    helped = [setting for setting in msgspec.structs.fields(section) if "panel" in extra_of(setting.type)]
+    assert helped
+    assert all(str(option(section, setting.name).help).endswith(".") for setting in helped)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "default"),
+    [
+        ("evaluate", "--samples", "64"),
+        ("evaluate", "--seed", "0"),
+        ("evaluate", "--mc-error", "0.02"),
+        ("evaluate", "--max-samples", "1024"),
+        ("evaluate", "--layers", "all"),
+        ("evaluate", "--pll", "mixture"),
+        ("evaluate", "--out", "MODEL.bnuq.h5"),
+        ("sweep-batch-size", "--samples", "20"),
+        ("sweep-batch-size", "--kl-weight", "1"),
+        ("sweep-batch-size", "--draw-sets", "5"),
+        ("sweep-batch-size", "--out", "MODEL.sweep.h5"),
+        ("inspect", "--samples", "16"),
+        ("inspect", "--points", "10000"),
+        ("precise-bn", "--estimator", "population"),
+    ],
+)
+def test_help_shows_the_default(cli: Any, command: str, name: str, default: str) -> None:
+    shown = " ".join(cli(command, "--help").out.split())
+    after = shown[re.search(rf"{name} [A-Z]", shown).start() :]  # pyright: ignore[reportOptionalMemberAccess]
+    assert after.partition("[default: ")[2].partition("]")[0] == default
+
+
+NUMBERS = [
+    "0x10",
+    "１２",
+    "٣",
+    "1_000",
+    "1e3",
+    "1.0",
+    "null",
+    "true",
+    "",
+    " ",
+    "nan",
+    "inf",
+    "1" + "0" * 30,
+    "9" * 5000,
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS, ids=ascii)
+@pytest.mark.parametrize("name", ["--limit", "--seed", "-T", "-b", "--bank", "--chunk-size", "--max-samples"])
+@pytest.mark.usefixtures("small")
+def test_a_whole_number_is_one_of_ascii_digits_within_its_bounds(cli: Any, name: str, text: str) -> None:
+    done = cli("evaluate", "run.toml", name, text)
+    long = {"-T": "--samples", "-b": "--batch-size"}.get(name, name)
+    shown = f'"{text}"' if not text.strip() else text[:70]
+    assert done.code == 2 and done.message.startswith(f"{long} is {shown}")
+    assert "; expected a whole number" in done.message and len(done.message) < 200
+
+
+@pytest.mark.parametrize("text", ["nan", "-inf", "0x1p3", "１.５", "1_0", "null", "", "few"], ids=ascii)
+@pytest.mark.parametrize("name", ["--kl-weight", "--prior-precision", "--tau"])
+@pytest.mark.usefixtures("small")
+def test_a_number_is_one_of_ascii_digits_within_its_bounds(cli: Any, name: str, text: str) -> None:
+    done = cli("sweep-batch-size", "run.toml", f"{name}={text}")
+    shown = text or '""'
+    assert done.code == 2 and done.message.startswith(f"{name} is {shown}; expected a number")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("--batch-sizes", "32,few", "whole numbers from 1 to 10^12, such as 32,128,512."),
+        ("--batch-sizes", "32,", "whole numbers from 1 to 10^12, such as 32,128,512."),
+        ("--batch-sizes", "１６,32", "whole numbers from 1 to 10^12, such as 32,128,512."),
+        ("--draw-sets", "1", "a whole number of at least 2."),
+        ("--train-points", "0", "a whole number of at least 1."),
+        ("--prior", "none", "unit, gaussian, weight_decay, flat or gamma."),
+        ("--prior-mean", "1", "a finite mean and a variance above 0, such as 0,1."),
+        ("--prior-mean", "nan,1", "a finite mean and a variance above 0, such as 0,1."),
+        ("--prior-mean", "0,0", "a finite mean and a variance above 0, such as 0,1."),
+        ("--prior-deviation", "a,1", "a finite mean and a variance above 0, such as 0,1."),
+        ("--criterion", "rmse", "elbo, pll or auroc."),
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_a_bad_setting_of_a_sweep_is_shown_as_it_was_typed(cli: Any, name: str, text: str, expected: str) -> None:
+    done = cli("sweep-batch-size", "run.toml", name, text)
+    assert (done.code, done.message) == (2, f"{name} is {text}; expected {expected}")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("--points", "7", "a whole number of at least 8."),
+        ("--draws", "10^9", "a whole number."),
+        ("--input-shape", "3,0", "whole numbers, such as 3,32,32."),
+    ],
+)
+def test_a_bad_setting_of_an_inspection_is_shown_as_it_was_typed(cli: Any, name: str, text: str, expected: str) -> None:
+    done = cli("inspect", "run.toml", name, text)
+    assert (done.code, done.message) == (2, f"{name} is {text}; expected {expected}")
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ({"batch_size": 1}, "sampling.batch_size", "1"),
+        ({"seed": -1}, "sampling.seed", "-1"),
+        ({"max_samples": 8}, "sampling.max_samples", "8"),
+        ({"law_draws": 3}, "sampling.law_draws", "3"),
+    ],
+)
+def test_option_and_run_file_are_held_to_the_same_bounds(tmp_path: Any, given: Any, key: str, value: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\ncheckpoint = "m.pt"\n')
+    (name,) = given
+    with pytest.raises(RequestError) as said:
+        resolve("run.toml", Options(given), folder=tmp_path)
+    path.write_text(f"[sampling]\n{name} = {value}\n")
+    with pytest.raises(RequestError) as told:
+        read_run_file(path)
+    assert str(said.value).partition("; ")[2] == str(told.value).partition("; ")[2]
+    assert str(said.value).startswith(f"--{name.replace('_', '-')} is {value}; ")
+    assert str(told.value).startswith(f"{path}: {key} is {value}; ")
+
+
+def test_what_is_not_given_is_left_to_the_run_file_and_none_is_not_given(tmp_path: Any) -> None:
+    (tmp_path / "run.toml").write_text('[model]\ncheckpoint = "m.pt"\n[scoring]\ntau = 2.0\npll = "moment"\n')
+    run = resolve("run.toml", Options(tau=None, crps="fair", pll="mixture"), folder=tmp_path)
+    assert (run.scoring.tau, run.scoring.crps, run.scoring.pll) == (2.0, "fair", "mixture")
+
+
+def test_a_section_that_no_run_file_holds_is_settled_alone() -> None:
+    assert settled(InspectSection, {"points": 8}).draws == InspectSection().draws
+    with pytest.raises(RequestError, match=r"^--points is 7; expected a whole number of at least 8\.$"):
+        settled(InspectSection, {"points": 7})
+
+
+def test_leave_to_run_code_is_an_option_and_not_kept() -> None:
+    kept = {field.name for field in msgspec.structs.fields(KeptOptions)}
+    given = {field.name for field in msgspec.structs.fields(GivenOptions)}
+    assert given - kept == {"out", "trust_pickle", "trust_code"}

@@ -531,7 +531,7 @@ def test_a_baseline_that_will_not_do_is_refused_before_anything_is_drawn(
     def drawn(*_: object, **__: object) -> None:
         raise AssertionError("an evaluation was begun")
 
-    monkeypatch.setattr(import_module("bnuq.evaluate"), "evaluate", drawn)
+    monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "evaluate", drawn)
     (there / "new.h5").write_bytes((there / "base.h5").read_bytes())
     before = contents(there)
     found = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
@@ -553,8 +553,8 @@ def test_other_data_is_refused_before_anything_is_drawn(
     def drawn(*_: object, **__: object) -> None:
         raise AssertionError("draws were begun")
 
-    monkeypatch.setattr(import_module("bnuq.evaluate"), "check_reference", drawn)
-    monkeypatch.setattr(import_module("bnuq.evaluate"), "draw_bank", drawn)
+    monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "check_reference", drawn)
+    monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "draw_bank", drawn)
     before = contents(there)
     found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
     assert found.code == 2

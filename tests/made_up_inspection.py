@@ -193,7 +193,7 @@ def bare() -> Inspection:
     return inspection(
         run=inspection().run | {"data": {}},  # type: ignore[operator]
         notes=(
-            "the lag of the running averages and the noise were not measured: that takes training data: name it with "
+            "the lag of the running averages and the noise were not measured: this needs training data: name it with "
             "--train REF, or train under [data]",
         ),
     )

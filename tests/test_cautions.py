@@ -29,7 +29,7 @@ def test_a_network_that_ends_in_a_softmax_is_refused_and_its_population_statisti
     assert not (tmp_path / "model.bnuq.h5").exists()
     done = precise_bn(resolve("run.toml", Options(out=tmp_path / "new.pt"), folder=tmp_path))
     assert done.test is None
-    assert [note for note in done.notes if note.startswith("no figures before and after: the network's outputs look")]
+    assert [note for note in done.notes if note.startswith("no estimates before and after: the network's outputs look")]
 
 
 def test_leaving_out_what_was_not_asked_for_is_no_cause_for_caution(tmp_path):

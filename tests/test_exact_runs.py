@@ -39,7 +39,7 @@ def of_mcbn(result) -> dict[str, float]:
 
 def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp_path):
     small_run.write(tmp_path)
-    (note,) = [note for note in small_run.evaluated(tmp_path).notes if "MCBN was checked" in note]
+    (note,) = [note for note in small_run.evaluated(tmp_path).notes if "MCBN was verified" in note]
     assert "a mini-batch of 16 points" in note
     assert float(note.rpartition("within ")[2].partition(" ")[0]) < 1e-5
 
@@ -58,7 +58,7 @@ def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_pat
     written(tmp_path, "slices alone")
     notes = small_run.evaluated(tmp_path, methods=("mcbn",)).notes
     assert any(
-        note.startswith("mini-batches of 8: in evaluation mode alone the network normalises slices") for note in notes
+        note.startswith("mini-batches of 8: only in evaluation mode, the network normalises slices") for note in notes
     )
 
 

@@ -84,7 +84,7 @@ def test_averages_of_the_very_reference_lag_by_no_more_than_chance(found):
 
 
 def test_too_small_a_reference_is_said(found):
-    assert any("same points that the population was taken from" in note for note in found.notes)
+    assert any("same points as the population" in note for note in found.notes)
     assert any("all 96 points of the reference" in note for note in found.notes)
 
 
@@ -110,7 +110,7 @@ def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
     assert [row.name for row in found.sites] == ["1", "6"]
     assert found.gap is None and found.noise is None
     assert any("--train REF" in note for note in found.notes)
-    assert any("made-up points of shape 1,6,6, as --input-shape has it" in note for note in found.notes)
+    assert any("made-up points of shape 1,6,6, as given by --input-shape" in note for note in found.notes)
 
 
 def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
@@ -245,11 +245,11 @@ def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder,
     run = resolved(folder, out=Path("keys.h5"))
     sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
     other = inspect(replace(run, sampler=sampler), FEW)
-    assert [note for note in other.notes if "of no account" in note] == [
-        "sampling.variance, replacement are of no account: an inspection draws random mini-batches without "
-        "replacement, of biased variance, and applies no analytic law"
+    assert [note for note in other.notes if "ignored" in note] == [
+        "sampling.variance, replacement are ignored: an inspection draws random mini-batches without replacement, "
+        "uses biased variance, and applies no analytic noise model"
     ]
-    assert not any("of no account" in note for note in found.notes)
+    assert not any("ignored" in note for note in found.notes)
     np.testing.assert_array_equal(other.noise.layers[0].spread, found.noise.layers[0].spread)
 
 
@@ -322,7 +322,7 @@ def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp
     state = torch.load(tmp_path / "model.pt")
     found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
     assert found.pipelines is not None and found.pipelines.candidates and found.gap is None and found.noise is None
-    assert any("nothing is said of the training pipeline" in note for note in found.notes)
+    assert any("the training pipeline, through which" in note for note in found.notes)
     state["1.running_mean"] += 3.0
     torch.save(state, tmp_path / "model.pt")
     text = small_run.RUN.replace("[sampling]", "normalize = { mean = [0.0], std = [1.0] }\n[sampling]")

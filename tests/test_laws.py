@@ -68,7 +68,7 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     stream = io.StringIO()
     print_report(beside, stream, full=True, width=100)
     text = stream.getvalue()
-    assert "Analytic laws beside mcbn" in text and "≈ mcbn-chi2" in text
+    assert "Analytic noise models compared with mcbn" in text and "≈ mcbn-chi2" in text
     assert "mcbn-chi2 is a model of MCBN's noise, not MCBN" in text
     told = summary(beside)["approximations"]
     assert list(told) == list(LAWS)
@@ -129,7 +129,7 @@ def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_to
     assert approximations(result) == () and "approximations" not in summary(result)
     stream = io.StringIO()
     print_report(result, stream, full=True, width=100)
-    assert "held against nothing here" in " ".join(stream.getvalue().split())
+    assert "not checked against it here" in " ".join(stream.getvalue().split())
 
 
 def test_what_needs_a_reference_says_so_without_one(tmp_path):
@@ -145,7 +145,7 @@ def test_statistics_that_were_never_trained_are_no_centre_of_a_law(tmp_path):
     state["1.running_mean"].zero_()
     state["1.running_var"].fill_(1)
     torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(SamplingError, match="running statistics it was made with"):
+    with pytest.raises(SamplingError, match="initial running statistics"):
         small_run.evaluated(tmp_path, methods=("mcbn-chi2",))
 
 

@@ -302,7 +302,7 @@ def test_a_change_whose_error_is_not_known_is_not_told_to_be_chance(reset):
     unknown = FigureChange(Figure(-np.inf), Figure(-np.inf), Figure(np.nan, se=np.nan), "higher")
     test = replace(result.test, figures={"accuracy": known, "pll": unknown})
     text = " ".join(drawn(replace(result, test=test)).split())
-    assert "Whether it helped cannot be told: accuracy stayed at 50.00 % and PLL stayed at −inf (the error of" in text
+    assert "Whether it helped is unknown: accuracy stayed at 50.00 % and PLL stayed at −inf (the error of" in text
     assert "beyond chance" not in text
     gone = FigureChange(Figure(-1.0), Figure(-np.inf), Figure(-np.inf, se=np.nan), "higher")
     text = " ".join(drawn(replace(result, test=replace(test, figures={"pll": gone}))).split())
@@ -385,7 +385,7 @@ class OfWeights(nn.Conv2d):
         ),
         (
             "OfWeights()",
-            r"none of its 1 BatchNorm layers has statistics that data decide \(it normalises weights, not data\)",
+            r"none of its 1 BatchNorm layers has statistics that depend on data \(it normalises weights, not data\)",
         ),
     ],
 )

@@ -40,9 +40,9 @@ WORDS = {
     "stratified": "stratified by class",
     "group": "each of one laboratory",
     "replacement": "drawn with replacement",
-    "query in batch": "the query one of the points",
-    "per query": "drawn anew for every query",
-    "both": "drawn anew for every query, the query one of the points",
+    "query in batch": "the query included",
+    "per query": "new for every query",
+    "both": "new for every query, the query included",
 }
 T = 4
 
@@ -233,7 +233,7 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     current, baseline = results[name], results["usual"]
     key, value = next(iter(OPTIONS[name].items()))
     said = str(value).lower()
-    with pytest.raises(ResultError, match=f"sampling: {key} is {said} now, .* in the baseline. Draw alike, or allow"):
+    with pytest.raises(ResultError, match=f"sampling: {key} is {said} now, .* in the baseline. Use the same sampling"):
         check_comparable(current, baseline, Settings())
     check_comparable(current, baseline, Settings.of(allow=["sampling"]))
     assert pairing(current, baseline).draws == ()

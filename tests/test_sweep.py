@@ -123,7 +123,7 @@ def test_without_sizes_powers_of_two_up_to_half_the_reference_are_swept(folder: 
 def test_sizes_are_put_in_order_each_once(folder: Path) -> None:
     found = swept(folder, sizes=(48, 8, 48))
     assert [point.batch_size for point in found.points] == [8, 48]
-    assert "batch sizes were put in order, each once" in found.notes
+    assert "batch sizes were sorted and duplicates removed" in found.notes
 
 
 def test_one_size_alone_is_reported_and_not_recommended(folder: Path) -> None:
@@ -535,7 +535,7 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     again = _Interrupting(10**9)
     found = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert any("4 files of an interrupted sweep" in note for note in found.notes)
+    assert any("4 finished parts of an interrupted sweep" in note for note in found.notes)
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
@@ -557,7 +557,7 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
     found = sweep([replace(run, chunk_size=5) for run in runs], settings)
-    assert any("4 files of an interrupted sweep" in note for note in found.notes)
+    assert any("4 finished parts of an interrupted sweep" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]
         assert any("4 files of" in note for note in sweep([replace(run, **changed) for run in runs], settings).notes)
         return
     found = sweep([replace(run, **changed) for run in runs], settings)
-    assert not any("files of an interrupted sweep" in note for note in found.notes)
+    assert not any("finished parts of an interrupted sweep" in note for note in found.notes)
 
 
 def test_parts_of_other_code_are_left(folder: Path) -> None:
@@ -582,7 +582,7 @@ def test_parts_of_other_code_are_left(folder: Path) -> None:
         sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
     (folder / "act.py").write_text("from torch import nn\n\nACT = nn.Tanh\n")
     found = sweep(*asked(folder, (8, 16)))
-    assert not any("files of an interrupted sweep" in note for note in found.notes)
+    assert not any("finished parts of an interrupted sweep" in note for note in found.notes)
 
 
 def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) -> None:
@@ -596,7 +596,7 @@ def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) ->
 
     def parts_that_were_there() -> bool:
         found = sweep(*asked(folder, (8, 16)))
-        return any("files of an interrupted sweep" in note for note in found.notes)
+        return any("finished parts of an interrupted sweep" in note for note in found.notes)
 
     def interrupt() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -649,8 +649,8 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
         ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of reference points"),
         ({"sizes": (1, 16)}, "batch_size is 1; expected 2 to 96"),
         ({"samples": 1}, "--samples is 1; expected at least 2"),
-        ({"samples": "auto"}, 'samples is "auto", which a sweep has not'),
-        ({"mutual_information": "jackknife"}, "--mutual-information jackknife is not of a sweep"),
+        ({"samples": "auto"}, 'samples is "auto", which a sweep does not support'),
+        ({"mutual_information": "jackknife"}, "--mutual-information jackknife is not available in a sweep"),
         ({"criterion": "auroc", "ood": ()}, "--criterion auroc needs an OOD set"),
         ({"out": Path("run.toml")}, "run.toml"),
         ({"out": Path("nowhere/s.h5")}, "does not exist"),
@@ -722,7 +722,7 @@ def test_layers_with_too_few_values_a_channel_are_named(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     found = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
     texts = [caution.text for caution in found.cautions if caution.code == "few-values"]
-    assert len(texts) == 1 and texts[0].startswith("b = 3: layer 1 takes its statistics of 3 values a channel")
+    assert len(texts) == 1 and texts[0].startswith("b = 3: layer 1 takes its statistics from 3 values per channel")
 
 
 def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:

@@ -94,9 +94,9 @@ def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
 
 
 def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
-    assert "MCBN minus the network as it is: 0.2" in told(stale)
-    assert "The rest is repair, and no uncertainty gained." in told(stale)
-    assert "as it is population statistics MCBN − as it is MCBN − population" in told(stale)
+    assert "MCBN minus the deterministic network: 0.2" in told(stale)
+    assert "The rest is a repair, not a gain from uncertainty." in told(stale)
+    assert "deterministic population statistics MCBN − deterministic MCBN − population" in told(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
         for name in ONE_PASS:
             one = of_file.compared_with[name]["pll"]
@@ -108,7 +108,7 @@ def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> 
     (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
     found = swept(folder, "stale8.toml", "run.toml", sizes=None)
     assert [bool(point.compared_with) for point in found.matched] == [True, False]
-    assert "MCBN minus the network as it is: 0.2" in told(found) and "at b = 8; minus" in told(found)
+    assert "MCBN minus the deterministic network: 0.2" in told(found) and "at b = 8; minus" in told(found)
 
 
 def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
     for point in found.points:
         assert {*point.compared_with[DETERMINISTIC]} == {"mae"}
         assert point.compared_with[DETERMINISTIC]["mae"].difference.value < 0
-    assert "MAE on the test set, MCBN minus the network as it is: −" in told(found)
+    assert "MAE on the test set, MCBN minus the deterministic network: −" in told(found)
 
 
 def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
     write(replace(made, points=points), tmp_path / "s.h5")
     found = read(tmp_path / "s.h5")
     assert repr([point.compared_with for point in found.points]) == repr([point.compared_with for point in points])
-    assert told(found).count("network of a single pass.") == 2
+    assert told(found).count("compared with a single deterministic pass.") == 2
     with h5py.File(tmp_path / "s.h5", "r+") as file:
         column = file["matched/compared_with"]
         column[1] = json.dumps({DETERMINISTIC: json.loads(column.asstr()[1])[DETERMINISTIC]})

@@ -63,7 +63,7 @@ def check_classes(sampler: Sampler, task: str, train: Points) -> None:
     if sampler.batches == "stratified" and task == "regression":
         raise SamplingError(
             'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
-            f'({train.reference}) are numbers, no classes, whole ones too. Use "random", or "group".'
+            f'({train.reference}) are numbers, not classes, even if they are whole numbers. Use "random", or "group".'
         )
 
 
@@ -81,7 +81,7 @@ def _labels(train: Points) -> Int64[np.ndarray, " point"]:
     if y is not None and y.ndim == 2 and y.shape[1] == 1 and np.all(y == np.floor(y)):
         y = y[:, 0].astype(np.int64)
     if y is None or y.ndim != 1 or y.dtype.kind != "i":
-        why = "has no labels" if y is None else "has targets that are no class labels"
+        why = "has no labels" if y is None else "has targets that are not class labels"
         raise SamplingError(
             f'batches is "stratified", which takes every class in proportion, and the reference ({train.reference}) '
             f'{why}. Name a labelled one, or use "random".'

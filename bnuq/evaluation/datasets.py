@@ -49,12 +49,14 @@ def load_material(run: Run) -> Material:
     for ref in run.ood:
         points = read_named(run, ref, "test", ood=True)
         if points.name in ood:
-            raise RequestError(f"two OOD sets are called {points.name}; name them apart: --ood NAME={ref.text}.")
+            raise RequestError(
+                f"two OOD sets are called {points.name}; give them different names: --ood NAME={ref.text}."
+            )
         ood[points.name] = points
     for what, points in {"train": train, **ood}.items():
         if points is not None:
             _check_same_shape(what, points, test)
-    validation, why = None, "no points were named that were held out of training"
+    validation, why = None, "no points held out of training were named"
     if isinstance(run.validation, Split):
         train, test, validation, why = _split(run.validation, train, test)
     elif run.validation is not None:
@@ -114,8 +116,8 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
             test,
             None,
             (
-                "the validation points are a part of the reference, which the network was trained on (held_out is not "
-                "true): they would flatter it"
+                "the validation points are a part of the reference, which the network was trained on (held_out is "
+                "not true): its estimates on them would be too optimistic"
             ),
         )
     if len(whole if whole.group is None else np.unique(whole.group)) < 2:
@@ -164,8 +166,8 @@ def _shared_points(train: Points | None, test: Points, validation: Points | None
         if (count := sum(one in tested for one in _hashes(validation))) > 0:
             yield Caution(
                 "validation-in-test",
-                f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): what "
-                "is fitted to them (τ, the constant baseline) has seen what it is tested on.",
+                f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): "
+                "what is fitted to them (τ, the constant baseline) is tested on the same points.",
             )
     if train is None or not isinstance(train.inputs, np.ndarray):
         return
@@ -173,14 +175,14 @@ def _shared_points(train: Points | None, test: Points, validation: Points | None
     if (count := sum(one in seen for one in _hashes(test))) > 0:
         yield Caution(
             "test-in-reference",
-            f"{count} of the {len(test)} test points are also in the reference ({train.reference}): their figures are "
-            "those of points that the network was trained on.",
+            f"{count} of the {len(test)} test points are also in the reference ({train.reference}): the network "
+            "was trained on them, so estimates are too optimistic.",
         )
     if validation is not None and (count := sum(one in seen for one in _hashes(validation))) > 0:
         yield Caution(
             "validation-in-reference",
             f"{count} of the {len(validation)} validation points are also in the reference ({train.reference}): what "
-            "is fitted to them (τ, the constant baseline) is flattered by points that the network was trained on.",
+            "is fitted to them (τ, the constant baseline) is too optimistic, as the network was trained on them.",
         )
 
 
@@ -217,7 +219,7 @@ def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
     for key, values in (("mean", asked.mean), ("std", asked.std)):
         if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
             raise RequestError(
-                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one an output."
+                f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one per output."
             )
         found[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
     if not np.all(found["std"] > 0):
@@ -291,7 +293,7 @@ def _check_room(raw: np.ndarray, augment: Augment) -> None:
     free = memory.available(torch.device("cpu"))
     if free is not None and 2 * padded > free:
         raise RequestError(
-            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} pictures would take "
+            f"data.augment.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
             f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
         )
 
@@ -299,6 +301,6 @@ def _check_room(raw: np.ndarray, augment: Augment) -> None:
 def _reversed_channels(raw: np.ndarray) -> np.ndarray:
     if raw.ndim != 4 or raw.shape[1] != 3:
         raise RequestError(
-            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected pictures of 3 channels.'
+            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 channels.'
         )
     return np.ascontiguousarray(raw[:, ::-1])

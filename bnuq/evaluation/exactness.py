@@ -85,10 +85,11 @@ def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Ite
     compared = [(found.deviation, found.points) for found in checked if found.deviation is not None]
     if layers and compared:
         deviation, points = max(compared)
-        apart = ", modules that the warnings name being in evaluation mode" if any(f.held for f in checked) else ""
+        apart = ", with the modules named in the warnings in evaluation mode" if any(f.held for f in checked) else ""
         yield (
-            f"MCBN was checked on this network: with the statistics of a mini-batch of {points} points its outputs "
-            f"equal those of its training-mode forward to within {deviation:.1g} of the largest{apart}"
+            f"MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its "
+            f"outputs equal those of the training-mode forward pass to within {deviation:.1g} of the largest "
+            f"output{apart}"
         )
 
 
@@ -97,10 +98,10 @@ def _cautions(checked: Sequence[Exactness], sites: Sites, layers: Sequence[Batch
     named = dict(sites.unreachable)
     for layer, reason in sites.left_out(tuple(held.items())):
         if layer not in named:
-            yield Caution("unreachable", f"{layer or 'the network'} stays as it is: {reason}.")
+            yield Caution("unreachable", f"{layer or 'the network'} is not sampled: {reason}.")
     why_not = [found.why_not for found in checked if found.deviation is None]
     if layers and why_not:
         yield Caution(
             "exactness-unchecked",
-            f"MCBN of this network could not be compared with its training-mode forward: {why_not[0]}.",
+            f"MCBN on this network could not be compared with its training-mode forward pass: {why_not[0]}.",
         )

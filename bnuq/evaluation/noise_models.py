@@ -46,8 +46,9 @@ class Laws:
             " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(of), max(of))) for of in zip(*shares, strict=True)
         )
         yield (
-            f"counts of the analytic laws were measured on {self.recorded.samples} mini-batches: of the nominal b·z "
-            f"values a channel, a mean moves like {of_mean} % from layer to layer, a deviation like {of_deviation} %"
+            f"counts of the analytic noise models were measured on {self.recorded.samples} mini-batches: as a "
+            f"share of the nominal b·z values per channel, the effective sample size is {of_mean} % for means and "
+            f"{of_deviation} % for standard deviations, depending on the layer"
         )
 
     def draw(self, method: str, draws: range) -> BatchStatistics:
@@ -71,7 +72,7 @@ def counts_of(run: Run, train: Points | None) -> Counts:
     """How many values the factorised laws take statistics to be of; SamplingError for what cannot be measured."""
     if train is None and run.sampler.counts == "measured":
         raise SamplingError(
-            'counts = "measured" takes mini-batches of a reference, and there is none; add --train REF, or use '
+            'counts = "measured" needs mini-batches of a reference, and there is none; add --train REF, or use '
             "--counts nominal."
         )
     return run.sampler.counts or ("nominal" if train is None else "measured")
@@ -103,7 +104,7 @@ def fit_laws(
             todo.layers,
             (counter_rng.LAW, counter_rng.LAW_AUGMENT),
             progress,
-            f"Fitting the laws to {number} mini-batches of {todo.batch_size}",
+            f"Fitting the noise models to {number} mini-batches of {todo.batch_size}",
         )
     layers: tuple[LayerLaw, ...] = ()
     if factorised:

@@ -36,9 +36,9 @@ class Fitted:
             also = ", and the PLL of a mixture is not defined" if asked.pll == "mixture" else ""
             yield Caution(
                 "tau-infinite",
-                f"{method}: no observation noise at all is the best on the validation points, as the draws alone "
-                f"spread more than the errors, or all errors are 0: τ is infinite{also}. Set tau_range under [scoring] "
-                "to hold it back; a larger batch_size, or smaller dropout rates, spread less.",
+                f"{method}: on the validation points, zero observation noise fits best, because the samples alone "
+                f"spread more than the errors, or all errors are 0: τ is infinite{also}. Set tau_range under "
+                "[scoring] to bound it; a larger batch_size or smaller dropout rates reduce the spread.",
             )
         elif self.at_end:
             yield Caution(

@@ -69,13 +69,13 @@ def plan(
                 raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
-            notes.append("mcbn runs too, as there is a reference: an analytic law is an approximation of it")
+            notes.append("mcbn runs too, as there is a reference: an analytic noise model only approximates it")
     untracked = _untracked(sites)
     if untracked and not any(name.startswith("mcbn") for name in methods):
         raise SamplingError(
             f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
-            "own: what it gives for a point depends on the others. Give a reference (--train) and use method mcbn or "
-            "mcbn+mcdo."
+            "own: its output for a point depends on the other points. Give a reference (--train) and use method mcbn "
+            "or mcbn+mcdo."
         )
     layers: tuple[BatchNormSite, ...] = ()
     batch_size = None
@@ -86,13 +86,13 @@ def plan(
         if left_out:
             raise SamplingError(
                 f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
-                'hold every such one: use layers = "all".'
+                'include every such layer: use layers = "all".'
             )
         batch_size, note = _batch_size(run, model, layers, example, trained_with, None if train is None else len(train))
         notes += note
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
-    notes += [f"sampling.{key} is of no account: no method here draws by it" for key in _idle(run.sampler, methods)]
+    notes += [f"sampling.{key} is ignored: no method here uses it" for key in _idle(run.sampler, methods)]
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
 
 
@@ -117,7 +117,7 @@ def check_random(run: Run, todo: Plan, train: Points | None) -> None:
         return
     if not run.sampler.replacement and todo.batch_size - run.sampler.query_in_batch == len(train):
         raise SamplingError(
-            f"batch_size {todo.batch_size} takes the whole reference, so every mini-batch is the same and nothing is "
+            f"batch_size {todo.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
         )
 
@@ -147,7 +147,7 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
     columns = targets.shape[1] if targets.ndim == 2 else 1
     if task == "classification" and outputs < 2:
         raise DataError(
-            f"the network has {outputs} output; expected one a class, at least 2. For a regression write {TASK_KEY}."
+            f"the network has {outputs} output; expected one per class, at least 2. For a regression write {TASK_KEY}."
         )
     if task == "regression" and (targets.ndim > 2 or columns != outputs):
         raise DataError(
@@ -169,9 +169,9 @@ def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
         mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
     law = mcbn if run.sampler.counts == "measured" else network
     if not law and (untracked := _untracked(sites)):
-        law = f"BatchNorm {untracked[0].name} keeps no running statistics, which a law would be drawn around"
+        law = f"BatchNorm {untracked[0].name} keeps no running statistics, which an analytic noise model needs"
     if not sites.dropouts:
-        mcdo = "the network has no dropout layer that its evaluation-mode forward calls"
+        mcdo = "the network has no dropout layer that its evaluation-mode forward pass calls"
     elif not sites.live_dropouts:
         mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
     alone = mcdo
@@ -190,7 +190,7 @@ def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
 def _why_not_by_query(method: str) -> str:
     if method == "mcbn" or not method.startswith("mcbn"):
         return ""
-    return "queries that pass with mini-batches (--per-query, --query-in-batch) are of mcbn alone"
+    return "--per-query and --query-in-batch apply to mcbn only"
 
 
 def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
@@ -201,13 +201,14 @@ def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: 
     for site in layers:
         if site.never_trained:
             raise SamplingError(
-                f"BatchNorm {site.name} still has the running statistics it was made with (mean 0, variance 1), and "
-                "mcbn-chi2 and mcbn-gaussian draw around them. Give it population statistics first: bnuq precise-bn."
+                f"BatchNorm {site.name} still has its initial running statistics (mean 0, variance 1), and mcbn-chi2 "
+                "and mcbn-gaussian draw around them. Give it population statistics first: bnuq precise-bn."
             )
         if twice[site.address] > 1:
             raise SamplingError(
-                f"BatchNorm {site.name} is called {twice[site.address]} times in a pass, and its running statistics "
-                "mix the calls; mcbn-chi2 and mcbn-gaussian need those of one. Use mcbn-empirical, or mcbn."
+                f"BatchNorm {site.name} is called {twice[site.address]} times per forward pass, and its running "
+                "statistics mix the calls; mcbn-chi2 and mcbn-gaussian need those of one call. Use "
+                "mcbn-empirical, or mcbn."
             )
 
 
@@ -235,23 +236,23 @@ def _batch_size(
     if slice_size < chosen:
         repeated = torch.cat([example] * (chosen // len(example) + 1))[:chosen]
         alone = slices_in_training(model, repeated, slice_size) is False
-        mode = "in evaluation mode alone " if alone else ""
+        mode = "in evaluation mode only, " if alone else ""
         why = f"{mode}the network normalises slices of its batch of that size"
         return slice_size, [f"mini-batches of {slice_size}: {why}"]
-    advice = "" if trained_with else "; it is what MCBN's uncertainty depends on most, so set batch_size if you know it"
+    advice = "" if trained_with else "; MCBN's uncertainty depends mostly on it, so set batch_size if you know it"
     return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
 
 
 def _cautions(sites: Sites) -> Iterator[Caution]:
     for layer, reason in sites.unreachable:
-        yield Caution("unreachable", f"{layer or 'the network'} stays as it is: {reason}.")
+        yield Caution("unreachable", f"{layer or 'the network'} is not sampled: {reason}.")
     untrained = [site.name for site in sites.batchnorms if site.never_trained]
     if untrained:
         yield Caution(
             "never-trained",
-            f"BatchNorm {', '.join(untrained[:5])}{' …' if len(untrained) > 5 else ''} still has the running "
-            "statistics it was made with (mean 0, variance 1): the deterministic figures are those of a network that "
-            "was never trained, or not loaded whole.",
+            f"BatchNorm {', '.join(untrained[:5])}{' …' if len(untrained) > 5 else ''} still has its initial "
+            "running statistics (mean 0, variance 1): the network was never trained or not loaded completely, "
+            "and the deterministic estimates are not meaningful.",
         )
 
 

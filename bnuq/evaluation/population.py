@@ -126,7 +126,7 @@ def _full(
             mean, var = merged(parts)
             if count < 2 or not bool(torch.isfinite(torch.stack([mean, var])).all()):
                 raise SamplingError(
-                    f"layer {site.name}: the statistics of its {count} values a channel are not finite; check the "
+                    f"layer {site.name}: the statistics of its {count} values per channel are not finite; check the "
                     "network's weights, and the reference for NaN or inf."
                 )
             found[site.key] = mean, var

@@ -123,9 +123,9 @@ def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caut
         return [
             Caution(
                 "reference-unchecked",
-                "Whether the reference is what the network was trained on could not be checked: none of its BatchNorm "
-                "layers keeps an exponential running average of its own that was ever trained, or the reference holds "
-                "fewer than 4 points, or its batch statistics do not vary (points that are all the same).",
+                "The reference could not be checked against the training data: no BatchNorm layer has a trained "
+                "exponential running average of its own, or the reference has fewer than 4 points, or its batch "
+                "statistics do not vary (all points are the same).",
             )
         ]
     if check.passed:
@@ -143,12 +143,12 @@ def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caut
     return [
         Caution(
             "reference-mismatch",
-            "The reference, or its pipeline, does not look like what the network was trained on. Its batch statistics "
-            f"differ from the checkpoint's running ones {np.median(ratios[quantity]):.1f} times as much as batch noise "
-            f"explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and {ratios[quantity][worst]:.1f} "
-            f"times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is normal). The figures of MCBN then "
-            f"describe another network than the trained one. Check {', '.join(f'`{key}`' for key in ('train', *keys))} "
-            f"under [data].{advice} "
-            "(Running statistics that were not kept up to the end of training look the same.)",
+            "The reference or its pipeline does not match what the network was trained on. Its batch statistics "
+            f"differ from the checkpoint's running statistics {np.median(ratios[quantity]):.1f} times as much as "
+            f"batch noise explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and "
+            f"{ratios[quantity][worst]:.1f} times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is "
+            "normal). The MCBN estimates then do not describe the trained network. Check "
+            f"{', '.join(f'`{key}`' for key in ('train', *keys))} under [data].{advice} (Running statistics that were "
+            "not updated until the end of training look the same.)",
         )
     ]

@@ -181,8 +181,8 @@ def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples
         if error > 1:
             yield Caution(
                 "mc-error-not-reached",
-                f"{method}: with {samples} samples, the most that were allowed, the Monte Carlo error of {name} is "
-                f"{error:.2g} times what was asked for. Raise --max-samples or --mc-error.",
+                f"{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {name} is "
+                f"{error:.2g} times the requested one. Raise --max-samples or --mc-error.",
             )
 
 
@@ -282,7 +282,7 @@ class _Passing:
     def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, Scored]:
         size, need = self._chunk_size(engines)
         points = sum(len(one) for one in self._sets.values())
-        samples = f"{draws.stop} samples" if draws.stop > 1 else "as it is"
+        samples = f"{draws.stop} samples" if draws.stop > 1 else "deterministic"
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
         if any(isinstance(engine, PerQuery) for engine in engines.values()):
             title = f"{points * len(draws)} forwards of {_rows_by_query(self._run, self._todo)} points"
@@ -399,8 +399,8 @@ class _Passing:
         if samples > 1 and asked is None and free is not None and size < min(whole, self._largest or whole):
             self._largest = size
             self._note(
-                f"{size} points pass together, as {memory.in_words(free)} of memory are free and these take about "
-                f"{memory.in_words(need)} with {samples} samples"
+                f"{size} points are processed at once, because {memory.in_words(free)} of memory are free and these "
+                f"take about {memory.in_words(need)} with {samples} samples"
             )
         return size, need
 
@@ -413,7 +413,7 @@ class _Passing:
 
     def _note_halving(self, why: str, size: int) -> None:
         self._largest = size
-        self._note(f"{why}, so {size} points pass together from there on (--chunk-size {size})")
+        self._note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
 
     def _note_precision(self, method: str, engine: Engine) -> None:
         core = _stochastic(engine)
@@ -446,9 +446,9 @@ def precision_in_words(method: str, precision: str, deviation: Deviation) -> str
         error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
         shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
     return (
-        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} draws {shift}"
-        f"{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; statistics of "
-        "mini-batches, deterministic figures and scores are in their usual arithmetic"
+        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} samples, "
+        f"{shift}{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; mini-batch "
+        "statistics, deterministic estimates and scores use the usual precision"
     )
 
 
@@ -523,7 +523,7 @@ def _by_query_in_words(run: Run, todo: Plan, points: int) -> str:
     where = "inside" if run.sampler.query_in_batch else "beside"
     return (
         f"every query passes {where} {whose}: {'at most ' if run.samples == 'auto' else ''}{points * samples:,} "
-        f"forwards of {_rows_by_query(run, todo)} points for mcbn; --limit takes fewer points of each set"
+        f"forwards of {_rows_by_query(run, todo)} points for mcbn; --limit evaluates fewer points of each set"
     )
 
 
@@ -531,10 +531,10 @@ def _why_passes_agree(method: str, todo: Plan) -> str:
     """Passes that do not differ would give a table of zeros; say why instead."""
     if method.startswith("mcbn"):
         why = (
-            f"whichever mini-batch of {todo.batch_size} they normalise by, the outputs are the same; is the reference "
-            "one point repeated, or does the output not depend on these BatchNorms?"
+            f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
+            "repeated, or does the output not depend on these BatchNorms?"
         )
     else:
         rates = ", ".join(f"{site.name} {site.p:g}" for site in todo.sites.live_dropouts)
         why = f"dropout at these rates changes no output: {rates}."
-    return f"the passes of {method} do not differ, so they hold no uncertainty: {why}"
+    return f"the samples of {method} are identical, so there is no uncertainty: {why}"

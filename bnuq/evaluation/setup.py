@@ -107,8 +107,8 @@ def check_request(run: Run) -> None:
         )
     if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
         raise RequestError(
-            '--bank and fit = "pll" do not go together: with a bank, points have draws of their own, and only CRPS is '
-            "fitted to. Leave one of them out."
+            '--bank and fit = "pll" do not go together: with a bank, points have different draws, so only CRPS can be '
+            "fitted. Leave one of them out."
         )
 
 
@@ -119,8 +119,8 @@ def _check_by_query(run: Run) -> None:
         return
     if run.bank is not None:
         raise RequestError(
-            f"--bank {run.bank} and {option} do not go together: a bank is of mini-batches without the query, which "
-            "many points share. Leave one of them out."
+            f"--bank {run.bank} and {option} do not go together: a bank holds mini-batches without the query, "
+            "shared by many points. Leave one of them out."
         )
     if run.precision in ("tf32", "bfloat16"):
         raise RequestError(f"{option} runs in float32 or float64, and --precision is {run.precision}.")
@@ -147,6 +147,6 @@ def how_asked(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
     for run in runs:
         if run.run_file is not None and run.run_file_was_found:
             where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
-            yield f"{run.run_file.name} {where} was read: what it says holds unless an option says otherwise"
+            yield f"{run.run_file.name} {where} was read; options override it"
     if replaces is not None:
         yield f"an earlier result was replaced: {replaces.name}"

@@ -48,12 +48,12 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
     if zero_or_one and bool(np.all(sums == 1)):  # one-hot
         return "classification"
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
-        what = "0 or 1, several or none of them 1 in a row: several labels a point"
+        what = "0 or 1, with several or no 1 in a row: several labels per point"
         what = what if zero_or_one else "probabilities, each row summing to 1: soft labels"
         raise DataError(
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
-            f"are {what}. bnuq scores classifiers of one label a point: give one class a point, or one-hot rows. If a "
-            f"regression onto these numbers is meant, write {TASK_KEY}."
+            f"are {what}. bnuq scores classifiers with one label per point: provide one class per point, or one-hot "
+            f"rows. If you mean a regression onto these numbers, write {TASK_KEY}."
         )
     return "regression"
 
@@ -73,20 +73,22 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
     if torch.allclose(outputs.sum(-1), torch.ones_like(outputs[:, 0]), atol=1e-3):
         raise ModelError(
             f"the network's outputs look like the probabilities of a softmax: {where}, and each row sums to 1. bnuq "
-            "takes outputs for logits and applies the softmax itself; this would score a softmax of a softmax. Remove "
-            "the last softmax from the architecture, or return the logarithm of these outputs from the --arch factory."
+            "treats outputs as logits and applies the softmax itself; this would score a softmax of a softmax. "
+            "Remove the last softmax from the architecture, or return the logarithm of these outputs from the --arch "
+            "factory."
         )
     if of_sigmoid:
         raise ModelError(
-            f"the network ends in a sigmoid: its outputs {where}. bnuq takes outputs for logits and applies a softmax "
-            "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. A network "
-            "of several labels a point (multi-label) is not evaluated by this version."
+            f"the network ends in a sigmoid: its outputs {where}. bnuq treats outputs as logits and applies a softmax "
+            "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. "
+            "Multi-label networks are not supported by this version."
         )
     return (
         Caution(
             "probability-outputs",
-            f"The network's outputs {where}, as those of a sigmoid do. bnuq takes outputs for logits and applies the "
-            "softmax itself. If the architecture ends in a sigmoid or another map to probabilities, remove it.",
+            f"The network's outputs {where}, like those of a sigmoid. bnuq treats outputs as logits and applies "
+            "the softmax itself. If the architecture ends in a sigmoid or another map to probabilities, remove "
+            "it.",
         ),
     )
 

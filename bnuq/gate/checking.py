@@ -52,7 +52,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, errors, settings), current, baseline)))
     if not any(one.outcome != "not gated" for one in comparisons):
         raise ResultError(
-            f"{current.path} and {baseline.path} have no figure in common that is gated; see --tolerance, --allow."
+            f"{current.path} and {baseline.path} have no gated estimate in common; see --tolerance, --allow."
         )
     return Verdict(
         current=_side(current),
@@ -102,7 +102,7 @@ def _floor(current: Result, required: Required) -> Floor:
 
         close = difflib.get_close_matches(required.address, known, n=3, cutoff=0.4)
         near = f" Near it are {', '.join(close)}." if close else ""
-        raise ResultError(f"{current.path} holds no figure {required.address}, which --require names.{near}")
+        raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
     _, figure = known[required.address]
     se = None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
     return Floor(required.address, required.relation, required.bound, figure.value, se)
@@ -171,10 +171,10 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
     unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
     if unknown:
         raise ResultError(
-            f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} got worse by "
-            "more than tolerated cannot be told. It is not a number now, or its change has no error: too few passes "
-            "(fewer than 8), too few points, an infinite value, or a network without statistics of its own under "
-            "another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
+            f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} got worse "
+            "by more than tolerated cannot be determined. It is not a number now, or its change has no error: "
+            "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
+            "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
     adjusted = {
         row.comparison.address: (p, holm, gain)
@@ -249,7 +249,7 @@ def _new(current: Result, baseline: Result) -> Iterator[str]:
     for what, ours, theirs in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
         added = [name for name in ours if name not in theirs]
         if added:
-            yield f"new since the baseline, and held against nothing: {what} {', '.join(added)}"
+            yield f"new since the baseline, and not compared with anything: {what} {', '.join(added)}"
 
 
 def _cautions(
@@ -279,17 +279,17 @@ def _cautions(
     fresh = [caution for caution in current.cautions if caution.code not in codes]
     if fresh:
         texts = " ".join(f"{caution.text} [{caution.code}]" for caution in fresh)
-        yield Caution("new-warnings", f"The current result has warnings that the baseline has not: {texts}")
+        yield Caution("new-warnings", f"The current result has warnings that the baseline does not have: {texts}")
     if meant_by_none := unused(settings, ((one.address, one.metric, _is_directed(one)) for one in comparisons)):
         yield Caution(
-            "unused-tolerance", f"No figure of these results is meant by the tolerance of {', '.join(meant_by_none)}."
+            "unused-tolerance", f"No estimate of these results matches the tolerance of {', '.join(meant_by_none)}."
         )
     nothing = [one.address for one in comparisons if math.isnan(one.baseline) and _is_directed(one)]
     if nothing:
         yield Caution("not-a-number", f"{', '.join(nothing)}: not a number in the baseline, and so not gated.")
     infinite = [one.address for one in comparisons if math.isinf(one.current) and one.current == one.baseline]
     if infinite:
-        yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change of it cannot be seen.")
+        yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change cannot be detected.")
 
 
 def _is_hidden(one: Comparison, current: Result, baseline: Result) -> bool:

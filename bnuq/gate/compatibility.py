@@ -61,7 +61,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
         if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
-            problems.append(f"require: {floor.address} is of no metric that bnuq knows.")
+            problems.append(f"require: {floor.address} does not name a metric known to bnuq.")
     _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
 
 
@@ -96,7 +96,7 @@ def _refuse(problems: Sequence[str], what: object, baseline: Result) -> None:
 def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
     task, before = current.model["task"], baseline.model["task"]
     if task != before:
-        yield f"task: {task} now, {before} in the baseline; no figure of the one says anything of the other."
+        yield f"task: {task} now, {before} in the baseline; their estimates are not comparable."
         return
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
     both = [method for method in current.methods if method in baseline.methods]
@@ -144,7 +144,9 @@ def _other_samplers(
         now, before = _drawn_by(method, ours), _drawn_by(method, theirs)
         for key in _differing(now, before):
             a, b = (str(one[key]).lower() if isinstance(one[key], bool) else one[key] for one in (now, before))
-            told[key] = f"sampling: {key} is {a} now, {b} in the baseline. Draw alike, or {_allowing('sampling')}."
+            told[key] = (
+                f"sampling: {key} is {a} now, {b} in the baseline. Use the same sampling, or {_allowing('sampling')}."
+            )
     yield from (told[key] for key in sorted(told))
 
 
@@ -190,7 +192,7 @@ def _scored_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Ite
 
 
 def _other_scoring(name: str, ours: Any, theirs: Any) -> str:
-    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Score alike, or {_allowing('scoring')}."
+    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Use the same scoring, or {_allowing('scoring')}."
 
 
 def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
@@ -200,8 +202,8 @@ def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
     if ours.sha256 != theirs.sha256:
         return f"other data now (SHA-256 {ours.sha256[:12]}…, {theirs.sha256[:12]}… in the baseline)"
     if not _same(ours.labels, theirs.labels) or not _same(ours.targets, theirs.targets):
-        return "points of other labels or targets"
-    return None if _same(ours.group, theirs.group) else "points that are grouped otherwise"
+        return "points with other labels or targets"
+    return None if _same(ours.group, theirs.group) else "points with other groups"
 
 
 def _same(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
@@ -229,7 +231,7 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
 
 def _absent(what: str, allowed: str) -> str:
     allowing = _allowing(f"missing:{allowed}")
-    return f"missing: {what}: in the baseline, and not looked at now. Evaluate it, or {allowing}."
+    return f"missing: {what}: in the baseline, but not in the current result. Evaluate it, or {allowing}."
 
 
 def _allowing(name: str) -> str:

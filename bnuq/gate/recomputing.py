@@ -36,7 +36,9 @@ def recomputed(result: Result) -> Points:
     """The points of `result`; ResultError, naming figures, where what the file states is not what they give."""
     draws = max(int(result.sampling["samples"]), int(result.sampling.get("bank") or 0))
     if draws > _MOST_DRAWS:
-        raise ResultError(f"{result.path} is of {draws} draws; at most {_MOST_DRAWS} are checked. Evaluate with fewer.")
+        raise ResultError(
+            f"{result.path} has {draws} samples; at most {_MOST_DRAWS} can be checked. Evaluate with fewer."
+        )
     points = Points(result)
     with np.errstate(all="ignore"):  # a forged number may be of any size
         problems = [*_scores(result, points), *_figures(result, points), *contradictions(result)]

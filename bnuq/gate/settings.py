@@ -170,7 +170,7 @@ def _check_key(key: str) -> None:
         return
     close = difflib.get_close_matches(key, METRICS, n=1, cutoff=0.6)
     hint = f"Did you mean {close[0]}?" if close else "`bnuq metrics` lists them."
-    raise RequestError(f"tolerance {key}: there is no such metric, nor is it a pattern of addresses. {hint}")
+    raise RequestError(f"tolerance {key}: neither a known metric nor a pattern of addresses. {hint}")
 
 
 def _check_allowed(name: str) -> None:

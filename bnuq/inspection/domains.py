@@ -80,8 +80,8 @@ def domains(
     sampled = select_layers(layers, run.layers)
     if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
         raise SamplingError(
-            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to hold every "
-            'such one: use layers = "all".'
+            f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to include "
+            'every such layer: use layers = "all".'
         )
     if not named:
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
@@ -131,7 +131,7 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
             )
         if points.name in found:
             raise RequestError(
-                f"two domains are called {points.name}; name them apart: --domain NAME={points.reference}."
+                f"two domains are called {points.name}; give them different names: --domain NAME={points.reference}."
             )
         if points.point_shape != train.point_shape:
             raise DataError(
@@ -176,7 +176,7 @@ def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tup
     left = float(metrics.finite_population_factor(size, population=there))
     held = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
     return size, (
-        f"mini-batches of domains {held}: {smallest} has but {there} to draw them from, and drawing without "
+        f"mini-batches of domains {held}: {smallest} has only {there} to draw them from, and drawing without "
         f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
     )
 
@@ -189,7 +189,7 @@ def _evaluated_notes(
         f"{len(points)} of {whole[name]} ({name})" for name, points in evaluated.items() if len(points) < whole[name]
     ]
     if cut:
-        yield f"of the points that gave no statistics, some were evaluated, at random: {', '.join(cut)}"
+        yield f"of the points that contributed no statistics, a random selection was evaluated: {', '.join(cut)}"
     if any(len(points) > SPREAD_OVER for points in evaluated.values()):
         yield f"the spread of MCBN under each domain's statistics is that of {SPREAD_OVER} points of each set"
 

@@ -193,22 +193,21 @@ def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Ca
     if broken:
         yield Caution(
             "not-finite",
-            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance "
-            f"below 0: {_some(broken)}. "
-            "Nothing that the network computes with them means anything, and only its sites are told.",
+            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance below "
+            f"0: {_some(broken)}. The network's outputs are meaningless, and only its sites are reported.",
         )
     flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
     if found := flagged["never-trained"]:
         yield Caution(
             "never-trained",
-            f"BatchNorm {_names(found)} still has the running statistics it was made with (mean 0, variance 1): the "
-            "network was never trained, or not loaded whole.",
+            f"BatchNorm {_names(found)} still has its initial running statistics (mean 0, variance 1): the "
+            "network was never trained or not loaded completely.",
         )
     if found := flagged["frozen"]:
         yield Caution(
             "frozen",
-            f"BatchNorm {_names(found)} keeps its running statistics in training mode too: there is no batch noise in "
-            "it, and MCBN leaves it as it is.",
+            f"BatchNorm {_names(found)} keeps its running statistics in training mode too: it has no batch noise, "
+            "and MCBN does not sample it.",
         )
     if found := flagged["vanishing"]:
         channels = sum(row.vanishing or 0 for row in found)
@@ -226,8 +225,8 @@ def gap_cautions(found: Gap) -> Iterator[Caution]:
         channels = sum(layer.dead for layer in dead)
         yield Caution(
             "dead-channels",
-            f"{_count(channels, 'channel')} {_are(channels)} all but constant in some mini-batch, the variance below "
-            f"10 times eps ({_some([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a point that "
+            f"{_count(channels, 'channel')} {_are(channels)} nearly constant in some mini-batch, with the variance "
+            f"below 10 times eps ({_some([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a point that "
             "differs there is scaled up as far as eps allows.",
         )
 
@@ -243,9 +242,9 @@ def noise_cautions(found: Noise, *, train_batch_size: int | None = None) -> Iter
     if few:
         values = min(values_of[layer.name] for layer in few)
         differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
-        told = f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {values} values a channel in a "
+        told = f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {values} values per channel in a "
         told += (
-            f"mini-batch of {size} of the training, which normalised by the biased variance; evaluation does by the "
+            f"mini-batch of {size} in training, which normalised by the biased variance; evaluation uses the "
             f"unbiased one, which scales by up to {differ} less."
             if train_batch_size
             else f"mini-batch of {size}: at this mini-batch size training would normalise by the biased variance, and "

@@ -84,7 +84,7 @@ def opened(
         if input_shape is not None and input_shape != points.point_shape:
             raise RequestError(
                 f"--input-shape is {_told(input_shape)}, and the points of {points.reference} have shape "
-                f"{_told(points.point_shape)}; leave it out, as points that can be read tell their shape."
+                f"{_told(points.point_shape)}; leave it out, as the shape of readable points is known."
             )
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
         _check_taken(model, example, points)
@@ -111,7 +111,7 @@ def _reference(run: Run, needed: bool) -> tuple[Points | None, tuple[Caution, ..
         if needed:
             raise
         said = " ".join(str(error).split())
-        text = f"The reference cannot be read, so that only what the checkpoint itself says is told: {said}"
+        text = f"The reference cannot be read, so only the checkpoint itself is reported on: {said}"
         return None, (Caution("reference-unreadable", text),)
     if isinstance(run.validation, Split) and run.validation.split_of == "train" and run.validation.held_out:
         held = held_out_rows(len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group)
@@ -158,17 +158,17 @@ def _made_up(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) ->
             _run(model, points)
         except SamplingError as error:
             raise RequestError(f"--input-shape is {_told(input_shape)}: {error}") from error
-        return points, f"the network was run on made-up points of shape {_told(input_shape)}, as --input-shape has it"
+        return points, f"the network was run on made-up points of shape {_told(input_shape)}, as given by --input-shape"
     shapes = tuple(dict.fromkeys(_likely_shapes(model)))
     for shape in shapes:
         points = _random(shape, pipeline)
         with suppress(SamplingError):
             _run(model, points)
             return points, (
-                f"the network was run on made-up points of shape {_told(shape)}, the first of some that it takes: "
-                "positions, and what depends on them, are those of that shape; --input-shape names another"
+                f"the network was run on made-up points of shape {_told(shape)}, the first that it accepts: "
+                "positions, and what depends on them, are for that shape; --input-shape sets another"
             )
-    tried = f" It takes none of {', '.join(map(_told, shapes))}." if shapes else ""
+    tried = f" It accepts none of {', '.join(map(_told, shapes))}." if shapes else ""
     raise RequestError(
         f"no points could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "
         "without the batch, as in --input-shape 3,32,32, or name the data with --train REF."

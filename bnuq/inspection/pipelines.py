@@ -119,11 +119,11 @@ def cautions(found: Pipelines) -> Iterator[Caution]:
     if not best.passed:
         yield Caution(
             "no-pipeline-fits",
-            f"None of the {len(found.candidates) + len(found.first_round)} training pipelines that were tried fits: "
-            f"running statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains "
-            f"in the worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
-            "trained with another pipeline or on other data, or its running statistics were not kept up to the end of "
-            "training.",
+            f"None of the {len(found.candidates) + len(found.first_round)} training pipelines tried fits: running "
+            f"statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains in the "
+            f"worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
+            "trained with another pipeline or on other data, or its running statistics were not updated until the "
+            "end of training.",
         )
 
 
@@ -330,8 +330,8 @@ class _Tried:
         batch_size = min(most, len(self.train) // 4)
         if batch_size < 2:
             raise SamplingError(
-                f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to tell "
-                "its training pipeline by."
+                f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to "
+                "infer its training pipeline."
             )
         sites = self._up_to(layers)
         found: list[_Checked] = []
@@ -452,10 +452,7 @@ def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
     if not sites:
         why = "the network has no BatchNorm layer whose statistics depend on data"
     else:
-        why = (
-            f"none of its {len(sites)} BatchNorm layers keeps an exponential running average of its own that was ever "
-            "trained"
-        )
+        why = f"none of its {len(sites)} BatchNorm layers has a trained exponential running average of its own"
         reasons = {
             "no running statistics are kept": all(site.running_mean is None for site in sites),
             "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
@@ -463,7 +460,7 @@ def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
             "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
         }
         why += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
-    return SamplingError(f"the training pipeline cannot be told from this checkpoint: {why}.")
+    return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {why}.")
 
 
 def _quantities(of: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ def in_words(result: Result) -> Iterator[str]:
     """What the test set says: of the network as it is, and of every method beside it."""
     plain = result.methods[DETERMINISTIC]
     accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
-    yield f"The network as it is: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
+    yield f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
     yield from _repair(result)
     for name, method in result.methods.items():
         if name not in ONE_PASS:
@@ -56,7 +56,7 @@ def _likelihood_in_words(name: str, method: MethodResult, result: Result) -> str
     ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
     if ours.se is None or ours.mc_se is None or not math.isfinite(change):
         told = f"{figures}{f', and {right[1]}' if right else ''}"
-        return f"{noise_models.labelled(name)}: {told}; {ece}; too few points or passes to say whether PLL differs."
+        return f"{noise_models.labelled(name)}: {told}; {ece}; too few points or samples to tell whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
     told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
     verdict = (
@@ -106,7 +106,7 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield Table(tuple(map(noise_models.labelled, result.methods)), rows, stacks=True)
     bounded = {name: method for name, method in result.methods.items() if method.bounds}
     if bounded:
-        yield from (GAP, title("PLL between a constant confidence and the best one a point"))
+        yield from (GAP, title("PLL between constant confidence and the per-point optimum"))
         yield Table(
             ("constant", "method", "optimum", "normalised"),
             tuple(_bounded(name, method) for name, method in bounded.items()),
@@ -138,24 +138,26 @@ def ood_tables(result: Result, name: str) -> Iterator[Part]:
 
 
 _ESTIMATORS = {
-    "corrected": ("MI is corrected for finitely many passes, by T/(T−1).",),
-    "jackknife": ("MI is corrected for finitely many passes, by the jackknife; that of a point may be below 0.",),
+    "corrected": ("MI is corrected for the finite number of samples, by the factor T/(T−1).",),
+    "jackknife": (
+        "MI is corrected for the finite number of samples, by the jackknife; that of a single point may be negative.",
+    ),
 }
 
 
 def legend(result: Result) -> Iterator[str]:
     yield (
-        "PLL: log probability given to the true label, in nats, as are MI and entropies. ECE: gap between stated "
-        "confidence and accuracy. AURC: mean error rate when the points of largest predictive entropy are left to "
-        "somebody else."
+        "PLL: mean log probability of the true label, in nats, as are MI and entropies. ECE: gap between "
+        "confidence and accuracy. AURC: error rate when the most uncertain points (by predictive entropy) are "
+        "deferred, averaged over coverage."
     )
     if any(method.bounds for method in result.methods.values()):
         yield (
-            "Constant: the same classes, all stated with the confidence that fits the validation points best. Optimum: "
-            "the same classes, certain where right and a guess where wrong. Normalised: 0 % is the constant, 100 % the "
-            "optimum; below 0 is worse than a constant."
+            "Constant: the same predicted classes, all with one confidence, fitted to the validation points. "
+            "Optimum: the same classes, certain where they are right and uniform where they are wrong. "
+            "Normalised: 0 % is the constant, 100 % the optimum; negative is worse than the constant."
         )
     if len(result.methods) > 1:
-        yield "Mutual information (MI): how far the passes disagree, which is what the network does not know."
+        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
         yield from _ESTIMATORS.get(str(result.sampling.get("mutual_information")), ())
     yield from ood.legend(result)

@@ -64,7 +64,7 @@ _OF_RUN = {  # what else a run file says that changes figures
     ("scoring", "tau"): "scoring.tau",
     ("scoring", "tau_range"): "scoring.tau_range",
 }
-_OTHER_POINTS = "so figures of it are not of the same points, and say nothing of each other"
+_OTHER_POINTS = "so estimates on it are from different points and cannot be compared"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def compared(results: Results) -> list[Difference]:
     drawn = {n: sampler_in_words(one) for n, one in results.items()}
     if any(drawn.values()):
         found.append(_by_value("mini-batches", {n: words or USUAL for n, words in drawn.items()}))
-    found.append(_by_value("laws", {n: laws_in_words(one) or None for n, one in results.items()}))
+    found.append(_by_value("noise models", {n: laws_in_words(one) or None for n, one in results.items()}))
     for (section, key), what in _OF_RUN.items():
         found.append(_by_value(what, {n: _asked(one, section, key) for n, one in results.items()}))
     found.append(_by_value("methods", {n: list(one.methods) for n, one in results.items()}))
@@ -149,7 +149,7 @@ def _words(value: Any) -> str:
 
 
 def _in_words(asked: Sequence[Difference]) -> Iterator[str]:
-    """What was asked differently, and what of it forbids a comparison; and what was the same."""
+    """Settings that differ, and what of it forbids a comparison; and what was the same."""
     for one in asked:
         if one.differs:
             groups: dict[str, list[str]] = {}
@@ -166,7 +166,7 @@ def _draws_in_words(results: Results, asked: Sequence[Difference]) -> Iterator[s
     sampled = all(len(one.methods) > 1 for one in results.values())
     apart = [one.what for one in asked if one.differs and one.what in (*list(_ASKED.values())[:4], "reference")]
     if sampled and apart:
-        yield f"Draws differ ({', '.join(apart)}): part of every difference between columns is chance of the draws."
+        yield f"Samples differ ({', '.join(apart)}): part of every difference between columns is Monte Carlo error."
 
 
 # ── in short ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -234,8 +234,8 @@ def in_short(results: Results) -> Iterator[str]:
     yield from told
     if any("±" in text for text in told):
         yield (
-            "Each goes from best to worst, with the difference from the best and its error over points, which are the "
-            "same and were paired; what chance the draws add is not in that error."
+            "Results are listed from best to worst, with the difference from the best and its standard error "
+            "over points (paired, as the points are the same); Monte Carlo error is not included."
         )
 
 
@@ -258,7 +258,7 @@ def _careful(results: Results) -> Iterator[str]:
             more = f", and {count(len(one.cautions) - 1, 'other warning')} below" if len(one.cautions) > 1 else ""
             said.setdefault(f"{text}{more}", []).append(name)
     for text, names in said.items():
-        yield f"Careful with {_listed(names)}: {text}."
+        yield f"Warning for {_listed(names)}: {text}."
 
 
 _GRAVE = "reference-mismatch"
@@ -329,10 +329,10 @@ def _from_best(
 def _away(best: _Standing, one: _Standing, digits: int, scale: float) -> str:
     known = one.points.keys() & best.points.keys()
     if known and not one.same_points(best):
-        return "of other points"
+        return "on different points"
     away, error = scale * (one.value - best.value), scale * one.error_from(best) if known else math.nan
     if not math.isfinite(away) or not math.isfinite(error):
-        return "nothing tells the error of the difference"
+        return "the error of the difference is unknown"
     far = "beyond" if abs(away) > 2 * error else "within"
     return f"{signed(away, digits)} ± {number(error, digits)}, {far} twice its error"
 
@@ -369,13 +369,13 @@ def head(results: Results) -> Iterator[Part]:
     yield title(f"bnuq report: {len(results)} results side by side")
     yield Facts(tuple((name, ", ".join(_facts(one))) for name, one in results.items()))
     yield from (GAP, title("In short"), Items(tuple(in_short(results))))
-    yield from (GAP, title("What was asked differently" if any(one.differs for one in asked) else "What was asked"))
+    yield from (GAP, title("Settings that differ" if any(one.differs for one in asked) else "Settings"))
     yield Items((*_in_words(asked), *_draws_in_words(results, asked), _NO_JUDGEMENT))
 
 
 _NO_JUDGEMENT = (
-    "Figures stand beside each other here, and nothing is judged. Whether one result is worse than another, beyond "
-    "chance, says `bnuq check CURRENT BASELINE`."
+    "This report shows results side by side without judging them. To test whether one result is significantly "
+    "worse than another, use `bnuq check CURRENT BASELINE`."
 )
 
 
@@ -461,7 +461,7 @@ def _of_score(scores: Mapping[str, Figures], score: str, key: str) -> Figure | N
 def legend(results: Results) -> Iterator[Part]:
     """What the words in the tables mean."""
     task = regression if is_regression(results) else classification
-    yield Paragraph("± standard error over points and draws together. ↑ more is better, ↓ less is better.", "dim")
+    yield Paragraph("± standard error over points and samples together. ↑ higher, ↓ lower is better.", "dim")
     said = dict.fromkeys(text for one in results.values() for text in task.legend(one))
     yield from (Paragraph(text, "dim") for text in said)
 

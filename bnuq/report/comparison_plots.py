@@ -65,7 +65,7 @@ def pictures_of(results: Results) -> Iterator[tuple[tuple[str, ...], Drawn]]:
     curves = {
         "calibration": _Curve("Reliability", lambda one: one.calibration, "confidence", _reliability, _hollow),
         "interval_calibration": _Curve("Calibration of intervals", lambda one: one.calibration, "level", _intervals),
-        "risk_coverage": _Curve("Error of the most certain points", lambda one: one.risk, "risk", _risk),
+        "risk_coverage": _Curve("Error of the retained points", lambda one: one.risk, "risk", _risk),
     }
     for name, curve in curves.items():
         if methods := [method for method in methods_of(results) if curve.within(results, method)]:
@@ -106,7 +106,7 @@ def _reliability(axes: Axes, results: Results, name: str, found: MethodResult, l
     label = f"{short(name, 24)}, ECE {100 * found.sets['test'].figures['ece'].value:.1f} %"
     look = {**line.plotted, **_under(results, name)}
     draw_bins(axes, found.calibration, enough_points(results[name]), label=label, **look)
-    axes.set_xlabel("stated confidence")
+    axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
 
 
@@ -120,8 +120,8 @@ def _intervals(axes: Axes, results: Results, name: str, found: MethodResult, lin
     _as_stated(axes)
     curve = found.calibration
     axes.plot(curve["level"], curve["coverage"], **line.plotted, **_under(results, name), label=short(name, 24))
-    axes.set_xlabel("central interval, stated probability")
-    axes.set_ylabel("share of the targets inside")
+    axes.set_xlabel("nominal probability of the central interval")
+    axes.set_ylabel("observed coverage")
 
 
 def _as_stated(axes: Axes) -> None:
@@ -139,7 +139,7 @@ def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Li
     axes.set_xlim(0, 1)
     most = max(float(np.nanmax(one.get_ydata())) for one in axes.get_lines())
     axes.set_ylim(0, 1.05 * most or 1.0)
-    axes.set_xlabel(f"share of the test points kept, least {order} first")
+    axes.set_xlabel(f"share of the test points retained, lowest {order} first")
     axes.set_ylabel(risk)
 
 
@@ -161,7 +161,7 @@ def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Cur
     """A column for each method and in it a panel for each figure; of a single method, the figures side by side."""
     lines, alone = _lines(results), len(methods) == 1
     with picture(
-        path, title="Figures of the first passes", about=", ".join(results), size=(_PANEL[0], 3.3), apart=True,
+        path, title="Estimates over the number of samples", about=", ".join(results), size=(_PANEL[0], 3.3), apart=True,
         columns=len(curves) if alone else len(methods), heights=(1.0,) if alone else (1.0,) * len(curves),
     ) as panels:  # fmt: skip
         for (curve, method), axes in zip(itertools.product(curves, methods), panels, strict=True):
@@ -208,6 +208,6 @@ def _roc(results: Results, name: str, path: Path) -> None:
                 axes.plot(*curve, color=look.colour, linestyle=look.dashes, linewidth=width, label=label)
             axes.set_xlim(0, 1)
             axes.set_ylim(-0.02, 1.02)
-            axes.set_xlabel("share of test points taken for OOD")
-            axes.set_ylabel("share of OOD points found")
+            axes.set_xlabel("test points classified as OOD (false positive rate)")
+            axes.set_ylabel("OOD points detected (true positive rate)")
             axes.legend(loc="lower right")

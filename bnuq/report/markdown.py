@@ -11,7 +11,7 @@ from bnuq.report.sanitize import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more
 _FEW = 4  # items that are shown without being asked for
-_FOLDED = ("Notes", "What it took")  # what a reviewer seldom reads
+_FOLDED = ("Notes", "Computational cost")  # what a reviewer seldom reads
 _OPEN = re.compile(
     r"@"  # mentions and addresses
     r"|:(?=//)|(?i:www)(?=\.)|(?i:mailto|xmpp):"  # links that need no brackets

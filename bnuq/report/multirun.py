@@ -40,10 +40,10 @@ _SHORT = {  # where the title of the metric is too long for a row of a table
     "coverage50": "coverage of 50 %",
     "coverage95": "coverage of 95 %",
     "spearman": "Spearman (sd, |error|)",
-    "variance": "variance over passes",
+    "variance": "variance over samples",
     "tau": "τ",
     "least_confidence": "least confidence",
-    "pll_without_exact": "PLL, none met exactly",
+    "pll_without_exact": "PLL excl. exact points",
 }
 _OOD_COLUMNS = {
     "auroc": "AUROC",
@@ -95,8 +95,8 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
         if listed:
             yield f"{name}s", ", ".join(listed if len(listed) <= 12 else [*listed[:10], "…", listed[-1]])
     if several.test_share is not None:
-        yield "tested", f"on {several.test_share:.3g} points for each that a network was trained on"
-    yield "took", f"{several.seconds:.1f} s"
+        yield "test share", f"{several.test_share:.3g} test points per training point"
+    yield "time", f"{several.seconds:.1f} s"
 
 
 def _test_table(several: Several) -> Table:
@@ -137,7 +137,7 @@ def _normalized_table(several: Several) -> Table:
                 Cell(_interval(found.nadeau_bengio)),
             )
             rows.append((f"  {_name(metric)}", cells))
-    return Table(("mean", "of means", "as published", "ours", "95 % interval"), tuple(rows), stacks=True)
+    return Table(("mean", "of means", "as published", "corrected", "95 % interval"), tuple(rows), stacks=True)
 
 
 def _cell_of_percent(mean: float, sd: float) -> Cell:
@@ -174,19 +174,19 @@ def _ood_table(several: Several, name: str) -> Table:
 
 
 def _legend(several: Several) -> Iterator[str]:
-    yield "± standard deviation over the runs. ↑ more is better, ↓ less is better, else neither."
+    yield "± standard deviation over the runs. ↑ higher, ↓ lower is better."
     if any(address[1] == NORMALIZED for address in several.aggregates):
         bounded = any(address[1].startswith(BOUNDS) for address in several.aggregates)
         yield (
-            "Normalised scores: 0 is the score of one constant uncertainty about the same predictions, 100 that of the "
-            "best uncertainty there is; negative is worse than constant. The mean is over the runs' own ratios"
+            "Normalised scores: 0 is one constant uncertainty for the same predictions, 100 the best possible "
+            "uncertainty; negative is worse than constant. Mean: over the ratios of the single runs"
             + ("; of means: the ratio of the mean scores." if bounded else ".")
         )
         yield (
-            f"As published: two-sided one-sample t-test over {_runs(several)}, as the paper prints it; it treats "
-            "overlapping splits as independent and rejects far too often. Ours: Nadeau–Bengio on split means, and its "
-            "interval. * p ≤ .05, ** ≤ .01, *** ≤ .001, **** ≤ .0001, ns above; two-sided, so that a star does not "
-            "say better."
+            f"As published: two-sided one-sample t-test over {_runs(several)}, as in the paper; it treats "
+            "overlapping splits as independent and rejects far too often. Corrected: the Nadeau–Bengio test on "
+            "split means, with its interval. * p ≤ .05, ** ≤ .01, *** ≤ .001, **** ≤ .0001, ns above; the tests "
+            "are two-sided, so a star does not mean better."
         )
 
 

@@ -16,7 +16,7 @@ from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import signed
 from bnuq.results.result import Result
 
-_NETWORKS = {DETERMINISTIC: "the network as it is", POPULATION: "the network with population statistics"}
+_NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
 
 
 def of_whom(method: str) -> str:
@@ -42,7 +42,7 @@ def repair_in_words(result: Result, metric: str, told: str) -> Iterator[str]:
     with np.errstate(invalid="ignore"):
         change, error = float(np.mean(ours - theirs)), standard_error(ours - theirs, group=result.sets["test"].group)
     yield (
-        f"The network with the population statistics of the reference in place of its running ones: {told} "
-        f"({signed(change)} ± {error:.4f}). That is repair, and no uncertainty gained: {' and '.join(sampled)} "
+        f"Network with population statistics of the reference in place of its running statistics: {told} "
+        f"({signed(change)} ± {error:.4f}). This is a repair, not a gain from uncertainty: {' and '.join(sampled)} "
         f"{'is' if len(sampled) == 1 else 'are'} compared with this network."
     )

@@ -24,15 +24,15 @@ def in_words(result: Result) -> Iterator[str]:
     yield from map(_in_words, beside)
     if not beside and (laws := [name for name in result.methods if name in ANALYTIC]):
         yield (
-            f"{' and '.join(laws)}: a model of MCBN's noise around the running statistics, not MCBN, and held against "
-            "nothing here; with a reference (--train) bnuq tells how far it is off."
+            f"{' and '.join(laws)}: an analytic model of MCBN's noise around the running statistics, not MCBN, "
+            "and not checked against it here; with a reference (--train), bnuq measures how far it is off."
         )
 
 
 def _in_words(one: Approximation) -> str:
     ratio, rank = one.ratio["test"], one.rank["test"]
     mean = _UNCERTAINTY[one.uncertainty]
-    text = f"{one.method} is a model of MCBN's noise, not MCBN: its {mean} on the test set is {_times(ratio)} mcbn's"
+    text = f"{one.method} is an analytic noise model, not MCBN: its {mean} on the test set is {_times(ratio)} mcbn's"
     if math.isfinite(rank):
         text += f", and ranks the points {_ranks(rank)} (ρ {number(rank, 2)})"
     if one.understates:
@@ -42,11 +42,11 @@ def _in_words(one: Approximation) -> str:
     return f"{text}."
 
 
-_UNCERTAINTY = {"mutual_information": "mean MI", "variance": "mean variance of draws"}
+_UNCERTAINTY = {"mutual_information": "mean MI", "variance": "mean variance of samples"}
 
 
 def _ranks(rank: float) -> str:
-    return "as mcbn does" if rank >= 0.95 else "roughly as mcbn does" if rank >= 0.8 else "otherwise than mcbn"
+    return "as mcbn does" if rank >= 0.95 else "roughly as mcbn does" if rank >= 0.8 else "differently from mcbn"
 
 
 def _times(ratio: Figure) -> str:
@@ -59,7 +59,7 @@ def parts(result: Result) -> Iterator[Part]:
     beside = approximations(result)
     if not beside:
         return
-    yield from (GAP, title("Analytic laws beside mcbn"))
+    yield from (GAP, title("Analytic noise models compared with mcbn"))
     rows: list[Row] = []
     for one in beside:
         rows.append((labelled(one.method), ()))
@@ -72,9 +72,10 @@ def parts(result: Result) -> Iterator[Part]:
         (f"mean {uncertainty} / mcbn's", "rank corr.", "PLL", f"AUROC by {uncertainty}"), tuple(rows), stacks=True
     )
     yield Paragraph(
-        "≈: an approximation, which draws every layer's statistics from a law in the place of mini-batches. A ratio of "
-        f"1 is mcbn's own mean {uncertainty}, a rank correlation of 1 its order of the points. PLL and AUROC are "
-        "differences from mcbn's; ± Monte Carlo error of the two, without that of what a law was fitted to.",
+        "≈: an approximation that draws every layer's statistics from a noise model instead of mini-batches. A "
+        f"ratio of 1 means the mean {uncertainty} of mcbn, a rank correlation of 1 its ranking of the points. PLL "
+        "and AUROC are differences from mcbn; ± Monte Carlo error of both methods, without the error of fitting "
+        "the noise model.",
         "dim",
     )
 

@@ -27,7 +27,7 @@ NAMES = {  # as shown, and where there is little room
     "coverage50": ("coverage of 50 %", "cover. 50 %"),
     "coverage95": ("coverage of 95 %", "cover. 95 %"),
     "spearman": ("rank corr. ρ(σ, |e|)", "ρ(σ, |e|)"),
-    "variance": ("variance of draws", "var. of draws"),
+    "variance": ("variance of samples", "var. of samples"),
     "tau": ("precision τ", "precision τ"),
 }
 ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}

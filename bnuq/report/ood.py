@@ -49,14 +49,14 @@ def in_words(result: Result, name: str) -> str:
 
 def _told_apart(auroc: Figure) -> str:
     if auroc.low is None or auroc.high is None:
-        return "cannot be judged from so few points"
+        return "has too few points to judge"
     if auroc.high < 0.5:
-        return "is taken for more familiar than the test set"
+        return "appears more familiar than the test set"
     if auroc.low <= 0.5:
-        return "is not told apart from the test set"
+        return "is not separated from the test set"
     if auroc.value >= 0.9:
-        return "is told apart well from the test set"
-    return "is partly told apart from the test set" if auroc.value >= 0.7 else "is hardly told apart from the test set"
+        return "is well separated from the test set"
+    return "is partly separated from the test set" if auroc.value >= 0.7 else "is hardly separated from the test set"
 
 
 def _words(score: str) -> str:
@@ -106,7 +106,8 @@ def _auroc(figure: Figure | None) -> Cell:
 def legend(result: Result) -> Iterator[str]:
     if names(result):
         yield (
-            "AUROC: chance that a point of the OOD set looks more uncertain than one of the test set; 0.5 is a guess. "
-            "FPR95: share of test points taken for OOD when 95 % of OOD points are found; FPR95*: the other way round. "
-            "AUPR-out: precision over recall for OOD points, AUPR-in: for test points."
+            "AUROC: probability that a random OOD point is more uncertain than a random test point; 0.5 is "
+            "chance. FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD "
+            "points; FPR95*: with test and OOD points swapped. AUPR-out: area under the precision–recall curve "
+            "with OOD points as positives; AUPR-in: with test points as positives."
         )

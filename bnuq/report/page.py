@@ -24,34 +24,34 @@ OnPage = Part | Picture
 Shown = Mapping[tuple[str, ...], Picture]  # by kind, and of which method or set
 
 _DIAGONAL = (
-    "On the diagonal, the network is right as often as it says it is; below it, it is overconfident, above it "
-    "underconfident."
+    "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
 )
 HOW = {
-    "reliability": f"{_DIAGONAL} The steps below tell how many points state which confidence.",
+    "reliability": f"{_DIAGONAL} The histogram below shows how many points have which confidence.",
     "calibration": _DIAGONAL,
     "interval_calibration": (
-        "On the diagonal, a central interval holds as many targets as it promises; below it the intervals are too "
-        "narrow, above it too wide. Within the band chance alone explains the difference."
+        "On the diagonal, a central interval covers as many targets as it should; below it the intervals are too "
+        "narrow, above it too wide. Within the band, chance alone explains the difference."
     ),
     "risk_coverage": (
-        "Points are kept from the most certain on: the lower the curve, the better the uncertainty sorts out errors. A "
-        "flat curve says that uncertain points are no more often wrong than others."
+        "Error of the retained points when the most uncertain ones are deferred: the lower the curve, the better "
+        "the uncertainty identifies errors. A flat curve means that uncertain points are wrong no more often "
+        "than others."
     ),
     "ood": (
-        "The less the two overlap, the better unfamiliar points are told apart. The score is the one of largest AUROC."
+        "The less the two overlap, the better OOD points are separated from test points. Shown is the score with "
+        "the largest AUROC."
     ),
     "roc": (
-        "Up and to the left is better; the diagonal is a guess. Each step is a threshold on the score, and the area "
-        "below a curve is its AUROC."
+        "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
+        "area under a curve is its AUROC."
     ),
     "convergence": (
-        "What the same figures were of the first passes alone: where a curve has become flat, more passes would change "
-        "little."
+        "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
     "uncertainty_error": (
-        "Points in the order of their predicted σ. Where the running mean of the errors rises with the bands, σ tells "
-        "large errors from small ones; dots far above the band are surprises."
+        "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
+        "separates large errors from small ones; dots far above the bands are unexpected errors."
     ),
 }
 
@@ -69,7 +69,7 @@ def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[O
     yield Facts(tuple(facts(result)))
     yield from (title("In short"), Items(tuple(_short(result, tuple(task.in_words(result))))))
     if without:
-        yield Paragraph(f"Pictures are left out: {without}", "dim")
+        yield Paragraph(f"Figures are left out: {without}", "dim")
     yield title("Methods side by side")
     yield from map(_under, task.test_tables(result, roomy=True))
     of_ood = tuple(ood.legend(result))
@@ -87,7 +87,7 @@ def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[O
         of_ood = ()  # said once
     yield from (part for part in noise_models.parts(result) if part != GAP)
     if any(kind == "convergence" for kind, *_ in shown):
-        yield from _section("Over the number of passes", shown, "convergence")
+        yield from _section("Over the number of samples", shown, "convergence")
     else:
         yield from (part for metric in task.CONVERGING for part in curves(result, metric))
     yield from _section("Uncertainty and error", shown, "uncertainty_error")
@@ -127,7 +127,7 @@ def beside_parts(results: comparison.Results, shown: Shown, *, without: str = ""
     """What the page of several results is made of, in reading order."""
     yield from comparison.head(results)
     if without:
-        yield Paragraph(f"Pictures are left out: {without}", "dim")
+        yield Paragraph(f"Figures are left out: {without}", "dim")
     yield from (title("Test sets"), comparison.test_table(results))
     yield from comparison.legend(results)
     yield from _section("Calibration", shown, "calibration", "interval_calibration")
@@ -136,7 +136,7 @@ def beside_parts(results: comparison.Results, shown: Shown, *, without: str = ""
         yield title(f"{name} against the test sets")
         yield from (picture for (kind, *of), picture in shown.items() if kind in ("ood", "roc") and of == [name])
         yield from comparison.ood_tables(results, name)
-    yield from _section("Over the number of passes", shown, "convergence")
+    yield from _section("Over the number of samples", shown, "convergence")
     yield from comparison.tail(results)
     yield title("Provenance")
     for name, result in results.items():
@@ -154,11 +154,11 @@ def provenance(result: Result) -> Iterator[OnPage]:
     yield title("Provenance")
     yield Facts(tuple((name, text) for name, text in _origins(result) if text))
     if work := tuple(work_in_words(result)):
-        yield from (title("What it took", f"bold {SUB}"), Items(work))
+        yield from (title("Computational cost", f"bold {SUB}"), Items(work))
     yield title("The run, as resolved", f"bold {SUB}")
     yield Paragraph(
-        "Every option, from the command line, the run file, the checkpoint or by default. Saved as a file it runs "
-        "again; so does `bnuq evaluate --from` with the result file."
+        "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the "
+        "run, save this as a run file, or use `bnuq evaluate --from` with the result file."
     )
     yield Listing("As a run file", run_file(result.run))
     if result.path is not None:

@@ -88,7 +88,7 @@ def pictures_of(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
 
 def _about(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
-    passes = f", {result.sampling['samples']} passes" if sampled and len(result.methods) > 1 else ""
+    passes = f", {result.sampling['samples']} samples" if sampled and len(result.methods) > 1 else ""
     return f"{model}, test set, {test.n} points{passes}"
 
 
@@ -114,7 +114,7 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
     fitted = "tau" in method.sets["test"].figures
     half, most = (f"{share} % of errors expected" if single and fitted else f"{factor} σ" for share, factor in
                   ((50, "0.67"), (95, "1.96")))  # fmt: skip
-    about = _about(result) + ("" if fitted else "; σ of the draws alone, without observation noise")
+    about = _about(result) + ("" if fitted else "; σ of the samples alone, without observation noise")
     with picture(path, title=f"Uncertainty and error, {name}", about=about, size=(PANEL[0], 4.4)) as [axes]:
         axes.grid(visible=False)
         axes.fill_between(rank, 0, _MOST * sigma, color=_LIGHT, linewidth=0, label=most)
@@ -127,7 +127,7 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
             axes.axhline(constant.value, color=INK, linestyle="--", linewidth=1.2, label="constant σ")
         axes.set_xlim(rank[0] - 0.5, rank[-1] + 0.5)
         axes.set_ylim(0, 1.05 * float(max(curve["error"].max(), min(_MOST * sigma.max(), 2 * curve["error"].max()))))
-        axes.set_xlabel("test point, in the order of its predicted σ")
+        axes.set_xlabel("test points, sorted by predicted σ")
         axes.set_ylabel("|error| (target unit)" if single else "|error|, rms of the outputs (target unit)")
         _legend_below(axes, columns=3)
 
@@ -141,13 +141,13 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
         chance = _MOST * np.sqrt(level * (1 - level) / points)
         low, high = np.clip(level - chance, 0, 1), np.clip(level + chance, 0, 1)
         axes.fill_between(level, low, high, color=PALE, linewidth=0, label=f"95 % by chance, {points} points")
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
         for name, method in calibrated.items():
             curve = method.calibration
             axes.plot(curve["level"], curve["coverage"], **lines[name].plotted, label=name)
         _unit_square(axes)
-        axes.set_xlabel("central interval, stated probability")
-        axes.set_ylabel("share of the targets inside")
+        axes.set_xlabel("nominal probability of the central interval")
+        axes.set_ylabel("observed coverage")
         axes.legend(loc="upper left")
 
 
@@ -159,7 +159,7 @@ def _reliability(result: Result, path: Path) -> None:
     enough = enough_points(result)
     about = f"{_about(result)}; hollow: bins of fewer than {enough} points"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="as stated")
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
         for name, method in result.methods.items():
             curve = method.calibration
             ece = method.sets["test"].figures["ece"].value
@@ -174,7 +174,7 @@ def _reliability(result: Result, path: Path) -> None:
         else:
             axes.legend(loc="lower right")
         below.set_xlim(0, 1)
-        below.set_xlabel("stated confidence")
+        below.set_xlabel("confidence")
         below.set_ylabel("points (%)")
 
 
@@ -200,14 +200,14 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
     lines = _lines(result)
     regression = result.model.get("task") == "regression"
     order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
-    with picture(path, title="Error of the most certain points", about=_about(result)) as [axes]:
+    with picture(path, title="Error of the retained points", about=_about(result)) as [axes]:
         for name, method in ranked.items():
             line = lines[name]
             curve = method.risk
             axes.plot(curve["coverage"], curve["risk"], color=line.colour, linestyle=line.dashes, label=name)
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel(f"share of the test points kept, least {order} first")
+        axes.set_xlabel(f"share of the test points retained, lowest {order} first")
         axes.set_ylabel(risk)
         axes.legend(loc="best")
 
@@ -216,7 +216,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
     """What more passes would change: figures of the first 1, 2, 4, … draws, and of the network as it is."""
     lines = _lines(result)
     with picture(
-        path, title="Figures of the first passes", about=_about(result, sampled=False), columns=len(metrics),
+        path, title="Estimates over the number of samples", about=_about(result, sampled=False), columns=len(metrics),
         size=(4.2, 3.6), apart=True,
     ) as panels:  # fmt: skip
         for metric, axes in zip(metrics, panels, strict=True):
@@ -229,7 +229,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
                     axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-            axes.set_xlabel("passes")
+            axes.set_xlabel("samples")
             axes.set_ylabel(label_of(metric))
         panels[0].legend(loc="best")
 
@@ -304,8 +304,8 @@ def _roc(result: Result, name: str, path: Path) -> None:
         for score in scores if len(scores) > 1 else ():
             axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=words_of(score))
         _unit_square(axes)
-        axes.set_xlabel("share of test points taken for OOD")
-        axes.set_ylabel("share of OOD points found")
+        axes.set_xlabel("test points classified as OOD (false positive rate)")
+        axes.set_ylabel("OOD points detected (true positive rate)")
         drawing.legend_apart(axes)
 
 

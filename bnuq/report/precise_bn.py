@@ -29,20 +29,20 @@ _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {
     "population": (
         "Estimator population: mean and variance of all values together, each mini-batch normalised by its own "
-        "statistics at the layers below, as in training."
+        "statistics at the preceding layers, as in training."
     ),
     "mean_of_var": (
-        "Estimator mean_of_var: the mean of the mini-batches' means, and of their unbiased variances, each mini-batch "
-        "normalised by its own statistics at the layers below, as in training."
+        "Estimator mean_of_var: the mean of the mini-batches' means, and of their unbiased variances, each "
+        "mini-batch normalised by its own statistics at the preceding layers, as in training."
     ),
     "full": (
-        "Estimator full: all points as one batch, so that every layer sees what the layers below give in evaluation "
-        "mode, with their new statistics."
+        "Estimator full: all points as one batch, so that every layer sees the evaluation-mode outputs of the "
+        "preceding layers with their new statistics."
     ),
 }
 _DIFFER = (
-    " At the first BatchNorm population and full are the same, and mean_of_var is but for chance; deeper they differ, "
-    "because the layers below normalise differently."
+    " At the first BatchNorm, population and full are identical, and mean_of_var differs only by chance; deeper "
+    "layers differ because the preceding layers normalise differently."
 )
 
 
@@ -62,7 +62,7 @@ def report_parts(result: PreciseBN) -> Iterator[Part]:
     yield from (GAP, Paragraph(_of_layers(result.layers), "dim"))
     yield Paragraph(_LEGEND[result.estimator] + _DIFFER, "dim")
     if result.test is not None:
-        yield Paragraph("± standard error over points, that of the change by pairs.", "dim")
+        yield Paragraph("± standard error over points, for the change over paired points.", "dim")
     if result.cautions:
         yield from (GAP, title("Warnings", "bold yellow"), Advice(advised(result.cautions)))
     if result.notes:
@@ -84,7 +84,7 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
     yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
     if result.test is not None:
         yield "test", f"{of_reference(result.test.reference)}, {result.test.n} points"
-    yield "on", f"{result.device}, {result.seconds['total']:.1f} s"
+    yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 
 def in_words(result: PreciseBN) -> Iterator[str]:
@@ -96,11 +96,12 @@ def in_words(result: PreciseBN) -> Iterator[str]:
     worst = max(layers, key=_size)
     if _size(worst) > 0:
         yield (
-            f"They moved most in {worst.name}: the means by {number(worst.shift, 2)} standard deviations (root mean "
-            f"square over channels), the variances by a factor of {number(math.exp(worst.log_variance), 2)}."
+            f"The largest change is in {worst.name}: the means moved by {number(worst.shift, 2)} standard deviations "
+            "(root mean square over channels), the variances by a factor of "
+            f"{number(math.exp(worst.log_variance), 2)}."
         )
     if dead := sum(layer.dead for layer in layers):
-        yield f"{count(dead, 'channel')} {'is' if dead == 1 else 'are'} all but constant: no change is told there."
+        yield f"{count(dead, 'channel')} {'is' if dead == 1 else 'are'} nearly constant: no change is reported there."
     if result.test is not None:
         yield _verdict(result.test)
 
@@ -109,16 +110,16 @@ def _verdict(test: TestChange) -> str:
     verdicts = {one.verdict for one in test.figures.values()}
     told = " and ".join(_in_words(name, one) for name, one in test.figures.items())
     if verdicts >= {"better", "worse"}:
-        return f"Whether it helped depends on what counts: {told}."
+        return f"Mixed effect: {told}."
     if "better" in verdicts:
         return f"It helped: {told}."
     if "worse" in verdicts:
         return (
-            f"It did harm: {told}. See whether train, normalize and augment are those of the training; if they are, "
-            "keep the old file."
+            f"It made the network worse: {told}. Check that train, normalize and augment are those of training; "
+            "if they are, keep the old file."
         )
     if "unknown" in verdicts:
-        return f"Whether it helped cannot be told: {told}."
+        return f"Whether it helped is unknown: {told}."
     return f"It made no difference beyond chance: {told}."
 
 
@@ -128,7 +129,7 @@ def _in_words(name: str, one: FigureChange) -> str:
         told = f"{shown} stayed at {_value(name, one.before.value)}"
     else:
         told = f"{shown} went from {_value(name, one.before.value)} to {_value(name, one.after.value)}"
-    return told + (" (the error of this change is not known)" if one.verdict == "unknown" else "")
+    return told + (" (the error of this change is unknown)" if one.verdict == "unknown" else "")
 
 
 def _value(name: str, value: float) -> str:

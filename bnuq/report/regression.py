@@ -34,13 +34,13 @@ def in_words(result: Result) -> Iterator[str]:
     """What the test set says: of the network as it is, and of every method beside it."""
     plain = result.methods[DETERMINISTIC]
     rmse, mae = (_plain(plain.sets["test"].figures[name]) for name in ("rmse", "mae"))
-    yield f"The network as it is: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
+    yield f"Deterministic network: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
     yield from _repair(result)
     sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
     if "tau" not in plain.sets["test"].figures:
         yield (
-            "Nothing tells the noise of the observations, τ: no validation points were named. So there is no PLL or "
-            f"coverage, nor a CRPS that holds the noise{', and σ is that of the draws alone' if sampled else ''}."
+            "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
+            f"coverage, CRPS excludes observation noise{', and σ is that of the samples alone' if sampled else ''}."
         )
     for name, method in sampled.items():
         yield from _scores_in_words(name, method, result)
@@ -66,13 +66,15 @@ def _constant_in_words(plain: MethodResult) -> str:
     if "tau" not in figures:
         return ""
     sd = _noise(figures["tau"].value)
-    return f"; with a noise of sd {number(sd, max(0, decimals([sd]) - 2))} {_coverage_in_words(figures, None)}"
+    return (
+        f"; with observation noise of sd {number(sd, max(0, decimals([sd]) - 2))}, {_coverage_in_words(figures, None)}"
+    )
 
 
 def _coverage_in_words(figures: Mapping[str, Figure], points: int | None) -> str:
     """How much the 50 and 95 % intervals hold, and where `points` are told, what is wrong with that."""
     held = {level: figures[f"coverage{level}"] for level in (50, 95)}
-    text = "its 50 and 95 % intervals hold " + " and ".join(f"{100 * f.value:.0f}" for f in held.values())
+    text = "its 50 and 95 % intervals cover " + " and ".join(f"{100 * f.value:.0f}" for f in held.values())
     text += " % of the targets"
     if points is None:
         return text
@@ -122,7 +124,7 @@ class _Change:
 
 
 def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterator[str]:
-    against = "a constant uncertainty around the same means"
+    against = "a constant σ"
     if "constant" not in method.bounds:
         against = f"{of_whom(compared_with(name, result))} with the same τ"
     changes = [change for metric in ("crps", "pll") if (change := _change(metric, name, result))]
@@ -130,7 +132,7 @@ def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterato
         return
     told = ", ".join(change.told for change in changes)
     if any(change.error is None for change in changes):
-        yield f"{name} and {against}: {told}; too few points or passes to say whether that is a difference."
+        yield f"{name} and {against}: {told}; too few points or samples to tell whether they differ."
         return
     verdicts = [change.verdict for change in changes]
     if len(set(verdicts)) == 1:
@@ -188,7 +190,7 @@ def _ranked(figure: Figure | None) -> str:
     if figure.high < 0:
         return f"σ is larger where the errors are smaller ({value})"
     if figure.low <= 0:
-        return f"σ does not tell large errors from small ones ({value})"
+        return f"σ does not follow the size of the errors ({value})"
     how = "follows" if figure.value >= 0.5 else "partly follows" if figure.value >= 0.2 else "hardly follows"
     return f"σ {how} the size of the errors ({value})"
 
@@ -237,7 +239,7 @@ def _bounds(result: Result) -> Iterator[Part]:
             rows += [(named(metric, roomy=True), ()), *((f"  {name}", row) for name, row in told.items())]
     if not rows:
         return
-    yield from (GAP, title("Between a constant uncertainty and the best one a point"))
+    yield from (GAP, title("Between constant uncertainty and the per-point optimum"))
     yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
     if flags := tuple(flag for name, method in bounded.items() for flag in _flags(name, method)):
         yield Items(flags)
@@ -259,9 +261,12 @@ def _flags(name: str, method: MethodResult) -> Iterator[str]:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:
-        text = f"{name}: PLL's optimum is infinite, {exact} {'point is' if exact == 1 else 'points are'} met exactly"
+        text = (
+            f"{name}: the optimal PLL is infinite, as {exact} {'point is' if exact == 1 else 'points are'} predicted "
+            "exactly"
+        )
         others = method.normalized.get("pll_without_exact")
-        yield text + (f"; normalised, that of the others is {share(others.value)} %." if others else ".")
+        yield text + (f"; the normalised PLL of the others is {share(others.value)} %." if others else ".")
     over = [
         metric
         for metric, names in {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}.items()
@@ -269,7 +274,8 @@ def _flags(name: str, method: MethodResult) -> Iterator[str]:
     ]
     if over:
         yield (
-            f"{name}: {' and '.join(over)} above 100 %: a mixture of draws can exceed the bound, which is of Gaussians."
+            f"{name}: {' and '.join(over)} above 100 %: a mixture of samples can exceed the bound, which is for "
+            "Gaussians."
         )
 
 
@@ -280,7 +286,7 @@ def _intervals(result: Result) -> Iterator[Part]:
         for name, curve in found.items()
     )
     if rows:
-        yield from (GAP, title("Share of the targets inside the central intervals"))
+        yield from (GAP, title("Share of targets inside the central intervals"))
         yield Table(tuple(f"of {100 * level:.0f} %" for level in _LEVELS), rows)
 
 
@@ -301,9 +307,9 @@ def _errors_by_sigma(result: Result) -> Iterator[Part]:
         for label, values in zip(("  mean |error|", "  0.8 σ"), groups, strict=True):
             ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
             rows.append((label, (Cell(sparkline(values, low=0.0, high=high), style="cyan"), Cell(ends))))
-    yield from (GAP, title(f"|error| in {number_of} groups of test points, from the least σ to the largest"))
+    yield from (GAP, title(f"|error| in {number_of} groups of test points, from the smallest σ to the largest"))
     yield Table(("", ""), tuple(rows))
-    of_what = "is the mean |error| of a Gaussian of this σ" if fitted else "of the draws alone: no τ"
+    of_what = "is the mean |error| of a Gaussian of this σ" if fitted else "of the samples alone (no τ)"
     yield Paragraph(f" Bars from 0 to {number(high, digits)}; 0.8 σ {of_what}.", "dim")
 
 
@@ -329,15 +335,15 @@ def ood_tables(result: Result, name: str) -> Iterator[Part]:  # noqa: ARG001 - a
 # ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _LIKELIHOODS = {
-    "mixture": "the mixture of draws, each with the noise τ",
-    "moment": "the Gaussian with mean and variance of the draws and the noise τ",
-    "moment_full": "the Gaussian with mean and covariance of the draws and the noise τ",
+    "mixture": "the mixture of samples, each with observation noise 1/τ",
+    "moment": "the Gaussian with the mean and variance of the samples plus observation noise 1/τ",
+    "moment_full": "the Gaussian with the mean and covariance of the samples plus observation noise 1/τ",
 }
 _CRPS = {
-    "gaussian": "the Gaussian with mean and variance of the draws and the noise τ",
-    "mixture": "the mixture of draws, each with the noise τ",
-    "ensemble": "the draws alone, without noise",
-    "fair": "the draws alone, without noise, corrected for their number",
+    "gaussian": "the Gaussian with the mean and variance of the samples plus observation noise 1/τ",
+    "mixture": "the mixture of samples, each with observation noise 1/τ",
+    "ensemble": "the samples alone, without noise",
+    "fair": "the samples alone, without noise, corrected for their number",
 }
 
 
@@ -348,29 +354,29 @@ def legend(result: Result) -> Iterator[str]:
     yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."
     if "crps" in figures:
         yield (
-            "CRPS: how far the stated distribution lies from the target, in its unit; |error| for one without spread. "
-            f"Here of {_CRPS[scoring.get('crps', 'gaussian')]}. PLL: log density given to the target, in nats, of "
-            f"{_LIKELIHOODS[scoring.get('pll', 'mixture')]}."
+            "CRPS: distance between predictive distribution and target, in the target's unit; |error| for a "
+            f"distribution without spread. Here of {_CRPS[scoring.get('crps', 'gaussian')]}. PLL: mean log density of "
+            f"the target, in nats, under {_LIKELIHOODS[scoring.get('pll', 'mixture')]}."
         )
     if result.model["outputs"] > 1:
         yield (
-            f"{result.model['outputs']} outputs: RMSE is of the length of the error, so it sums over outputs; MAE, "
-            "CRPS, coverage and variance are means over outputs, PLL is of their joint density. One τ and one σ serve "
-            "them all."
+            f"{result.model['outputs']} outputs: RMSE is of the length of the error vector, so it sums over "
+            "outputs; MAE, CRPS, coverage and variance are means over outputs, PLL is of their joint density. "
+            "One τ and one σ are shared by all outputs."
         )
     if "tau" in figures:
         given = scoring.get("tau") is not None
-        source = "as given" if given else f"the best by {scoring.get('fit', 'crps').upper()} on the validation points"
+        source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to the validation points"
         yield (
-            f"τ: precision of the observations, {source}. σ² is the variance of the draws plus 1/τ. Half of the "
-            "targets should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
+            f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ. Half of the targets "
+            "should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
         )
     if any("constant" in method.bounds for method in result.methods.values()):
         yield (
-            "Constant: one σ for all points, fitted to the validation points, around the method's own means. Optimum: "
-            "around these means the best σ for each point, which takes its target to know. Normalised: 0 % is the "
-            "constant, 100 % the optimum; below 0 is worse than a constant."
+            "Constant: one σ for all points, fitted to the validation points, around the method's means. Optimum: "
+            "the best σ for each point around the same means, which only the targets reveal. Normalised: 0 % is the "
+            "constant, 100 % the optimum; negative is worse than the constant."
         )
     if len(result.methods) > 1:
-        yield "ρ(σ, |e|): whether errors are larger where σ is, by Spearman's rank correlation; 1 same order, 0 none."
+        yield "ρ(σ, |e|): Spearman's rank correlation of σ and |error|; 1 means the same order, 0 no relation."
     yield from ood.legend(result)

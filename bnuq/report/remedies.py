@@ -7,77 +7,74 @@ from typing import Protocol
 
 ADVICE: dict[str, str] = {
     "reference-mismatch": (
-        "Write `normalize` (and of pictures `augment`) of the training script under [data] of a run file, name the "
-        "very training set as `train`, and evaluate again: the warning goes where they fit. Until then take no figure "
-        "of mcbn for one of this network."
+        "Copy `normalize` (and `augment` for images) from the training script to [data] in a run file, name the "
+        "actual training set as `train`, and evaluate again: the warning disappears once they match. Until then, "
+        "do not trust the mcbn estimates for this network."
     ),
     "reference-unchecked": (
-        "Compare `train`, `normalize` and `augment` with the training script yourself: nothing here could."
+        "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible."
     ),
     "deterministic-from-reference": (
-        "Do not take its deterministic figures for those of a single pass in use; for running statistics of its own, "
-        "train with `track_running_stats=True`."
+        "Its deterministic estimates do not describe a single forward pass in deployment. To have running "
+        "statistics, train with `track_running_stats=True`."
     ),
-    "law-understates": (
-        'Use mcbn, whose draws the law leaves behind; or mcbn-empirical, with covariance = "network" if need be.'
-    ),
-    "law-overstates": "Use mcbn; see `bnuq inspect` for whether the running statistics are those of the training.",
+    "law-understates": ('Use mcbn, or mcbn-empirical, if necessary with covariance = "network".'),
+    "law-overstates": "Use mcbn; `bnuq inspect` shows whether the running statistics match the training data.",
     "law-unchecked": (
-        'Name a reference (--train): bnuq then holds the law against MCBN, and counts = "measured" becomes possible.'
+        'Name a reference (--train): bnuq then compares the noise model with MCBN, and counts = "measured" '
+        "becomes possible."
     ),
-    "too-few-points": "Evaluate on more points, or leave `group` out where points are independent.",
+    "too-few-points": "Evaluate on more points, or leave out `group` if the points are independent.",
     "few-validation-points": "Hold more points out of training and name them as `validation`; a few hundred will do.",
     "nothing-stochastic": (
-        "Look into the notes for what was left out; a network without BatchNorm and dropout has no passes to draw."
+        "See the notes for what was left out; a network without BatchNorm and dropout has nothing to sample."
     ),
     "few-samples": "",
     "mc-error-not-reached": "",
     "probability-outputs": "",
-    "exactness-unchecked": (
-        "Give the network as a Python module that `copy.deepcopy` copies and that `train()` puts into training mode."
-    ),
+    "exactness-unchecked": ("Provide the network as a Python module that supports `copy.deepcopy` and `train()`."),
     "unreachable": (
-        "The other layers are sampled all the same. Where this one's randomness should count, see that the evaluation-"
-        "mode forward calls it as a BatchNorm or dropout of torch, without a test of `self.training` around it."
+        "The other layers are still sampled. To sample this one too, call it in the evaluation-mode forward pass as a "
+        "torch BatchNorm or dropout, without a test of `self.training` around it."
     ),
     "never-trained": (
-        "See whether the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
-        "architecture gives them, and whether it is the trained one."
+        "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
+        "architecture gives them, and that it is the trained one."
     ),
-    "not-finite": "Take an earlier checkpoint: these weights went astray in training.",
+    "not-finite": "Use an earlier checkpoint: training diverged.",
     "vanishing": (
-        "See whether the activations in front of these layers are constant (a dead ReLU, a pruned filter), and whether "
-        "the running variances were stored in too few digits."
+        "Check whether the activations before these layers are constant (a dead ReLU, a pruned filter), and "
+        "whether the running variances were stored with too little precision."
     ),
-    "frozen": "Nothing, where that was meant; else train with the layer in training mode, or sample the other layers.",
+    "frozen": "Nothing, if intended; otherwise train with the layer in training mode, or sample the other layers.",
     "dead-channels": (
-        "Leave these layers out (`--layers`), or take a larger mini-batch, where figures of MCBN hang on few points."
+        "If MCBN estimates depend on few points, leave these layers out (`--layers`) or use a larger mini-batch."
     ),
     "biased-variance": (
-        "Take the figures of MCBN for those of the network in training, which it imitates; larger mini-batches in "
-        "training make the two alike."
+        "MCBN estimates describe the network as it behaves in training; larger mini-batches in training reduce "
+        "the difference."
     ),
     "no-pipeline-fits": (
-        "Look into the training script for `normalize` and `augment`. Where the pipeline is known to be right, the "
-        "running statistics are what is wrong: `bnuq precise-bn` computes them anew."
+        "Look up `normalize` and `augment` in the training script. If the pipeline is known to be right, the "
+        "running statistics are wrong: `bnuq precise-bn` recomputes them."
     ),
     "reference-unreadable": "",
     "worse-than-the-mean": "Set `normalize` and `normalize_targets` to what training used, and evaluate again.",
-    "constant-targets": "See whether the right column was taken for the target.",
-    "targets-of-another-scale": "Bring both into one unit, or name `normalize_targets`, and evaluate again.",
-    "constant-is-zero": "Judge by CRPS, or name other validation points than those that are met exactly.",
+    "constant-targets": "Check that the right column was used as the target.",
+    "targets-of-another-scale": "Convert both to one unit, or set `normalize_targets`, and evaluate again.",
+    "constant-is-zero": "Use CRPS, or name validation points that are not predicted exactly.",
     "tau-infinite": "",
-    "tau-at-range-end": "Widen `tau_range` under [scoring]; see whether the errors have the unit that you expect.",
+    "tau-at-range-end": "Widen `tau_range` under [scoring]; check that the errors have the expected unit.",
     "validation-in-test": "Name validation points that are in no other set.",
-    "test-in-reference": "Take these points out of the test set, or say that the figures are those of training points.",
+    "test-in-reference": "Remove these points from the test set, or report that the estimates include training points.",
     "validation-in-reference": "Name validation points that the network never trained on.",
     "few-values": "",
-    "nothing-random": "Sweep sizes below that of the reference.",
+    "nothing-random": "Sweep sizes smaller than the reference.",
     "no-recommendation": "Sweep more sizes, or choose another criterion: `--criterion pll` with validation points.",
     "chosen-on-test": "",
     "chosen-on-ood": "Confirm the size on an OOD set that was not used to choose it.",
-    "elbo-of-several-networks": "Compare the networks by PLL on validation points before one of them is chosen.",
-    "splits-share-test-set": "See whether `{split}` stands in the reference of the test set.",
+    "elbo-of-several-networks": "Compare the networks by PLL on validation points before choosing one of them.",
+    "splits-share-test-set": "Check that `{split}` occurs in the reference of the test set.",
     "undefined-in-some-runs": "",
 }
 

@@ -16,10 +16,10 @@ def sampler_in_words(result: Result) -> str:
     group = result.run.get("data", {}).get("group", "group")
     told = (
         (asked.get("batches") == "stratified", "stratified by class"),
-        (asked.get("batches") == "group", f"each of one {group}"),
+        (asked.get("batches") == "group", f"each from one {group}"),
         (asked.get("replacement"), "drawn with replacement"),
-        (asked.get("per_query"), "drawn anew for every query"),
-        (asked.get("query_in_batch"), "the query one of the points"),
+        (asked.get("per_query"), "new for every query"),
+        (asked.get("query_in_batch"), "the query included"),
         (asked.get("variance") == "unbiased", "unbiased variance"),
     )
     return ", ".join(words for holds, words in told if holds)

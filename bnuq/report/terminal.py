@@ -119,7 +119,7 @@ def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
         yield from task.ood_tables(result, name)
     yield from noise_models.parts(result)
     if work := tuple(work_in_words(result)):
-        yield from (GAP, title("What it took"), Items(work))
+        yield from (GAP, title("Computational cost"), Items(work))
     yield GAP
     yield Paragraph(of_errors(result), "dim")
     yield from (Paragraph(text, "dim") for text in task.legend(result))
@@ -155,14 +155,14 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         )
         bank = sampling.get("bank")
         own = f"{sampling['samples']} of a bank of {bank}" if bank is not None else f"{sampling['samples']}"
-        yield "passes", f"{own} a point{drawn}, seed {sampling['seed']}"
+        yield "samples", f"{own} per point{drawn}, seed {sampling['seed']}"
         if layers := _layers_in_words(result):
             yield "layers", layers
         if batches := sampler_in_words(result):
             yield "batches", batches
         if laws_told := laws_in_words(result):
-            yield "laws", laws_told
-    yield "on", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
+            yield "noise models", laws_told
+    yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
 
 def _layers_in_words(result: Result) -> str:
@@ -184,8 +184,8 @@ def in_words(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
     check = result.reference_check
     if check is not None and not check.passed:
         yield (
-            "Careful: the reference, or its pipeline, does not look like what the network was trained on. What follows "
-            "may be said of another network than yours; see the warnings below."
+            "Warning: the reference or its pipeline does not match what the network was trained on. The results "
+            "below may not describe your network; see the warnings."
         )
     yield from of_task
     yield from (ood.in_words(result, name) for name in ood.names(result))
@@ -198,9 +198,8 @@ def _agreement(check: ReferenceCheck) -> str:
     ratios = [getattr(check, quantity) / check.expected for quantity in ("mean", "log_variance")]
     median, worst = max(float(np.median(r)) for r in ratios), max(float(r.max()) for r in ratios)
     return (
-        "Nothing speaks against the reference: its batch statistics agree with the checkpoint's running ones "
-        f"({median:.1f} times what batch noise explains in the median layer, {worst:.1f} times in the worst; 3 and "
-        "6 would be too much)."
+        "Reference check passed: batch statistics match the checkpoint's running statistics "
+        f"({median:.1f} times batch noise in the median layer, {worst:.1f} in the worst; limits 3 and 6)."
     )
 
 
@@ -223,7 +222,7 @@ def curves(result: Result, metric: str) -> Iterator[Part]:
         )
         for name, values in finite.items()
     )
-    yield from (GAP, title(f"{NAMES[metric][0]} of the first {counted} passes"), Table(("", ""), rows))
+    yield from (GAP, title(f"{NAMES[metric][0]} of the first {counted} samples"), Table(("", ""), rows))
 
 
 def work_in_words(result: Result) -> Iterator[str]:
@@ -231,34 +230,34 @@ def work_in_words(result: Result) -> Iterator[str]:
     for method, took in result.work.methods.items():
         if method in ONE_PASS:
             continue
-        text = f"{method}: {took.passes:,} passes, {took.passes / max(took.seconds, 1e-9):,.0f} a second"
+        text = f"{method}: {took.passes:,} forward passes, {took.passes / max(took.seconds, 1e-9):,.0f} per second"
         if took.ratio is not None:
-            text += f", {took.ratio:.2f} of the cost of as many plain forwards"
+            text += f", {took.ratio:.2f} of the cost of as many deterministic passes"
         if took.once is not None and took.each is not None:
             share = took.once / max(1, took.once + took.each)
-            text += f"; {100 * share:.3g} % of a pass's arithmetic was done once for all samples"
+            text += f"; {100 * share:.3g} % of a pass's arithmetic was shared by all samples"
         if took.folded:
-            text += f", {count(took.folded, 'BatchNorm')} went into the weights before them"
+            text += f", {count(took.folded, 'BatchNorm')} folded into the preceding weights"
         if (took.stacked or 1) > 1:
-            text += f", up to {took.stacked} samples passed together"
+            text += f", up to {took.stacked} samples per pass"
         if took.why_plain:
-            text += f". The network was run whole for every sample: {took.why_plain}"
+            text += f". The whole network was run for every sample: {took.why_plain}"
         yield text + "."
     if result.work.peak_bytes:
         held = "GPU memory" if str(result.sampling["device"]).startswith("cuda") else "memory"
-        yield f"{result.work.peak_bytes / 1e9:.2g} GB of {held} at most, the network and torch itself included."
+        yield f"{result.work.peak_bytes / 1e9:.2g} GB peak {held}, including the network and torch."
 
 
 def _cost(result: Result) -> str:
     """The cost in one line."""
     ratios = {name: took.ratio for name, took in result.work.methods.items() if took.ratio and name not in ONE_PASS}
     told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-    return f"Cost over that of as many plain forwards: {told}." if told else ""
+    return f"Cost relative to deterministic passes: {told}." if told else ""
 
 
 def of_errors(result: Result) -> str:
     sampled = len(result.methods) > 1
-    over = "points and draws together" if sampled else "points"
+    over = "points and samples together" if sampled else "points"
     if sampled and int(result.sampling["samples"]) < 8:
-        over = "points alone: too few passes to tell that over draws"
-    return f"± standard error over {over}. ↑ more is better, ↓ less is better, else neither."
+        over = "points only; too few samples for a Monte Carlo error"
+    return f"± standard error over {over}. ↑ higher, ↓ lower is better."

@@ -32,12 +32,10 @@ class Parts:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
             raise RequestError(
-                f"{self.folder}: the work folder cannot be made ({error.strerror}). Name another with --work FOLDER."
+                f"{self.folder}: the work folder cannot be created ({error.strerror}). Name another with --work FOLDER."
             ) from error
         if not os.access(self.folder, os.W_OK):
-            raise RequestError(
-                f"{self.folder}: the work folder may not be written to. Name another with --work FOLDER."
-            )
+            raise RequestError(f"{self.folder}: the work folder is not writable. Name another with --work FOLDER.")
 
     def under(self, name: str) -> Parts:
         """Further parts, kept and forgotten with these."""

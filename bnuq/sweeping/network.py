@@ -72,7 +72,7 @@ def default_sizes(reference_points: int) -> tuple[int, ...]:
 def samples_of(run: Run) -> int:
     """T of a draw set; RequestError for what is no number of samples that a sweep can take."""
     if run.samples == "auto":
-        raise RequestError('samples is "auto", which a sweep has not; name a number with --samples.')
+        raise RequestError('samples is "auto", which a sweep does not support; give a number with --samples.')
     if run.samples < 2:
         raise RequestError(f"--samples is {run.samples}; expected at least 2, because one sample has no spread.")
     return run.samples
@@ -111,8 +111,8 @@ class Network:
         if several and self.trained_with is None:
             file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
             raise RequestError(
-                f"{run.checkpoint.name}: of several networks each is sampled at the batch size that it was trained "
-                f"with, and this one's is not known. Add to {file}:\n\n[model]\ntrain_batch_size = 128"
+                f"{run.checkpoint.name}: with several networks, each is sampled at its training batch size, and "
+                f"this network's is not known. Add to {file}:\n\n[model]\ntrain_batch_size = 128"
             )
         self._swept_sizes = sizes_of(settings.batch_sizes, () if several else default_sizes(len(self._train)))
         self._matched = several
@@ -391,15 +391,15 @@ class Network:
             if (values := int(thinnest.count.min())) <= _FEW_VALUES:
                 yield Caution(
                     "few-values",
-                    f"b = {size}: layer {thinnest.name} takes its statistics of {values} values a channel; so few have "
-                    "a variance so small now and then that outputs explode. Use a larger size.",
+                    f"b = {size}: layer {thinnest.name} takes its statistics from {values} values per channel; "
+                    "with so few, the variance is sometimes so small that outputs explode. Use a larger size.",
                 )
         same = [size for size, one in found.items() if one.degenerate]
         if same and len(same) == len(found):
             yield Caution(
                 "nothing-random",
-                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: the spread of the draws is 0, and "
-                "says nothing.",
+                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: the spread of the draws is 0 "
+                "and carries no information.",
             )
         if self.todo.task == "regression":
             for size, one in found.items():
@@ -412,19 +412,19 @@ class Network:
 
     def _notes(self, kept: int) -> Iterator[str]:
         if kept:
-            yield f"{self.name}: {kept} files of an interrupted sweep were there, and what they hold was not made again"
+            yield f"{self.name}: {kept} finished parts of an interrupted sweep were reused"
         if self._training is None:
             yield f"there is no ELBO: {self._why_no_elbo}"
         elif self.run.train_size is None:
             yield (
                 f"N of the ELBO is the size of the reference, {len(self._train)}; if the network was trained on more, "
-                "say train_size under [data]: the size that the ELBO picks grows with it"
+                "set train_size under [data]: the size that the ELBO selects grows with it"
             )
         if self.run.bank is not None:
-            yield f"a sweep's points share their draws: the bank of {self.run.bank} was left out"
+            yield f"all points of a sweep share their draws: the bank of {self.run.bank} was left out"
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
-            yield f"a sweep draws mcbn alone; {', '.join(others)} of the run file was left out"
+            yield f"a sweep samples mcbn only; {', '.join(others)} of the run file was left out"
 
 
 def _running(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:

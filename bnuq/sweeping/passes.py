@@ -312,7 +312,7 @@ class _Passing:
 
     def _halved(self, why: str, size: int) -> None:
         self._chunk = size
-        self._note(f"{why}, so {size} points pass together from there on (--chunk-size {size})")
+        self._note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -172,12 +172,12 @@ def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[st
     """Why there is no constant baseline, and what that leaves out."""
     if material.validation is not None:
         return
-    absent = "the constant baseline and the normalised PLL are absent"
+    absent = "the constant baseline and the normalised PLL are not available"
     if todo.task == "regression":
-        absent = "the constant baseline and the normalised scores are absent"
+        absent = "the constant baseline and the normalised scores are not available"
         if run.scoring.tau is None:
             absent = "τ, PLL, CRPS and coverage, " + absent
-    yield f"{absent}: {material.why_no_validation}; name some with --validation REF, or validation under [data]"
+    yield f"{absent}: {material.why_no_validation}; name them with --validation REF, or validation under [data]"
 
 
 def _cautions(
@@ -192,13 +192,13 @@ def _cautions(
     if any(not site.tracked for site in todo.sites.live_batchnorms):
         yield Caution(
             "deterministic-from-reference",
-            "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: "
-            "its deterministic figures use the statistics of all drawn mini-batches together.",
+            "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: its "
+            "deterministic estimates use the pooled statistics of all drawn mini-batches.",
         )
     sizes = {"test": material.test} | material.ood
     few = [name for name, one in sizes.items() if len(one if one.group is None else np.unique(one.group)) < 2]
     if few:
-        text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be told."
+        text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be estimated."
         yield Caution("too-few-points", text)
     if todo.task == "regression":
         yield from _scale_cautions(material, found)
@@ -206,14 +206,18 @@ def _cautions(
     if fitted_to is not None and len(fitted_to) < FEW:
         yield Caution(
             "few-validation-points",
-            f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an error "
-            "of its own that no figure here counts.",
+            f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an "
+            "error that the stated errors do not include.",
         )
     yield from found.cautions
     if len(found.methods) == 1 and run.methods is None:
-        yield Caution("nothing-stochastic", "Only the network as it is was evaluated; the notes say what was left out.")
+        yield Caution(
+            "nothing-stochastic", "Only the deterministic network was evaluated; the notes say what was left out."
+        )
     elif found.samples < estimates.MIN_SAMPLES:
-        text = f"With {found.samples} samples no Monte Carlo error can be told; use at least {estimates.MIN_SAMPLES}."
+        text = (
+            f"With {found.samples} samples no Monte Carlo error can be estimated; use at least {estimates.MIN_SAMPLES}."
+        )
         yield Caution("few-samples", text)
 
 
@@ -225,17 +229,17 @@ def _law_cautions(result: Result) -> Iterator[Caution]:
         if one.understates:
             yield Caution(
                 "law-understates",
-                f"{one.method} is not this network's MCBN: {times}, whose mini-batches move the statistics of all "
-                "channels and layers together.",
+                f"{one.method} is a poor approximation of MCBN on this network: {times}, whose mini-batches "
+                "change the statistics of all channels and layers jointly.",
             )
         if one.overstates:
-            yield Caution("law-overstates", f"{one.method} is not this network's MCBN: {times}.")
+            yield Caution("law-overstates", f"{one.method} is a poor approximation of MCBN on this network: {times}.")
     if unheld := [name for name in result.methods if name in ANALYTIC and not beside]:
         yield Caution(
             "law-unchecked",
-            f"{', '.join(unheld)}: nothing tells here how far the law is from MCBN, as there is no reference. Nominal "
-            "counts take all values of a feature map for independent, which they are not: such a law tends to "
-            "understate the uncertainty of convolutional networks, by much.",
+            f"{', '.join(unheld)}: without a reference, the noise model cannot be compared with MCBN. Nominal "
+            "counts treat all values of a feature map as independent, which they are not: such a model tends to "
+            "understate the uncertainty of convolutional networks considerably.",
         )
 
 
@@ -247,8 +251,8 @@ def _scale_cautions(material: Material, found: Passed) -> Iterator[Caution]:
         yield Caution(
             "worse-than-the-mean",
             f"The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, "
-            f"{spread['test']:.3g}: predicting their mean would do better. Are normalize and normalize_targets those "
-            "of its training?",
+            f"{spread['test']:.3g}: predicting their mean would do better. Do normalize and normalize_targets match "
+            "training?",
         )
     for name, one in spread.items():
         if one == 0 and len(material.test) >= FEW:
@@ -273,7 +277,7 @@ def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:
     if dead:
         layers = ", ".join(f"{name} {count}" for name, count in list(dead.items())[:5])
         yield (
-            f"{sum(dead.values())} channels are all but constant in some mini-batch, their variance below 10 times eps "
+            f"{sum(dead.values())} channels are nearly constant in some mini-batch, their variance below 10 times eps "
             f"({layers}{' …' if len(dead) > 5 else ''}): a point that differs there is scaled up as far as eps allows"
         )
 

@@ -180,12 +180,12 @@ def _why_not_measured(run: Run, ready: Opened, sites: Sites, broken: tuple[str, 
     if broken:
         return "the checkpoint's weights are not finite"
     if ready.train is None:
-        return "that takes training data: name it with --train REF, or train under [data]"
+        return "this needs training data: name it with --train REF, or train under [data]"
     if len(ready.train) < LEAST_REFERENCE:
         return f"the reference has {len(ready.train)} points, fewer than {LEAST_REFERENCE}"
     if suggested and run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return (
-            "nothing is said of the training pipeline, which they are measured through; inspect again with the lines "
+            "the training pipeline, through which they are measured, is not given; inspect again with the lines "
             "for the run file"
         )
     return None
@@ -195,8 +195,8 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
     most = len(train) // 2
     if batch_size > most:
         raise RequestError(
-            f"--batch-size is {batch_size}, and the reference ({train.reference}) has {len(train)} points; expected at "
-            f"most {most}, half of them: larger mini-batches, drawn without replacement, are too much alike to have "
+            f"--batch-size is {batch_size}, and the reference ({train.reference}) has {len(train)} points; expected "
+            f"at most {most}, half of them: larger mini-batches, drawn without replacement, are too similar to have "
             "the noise of training."
         )
 
@@ -219,8 +219,8 @@ def _of_no_account(run: Run) -> Iterator[str]:
     ]
     if keys:
         yield (
-            f"sampling.{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} of no account: an inspection draws random "
-            "mini-batches without replacement, of biased variance, and applies no analytic law"
+            f"sampling.{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} ignored: an inspection draws random "
+            "mini-batches without replacement, uses biased variance, and applies no analytic noise model"
         )
 
 
@@ -344,8 +344,8 @@ def _other_points(train: Points, batches: Parted, *, largest: int) -> tuple[Poin
     if len(rest) >= APART * largest:
         return train.subset(rest), ()
     return train, (
-        "the noise was measured on other mini-batches of the same points that the population was taken from: the "
-        "reference is too small to be parted",
+        "the noise was measured on other mini-batches of the same points as the population: the reference is too "
+        "small to be split",
     )
 
 

@@ -182,8 +182,8 @@ def _same_tests(of_runs: Sequence[_Told]) -> Iterator[SharedCaution]:
     if twice := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
         yield SharedCaution(
             "splits-share-test-set",
-            f"Splits {', '.join(map(str, twice))} have the same test points: they are no splits of the data, and the "
-            "spread over them says nothing about other test points.",
+            f"Splits {', '.join(map(str, twice))} have the same test points: they are not splits of the data, and "
+            "the spread over them says nothing about other test points.",
             sum(told.one.split in twice for told in of_runs),
         )
 
@@ -210,8 +210,8 @@ def _undefined(several: Several) -> Iterator[SharedCaution]:
 def _notes(of_runs: Sequence[_Told], *, kept: int, replaces: Path | None) -> Iterator[str]:
     if kept:
         yield (
-            f"{kept} of {len(of_runs)} runs had a result of the same request, checkpoint and data already, which was "
-            "read"
+            f"{kept} of {len(of_runs)} runs already had a result of the same request, checkpoint and data, which "
+            "was reused"
         )
     if replaces:
         yield f"an earlier result was replaced: {replaces.name}"
@@ -228,6 +228,6 @@ def _without_errors(several: Several) -> Iterator[str]:
         yield "no errors over splits (Nadeau–Bengio): there is one split only"
     elif several.test_share is None:
         yield (
-            "no errors over splits (Nadeau–Bengio): they need to know how many points the networks were trained on; "
-            "name train, or train_size, under [data]"
+            "no errors over splits (Nadeau–Bengio): the number of training points is not known; name train, or "
+            "train_size, under [data]"
         )

@@ -149,8 +149,8 @@ def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple
     bad = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
     if others := [name for name in bad if name not in mended]:
         raise ModelError(
-            f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is none of the running statistics that "
-            "are computed anew; expected finite weights. Give an earlier checkpoint."
+            f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is not one of the running "
+            "statistics that are recomputed; expected finite weights. Give an earlier checkpoint."
         )
     if not bad:
         return ()
@@ -225,14 +225,14 @@ def _layers(model: nn.Module, sites: Sites) -> tuple[_Layer, ...]:
     called twice."""
     mendable = [site for site in sites.live_batchnorms if site.tracked]
     if not mendable:
-        raise SamplingError(f"there are no statistics to mend: {_why_none(sites)}.")
+        raise SamplingError(f"there are no statistics to replace: {_why_none(sites)}.")
     calls = Counter(site.address for site in sites.batchnorms if site.tracked)
     for site in mendable:
         if calls[site.address] > 1:
             raise SamplingError(
-                f"BatchNorm {site.name} is called {calls[site.address]} times in a pass, each time on other "
-                "activations, and keeps one pair of running statistics for all: no population has both. Nothing was "
-                "written."
+                f"BatchNorm {site.name} is called {calls[site.address]} times per forward pass, on different "
+                "activations, with one pair of running statistics for all calls: no population matches them all. "
+                "Nothing was written."
             )
     state = model.state_dict()
     return tuple(
@@ -247,7 +247,7 @@ def _why_none(sites: Sites) -> str:
     if not any(site.tracked for site in sites.batchnorms):
         return f"none of its {len(sites.batchnorms)} BatchNorm layers keeps running statistics"
     reason = next((site.reason for site in sites.batchnorms if site.tracked and site.reason), first.reason)
-    return f"none of its {len(sites.batchnorms)} BatchNorm layers has statistics that data decide ({reason})"
+    return f"none of its {len(sites.batchnorms)} BatchNorm layers has statistics that depend on data ({reason})"
 
 
 def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor | None) -> tuple[str, ...]:
@@ -299,7 +299,7 @@ def _lost(
         told = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
         if float(exact[name][lost].max()) >= _DEAD * layer.site.eps:
             raise ModelError(f"{run.checkpoint}: {told}, and would be 0. Save the checkpoint in float32 first.")
-        yield f"{told}, and became 0; beside ε = {layer.site.eps:.3g} that is next to no change"
+        yield f"{told}, and became 0; beside ε = {layer.site.eps:.3g} that is almost no change"
 
 
 def _without_use(run: Run) -> Iterator[str]:
@@ -310,8 +310,8 @@ def _without_use(run: Run) -> Iterator[str]:
         keys.insert(0, "layers")
     if keys:
         yield (
-            f"{', '.join(keys)} of [sampling] {'is' if len(keys) == 1 else 'are'} not used here: precise-bn mends all "
-            "layers, from random mini-batches that have no point twice"
+            f"{', '.join(keys)} of [sampling] {'is' if len(keys) == 1 else 'are'} not used here: precise-bn "
+            "recomputes all layers, from random mini-batches without replacement"
         )
 
 
@@ -329,12 +329,12 @@ def _scoring(
     if run.test is None:
         return None, ()
     if run.task == "segmentation":
-        return None, ("no figures before and after: those are of classification and regression",)
+        return None, ("no estimates before and after: they need a classification or a regression",)
     untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
     if untracked is not None:
         return None, (
-            f"no figures before and after: BatchNorm {untracked.name} keeps no running statistics, so the network has "
-            "no evaluation mode of its own",
+            f"no estimates before and after: BatchNorm {untracked.name} keeps no running statistics, so the network "
+            "has no evaluation mode of its own",
         )
     material, model = replace(ready.material, validation=None), ready.model
     bare = replace(run, methods=())
@@ -342,7 +342,7 @@ def _scoring(
     try:
         output_cautions(ready, todo)
     except ModelError as error:
-        return None, (f"no figures before and after: {error}",)
+        return None, (f"no estimates before and after: {error}",)
     sets, scorer = scored_sets(run, todo, material)
     test, draws = sets["test"], replicate_weights(1)
     fitted = scorer.fitted(None, draws)
@@ -401,8 +401,8 @@ def _change(site: BatchNormSite, new: Population) -> LayerChange:
 def _few(batches: Parted) -> Iterator[str]:
     if batches.points < FEW:
         yield (
-            f"the statistics are those of {batches.points} points only, so expect noise in them; {FEW} or more are "
-            "wanted, a few thousand better"
+            f"the statistics are from only {batches.points} points, so they are noisy; use at least {FEW}, better "
+            "a few thousand"
         )
 
 
@@ -412,7 +412,7 @@ def _left_alone(sites: Sites) -> Iterator[str]:
         if site.reason and site.tracked:
             yield f"BatchNorm {site.name} keeps its statistics: {site.reason}"
         elif not site.tracked and site.stochastic:
-            yield f"BatchNorm {site.name} keeps no running statistics, so it has none to mend"
+            yield f"BatchNorm {site.name} keeps no running statistics, so it has none to replace"
     for layer, reason in sites.unreachable:
         if "BatchNorm" in reason or "statistics" in reason:
             yield f"{layer} keeps its statistics: {reason}"

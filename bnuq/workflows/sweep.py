@@ -129,9 +129,9 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
                     "of biased variance, drawn without replacement and shared by all queries. Leave it out."
                 )
     if any(run.mutual_information == "jackknife" for run in runs):
-        raise RequestError("--mutual-information jackknife is not of a sweep; expected plug-in or corrected.")
+        raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
     if settings.criterion == "auroc" and not runs[0].ood:
-        raise RequestError("--criterion auroc needs an OOD set to tell apart; add --ood REF.")
+        raise RequestError("--criterion auroc needs an OOD set; add --ood REF.")
     prior_of(settings)
 
 
@@ -175,13 +175,13 @@ def _check_alike(ready: Sequence[Network]) -> None:
     for other in ready[:-1]:
         if other.ready.loaded.checkpoint.sha256 == last.ready.loaded.checkpoint.sha256:
             raise RequestError(
-                f"{other.name} and {last.name} are the same network: their checkpoints do not differ in a byte. To "
-                "sweep one network, name it once, with --batch-sizes."
+                f"{other.name} and {last.name} are the same network: their checkpoints are identical. To sweep one "
+                "network, name it once, with --batch-sizes."
             )
         if other.trained_with == last.trained_with:
             raise RequestError(
-                f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected one "
-                "network a size."
+                f"{other.name} and {last.name} were both trained with batches of {last.trained_with}; expected "
+                "one network per size."
             )
 
 
@@ -241,25 +241,25 @@ def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], wh
     if best.of == "test":
         yield Caution(
             "chosen-on-test",
-            f"The size was chosen by {best.criterion.upper()} on the test points: their figures at it are flattered. "
-            "Name validation points for an honest choice.",
+            f"The size was chosen by {best.criterion.upper()} on the test points: estimates at that size are too "
+            "optimistic. Name validation points for an unbiased choice.",
         )
     if best.criterion == "auroc":
         seen = ", ".join(name for name in sets if name not in ("test", VALIDATION))
         yield Caution(
-            "chosen-on-ood", f"The size was chosen on {seen}: to the network's uncertainty it is no longer unfamiliar."
+            "chosen-on-ood", f"The size was chosen on {seen}: results on it are no longer an independent test."
         )
     if best.criterion == "elbo" and best.protocol == "matched":
         yield Caution(
             "elbo-of-several-networks",
-            "The ELBO is compared across networks of different weights: their likelihoods are different terms, and the "
-            "prior of the weights is left out.",
+            "The ELBO is compared across networks with different weights: their likelihoods are not directly "
+            "comparable, and the prior of the weights is left out.",
         )
 
 
 def _put_in_order(settings: Settings) -> Iterator[str]:
     if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
-        yield "batch sizes were put in order, each once"
+        yield "batch sizes were sorted and duplicates removed"
 
 
 def _described(name: str, points: Points) -> SweptSet:

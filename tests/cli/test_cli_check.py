@@ -116,7 +116,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["base.h5", "base.h5", "--config", "loose.toml", "--markdown", "./loose.toml"], "is another file than"),
         (["base.h5", "base.h5", "--junit", "a", "--markdown", "./a"], "--markdown a would replace the other report"),
         (["base.h5", "new.h5", "--update", "--junit", "../there/new.h5"], "what is read, or the baseline"),
-        (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "holds no figure mcbn.sets.test.pl"),
+        (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "has no estimate mcbn.sets.test.pl"),
     ],
 )
 def test_what_cannot_be_compared_is_exit_code_2_and_one_message(

@@ -207,7 +207,7 @@ def test_padding_that_memory_does_not_hold_is_refused_by_its_key(cli, small, mon
     (small / "run.toml").write_text(small_run.RUN + "[data.augment]\npad = 9999\n")
     done = cli("evaluate", "run.toml", "-T", "2")
     assert done.code == 2
-    assert "data.augment.pad is 9999: a mini-batch of 16 pictures would take 51 GB with its padding" in done.message
+    assert "data.augment.pad is 9999: a mini-batch of 16 images would take 51 GB with its padding" in done.message
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -37,7 +37,7 @@ def there(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_regression_is_shown_again(cli):
     outcome = cli("report", RESULT, "--full")
-    assert outcome.code == 0 and "Between a constant uncertainty and the best one a point" in outcome.out
+    assert outcome.code == 0 and "Between constant uncertainty and the per-point optimum" in outcome.out
     assert "Figures:" not in outcome.out and outcome.err == ""
 
 

@@ -217,8 +217,8 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
         told[estimator] = " ".join(stream.getvalue().split())
         points = result.methods["mcbn"].sets["test"].points["mutual_information"]
         assert result.methods["mcbn"].sets["test"].figures["mutual_information"].value == pytest.approx(points.mean())
-    assert "MI is corrected for finitely many passes, by the jackknife" in told["jackknife"]
-    assert "MI is corrected for finitely many passes, by T/(T−1)" in told["corrected"]
+    assert "MI is corrected for the finite number of samples, by the jackknife" in told["jackknife"]
+    assert "MI is corrected for the finite number of samples, by the factor T/(T−1)" in told["corrected"]
     run_file.write_text(small_run.RUN)
     plain = small_run.evaluated(tmp_path)
     stream = io.StringIO()

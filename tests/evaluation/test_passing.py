@@ -87,8 +87,8 @@ def test_an_error_that_cannot_be_reached_is_a_warning_that_names_figure_and_fact
     )
     assert result.sampling["samples"] == 24
     (caution,) = [c for c in result.cautions if c.code == "mc-error-not-reached"]
-    assert caution.text.startswith("mcbn: with 24 samples, the most that were allowed, the Monte Carlo error of ")
-    assert "times what was asked for" in caution.text
+    assert caution.text.startswith("mcbn: with 24 samples, the maximum allowed, the Monte Carlo error of ")
+    assert "times the requested one" in caution.text
 
 
 def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkeypatch):

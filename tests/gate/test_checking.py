@@ -142,7 +142,7 @@ def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
     verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "pll=0.1", "mcdo.*=0.5"]))
     (caution,) = verdict.cautions
     assert caution.code == "unused-tolerance"
-    assert caution.text == "No figure of these results is meant by the tolerance of crps, mcdo.*."
+    assert caution.text == "No estimate of these results matches the tolerance of crps, mcdo.*."
 
 
 def with_bound(result: Result, value: float) -> Result:
@@ -325,7 +325,7 @@ def test_neither_baseline_nor_floor_is_nothing_to_check() -> None:
 
 
 def test_no_gated_figure_in_common_is_an_error() -> None:
-    with pytest.raises(ResultError, match="no figure in common that is gated"):
+    with pytest.raises(ResultError, match="no gated estimate in common"):
         check(*pair(), Settings.of(tolerances=["pll=off"]))
 
 

@@ -282,7 +282,7 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
     test = genuine.sets["test"]
     assert test.labels is not None
     swapped = replace(test, labels=np.roll(test.labels, 1))
-    with pytest.raises(ResultError, match=r"data: test holds points of other labels or targets"):
+    with pytest.raises(ResultError, match=r"data: test holds points with other labels or targets"):
         check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, Settings())
 
 
@@ -310,7 +310,7 @@ def test_a_bank_hides_no_forged_spread(evaluated: Evaluated) -> None:
 
 def test_more_draws_or_replicates_than_memory_is_for_are_refused(evaluated: Evaluated) -> None:
     genuine = evaluated("seed")
-    with pytest.raises(ResultError, match="is of 100000 draws; at most 8192 are checked"):
+    with pytest.raises(ResultError, match="has 100000 samples; at most 8192 can be checked"):
         recomputed(replace(genuine, sampling={**genuine.sampling, "bank": 100_000}))
     address = "mcbn.sets.test.brier"
     many = forged(genuine, address, lambda figure: replace(figure, bootstrap=np.full(1001, figure.value)))

@@ -222,7 +222,7 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
     assert notes == (
         "mini-batches of domains hold 8 points, not 64: small has but 20 to draw them from, and drawing without "
         "replacement leaves 63 % of the variance of their noise there",
-        "of the points that gave no statistics, some were evaluated, at random: 25 of 150 (large)",
+        "of the points that contributed no statistics, a random selection was evaluated: 25 of 150 (large)",
     )
 
 

@@ -195,7 +195,7 @@ def test_the_divisor_is_that_of_the_training_where_its_size_is_known():
     assert codes(*small.layers) == ["biased-variance"]
     assert list(noise_cautions(small, train_batch_size=128)) == []
     [caution] = noise_cautions(replace(small, batch_size=128), train_batch_size=8)
-    assert "32 values a channel in a mini-batch of 8 of the training, which normalised" in caution.text
+    assert "32 values per channel in a mini-batch of 8 of the training, which normalised" in caution.text
     assert "up to 1.6 % less" in caution.text
 
 
@@ -203,7 +203,7 @@ def test_values_too_few_for_the_divisor_not_to_matter_are_warned_of():
     assert codes(layer(50, 50.0), layer(5000, 5000.0)) == []
     assert codes(layer(49, 49.0)) == ["biased-variance"]
     [caution] = noise_cautions(Noise(32, 8, (32,), (layer(49, 49.0),), None))
-    assert "49 values a channel in a mini-batch of 32: at this mini-batch size" in caution.text
+    assert "49 values per channel in a mini-batch of 32: at this mini-batch size" in caution.text
     assert codes(layer(10_000, 100.0), layer(100, math.nan), layer(100, math.inf)) == []
 
 

@@ -58,46 +58,49 @@ def test_the_first_line_is_the_verdict_and_all_is_printable(name: str) -> None:
     [
         (
             made.verdict(*made.SVHN),
-            "Worse: 4 of 4 gated figures got worse by more than their tolerance and chance",
+            "Worse: 4 of 4 gated estimates got worse by more than their tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[0], *made.REST),
-            "Worse: 1 of 8 gated figures got worse by more than its tolerance and chance",
+            "Worse: 1 of 8 gated estimates got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[0]),
-            "Worse: the only gated figure got worse by more than its tolerance and chance",
+            "Worse: the only gated estimate got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(made.WORSE[3], *made.REST),
-            "Worse: 1 of 8 gated figures moved by more than its tolerance and chance",
+            "Worse: 1 of 8 gated estimates moved by more than its tolerance and chance",
         ),
         (
             made.everything(),
-            "Worse: 8 of 15 gated figures got worse or moved by more than their tolerance and chance, "
+            "Worse: 8 of 15 gated estimates got worse or moved by more than their tolerance and chance, "
             "and 1 of 2 requirements is not met",
         ),
         (
             made.verdict(*made.REST),
-            "No regression: none of 7 gated figures got worse by more than its tolerance and chance",
+            "No regression: none of 7 gated estimates got worse by more than its tolerance and chance",
         ),
         (
             made.verdict(*made.REST, floors=(made.KEPT, made.KEPT)),
-            "No regression: none of 7 gated figures got worse by more than its tolerance and chance, "
+            "No regression: none of 7 gated estimates got worse by more than its tolerance and chance, "
             "and all 2 requirements are met",
         ),
         (
             made.verdict(made.REST[1], floors=(made.BROKEN, made.BROKEN)),
-            "Not met: 2 of 2 requirements; the only gated figure has not got worse by more than its tolerance and "
+            "Not met: 2 of 2 requirements; the only gated estimate has not got worse by more than its tolerance and "
             "chance",
         ),
         (made.verdict(floors=(made.BROKEN,)), "Not met: the only requirement"),
         (made.verdict(floors=(made.KEPT,)), "Passed: the only requirement is met; nothing was compared"),
-        (made.verdict(made.REST[-1], floors=(made.KEPT,)), "Passed: the only requirement is met; no figure was gated"),
-        (made.verdict(made.REST[-1]), "Nothing was checked: no figure was gated"),
+        (
+            made.verdict(made.REST[-1], floors=(made.KEPT,)),
+            "Passed: the only requirement is met; no estimate was gated",
+        ),
+        (made.verdict(made.REST[-1]), "Nothing was checked: no estimate was gated"),
         (
             made.verdict(made.WORSE[0], accepted=made.BASELINE.path),
-            "Worse: the only gated figure got worse by more than its tolerance and chance; accepted as the new "
+            "Worse: the only gated estimate got worse by more than its tolerance and chance; accepted as the new "
             "baseline",
         ),
         (
@@ -115,26 +118,26 @@ def test_what_got_worse_is_said_in_words_with_its_numbers() -> None:
     assert list(in_short(verdict))[:4] == [
         "mcbn explains the labels of the test set less well: PLL fell from −0.3010 to −0.3420 nats (−0.0410 ± 0.0090; "
         "tolerance 0.01 nats; p = 0.0002, 0.004 among 11).",
-        "The confidence that mcbn states on the test set is further from its accuracy: ECE rose from 0.0210 to 0.0630 "
+        "The confidence of mcbn on the test set is further from its accuracy: ECE rose from 0.0210 to 0.0630 "
         "(+0.0420 ± 0.0040; tolerance 0.01; p = 0.0002, 0.004 among 11).",
         "mcdo explains the labels of the test set less well: PLL fell from −0.3010 to −inf nats (tolerance 0.01 nats; "
         "p < 0.0001, < 0.0001 among 11).",
-        "Mutual information of mcdo on the test set moved by more than it may: it rose from 0.0500 to 0.0900 nats "
-        "(+0.0400 ± 0.0040; tolerance 0.01 nats; p = 0.0002, 0.004 among 11).",
+        "Mutual information of mcdo on the test set moved by more than its tolerance: it rose from 0.0500 to 0.0900 "
+        "nats (+0.0400 ± 0.0040; tolerance 0.01 nats; p = 0.0002, 0.004 among 11).",
     ]
 
 
 def test_many_figures_of_one_set_are_one_sentence_that_names_the_auroc_first() -> None:
     (sentence,) = in_short(made.verdict(*made.SVHN))
     assert sentence.startswith(
-        "mcbn tells svhn apart from the test set less well: AUROC by mutual information fell from 0.9200 to 0.8500"
+        "mcbn separates svhn from the test set less well: AUROC by mutual information fell from 0.9200 to 0.8500"
     )
-    assert sentence.endswith("; 3 more of its 4 gated figures on that set got worse.")
+    assert sentence.endswith("; 3 more of its 4 gated estimates on that set got worse.")
     three = [replace(one, method="mcdo") for one in made.WORSE[:2]]
     (sentence,) = in_short(made.verdict(*three, made.compared("brier", 0.1, 0.2, "worse", method="mcdo")))
-    assert "Worse as well: ECE 0.0210 → 0.0630, Brier score 0.1000 → 0.2000." in sentence
+    assert "Also worse: ECE 0.0210 → 0.0630, Brier score 0.1000 → 0.2000." in sentence
     said = list(in_short(made.crowded()))
-    assert len(said) == 12 and said[0].startswith("the network as it is".capitalize())
+    assert len(said) == 12 and said[0].startswith("the deterministic network".capitalize())
 
 
 def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
@@ -148,7 +151,7 @@ def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
             one = made.compared(name, 0.5, 0.5 + 0.1 * sign, outcome, **more)
             words, _, numbers = told(one, made.verdict(one)).partition(": ")
             assert "mcbn" in words and ("rose" if sign > 0 else "fell") in numbers, (name, words)
-            assert re.search(r"\b(less|more|further|fewer|better|closer)\b", words), words
+            assert re.search(r"\b(less|more|further|fewer|better|closer|larger|smaller)\b", words), words
 
 
 def test_what_is_held_of_a_change() -> None:
@@ -180,7 +183,7 @@ def test_figures_that_print_alike_are_told_apart_or_said_to_be_still() -> None:
 def test_a_change_of_nothing_is_a_nought_and_nothing_but_noughts_is_a_sentence() -> None:
     for width in (40, 80, 100):
         report = one_line(drawn(made.unchanged(), width=width))
-        assert "All 4 figures are exactly what they were: every change is 0." in report
+        assert "All 4 estimates are exactly as before: every change is 0." in report
         assert "0.0000" not in report and "AUPR-in" not in report
     report = drawn(made.verdict(*made.WORSE, *made.REST), width=100)
     assert re.search(r"^ +↑ accuracy +0$", report, flags=re.MULTILINE)
@@ -197,9 +200,9 @@ def test_a_requirement_that_is_missed_by_little_does_not_look_met() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_every_figure_is_somewhere_and_what_failed_has_all_its_numbers(width: int) -> None:
     report = drawn(made.everything(), width=width)
-    for text in ("Worse: 7 figures", "Moved: 1 figure", "Better: 1 figure", "The same: 3 figures"):
+    for text in ("Worse: 7 estimates", "Moved: 1 estimate", "Better: 1 estimate", "The same: 3 estimates"):
         assert text in report
-    for words in ("Worse, within tolerance: 1", "Worse, within chance: 1", "Shown, not gated: 3 figures"):
+    for words in ("Worse, within tolerance: 1", "Worse, within chance: 1", "Shown, not gated: 3 estimates"):
         assert words in report
     for number in ("−0.3010", "−0.3420", "−0.0410", "±0.0090", "−inf", "0.004", "+13.00"):
         assert number in report
@@ -213,7 +216,7 @@ def test_an_accepted_result_says_where_the_old_baseline_is() -> None:
     assert lines[-3:] == [
         "Current: /runs/now.h5",
         "New baseline: /runs/base.h5",
-        "Old baseline, kept: /runs/base.20260301T000000Z.h5",
+        "Previous baseline, kept: /runs/base.20260301T000000Z.h5",
     ]
 
 
@@ -256,5 +259,5 @@ def test_markdown_shows_what_failed_and_folds_the_rest() -> None:
     text = check_markdown(made.everything())
     shown, folded = text.split("<details>", 1)
     assert shown.count("| worse |") == 7 and shown.count("| moved |") == 1
-    assert "The other 10 figures" in folded and "worse, within tolerance" in folded
+    assert "The other 10 estimates" in folded and "worse, within tolerance" in folded
     assert "now.h5 was made before base.h5" in shown and "tolerance of tau" in folded

@@ -57,7 +57,7 @@ def test_what_was_asked_differently_is_told_first_by_who_asked_for_what(four_met
     assert "T: 8 in a and c; 6 in b." in words
     assert "seed: 0 in a and c; 1 in b." in words
     assert "methods: deterministic mcbn mcdo mcbn+mcdo in a and c; deterministic mcbn in b." in words
-    assert any(text.startswith("Draws differ (T, seed)") for text in words)
+    assert any(text.startswith("Samples differ (T, seed)") for text in words)
     same = next(text for text in words if text.startswith("The same in all: "))
     assert "checkpoint model.pt" in same and "b 16" in same and "T 8" not in same
     assert "`bnuq check CURRENT BASELINE`" in words[-1]
@@ -70,7 +70,7 @@ def test_the_same_files_are_the_same_whatever_they_are_called_and_others_are_tol
     changed = replace(four_methods, sets={**four_methods.sets, "test": replace(test, sha256="f" * 64)})
     [found] = [one for one in compared({"a": four_methods, "b": changed}) if one.differs]
     assert found.what == "test" and "ffffffff" in found.values["b"] and test.sha256[:8] in found.values["a"]
-    assert "not of the same points" in first_words({"a": four_methods, "b": changed})[0]
+    assert "from different points" in first_words({"a": four_methods, "b": changed})[0]
 
 
 def test_another_pipeline_and_another_checkpoint_are_told(four_methods) -> None:
@@ -166,8 +166,8 @@ def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_m
     }
     text = page(beside_parts(results, shown))
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
-        *("In short", "What was asked differently", "Test sets", "Calibration", "Error against coverage"),
-        *("other against the test sets", "Over the number of passes", "Warnings", "Provenance"),
+        *("In short", "Settings that differ", "Test sets", "Calibration", "Error against coverage"),
+        *("other against the test sets", "Over the number of samples", "Warnings", "Provenance"),
     ]
     assert text.count("<svg") == 17
 
@@ -261,7 +261,7 @@ def test_results_are_told_from_best_to_worst_with_the_paired_error_of_the_differ
     assert f"PLL {np.mean(pll):.4f} nats in high, ".replace("-", "−") + told in words
     assert "accuracy" in words and "% in all;" in words
     legend = list(in_short({"low": worse, "high": four_methods}))[-1]
-    assert "error over points" in legend and "what chance the draws add is not in that error" in legend
+    assert "error over points" in legend and "Monte Carlo error is not included" in legend
 
 
 def test_the_error_of_a_difference_goes_by_group(four_methods) -> None:
@@ -273,7 +273,7 @@ def test_the_error_of_a_difference_goes_by_group(four_methods) -> None:
     words = line_of({"a": with_points(grouped, "pll", below), "b": grouped}, "mcbn")
     assert f"± {standard_error(below - pll, group=group):.4f}, " in words
     other = replace(grouped, sets={**grouped.sets, "test": replace(test, group=group[::-1].copy() % 2)})
-    assert "of other points" in line_of({"a": with_points(other, "pll", below), "b": grouped}, "mcbn")
+    assert "on different points" in line_of({"a": with_points(other, "pll", below), "b": grouped}, "mcbn")
 
 
 def test_no_error_is_told_of_a_difference_between_other_points(four_methods) -> None:
@@ -282,7 +282,7 @@ def test_no_error_is_told_of_a_difference_between_other_points(four_methods) -> 
     other = replace(four_methods.sets["test"], sha256="f" * 64)
     words = list(in_short({"a": replace(worse, sets={**worse.sets, "test": other}), "b": four_methods}))
     told = next(text for text in words if text.startswith("mcbn:"))
-    assert "in a (of other points)" in told and not any("±" in text for text in words)
+    assert "in a (on different points)" in told and not any("±" in text for text in words)
 
 
 def test_what_is_the_same_in_every_point_but_for_rounding_is_told_once(four_methods) -> None:
@@ -290,7 +290,7 @@ def test_what_is_the_same_in_every_point_but_for_rounding_is_told_once(four_meth
     rounded = with_points(four_methods, "pll", pll * (1 + 1e-15))
     words = list(in_short({"a": four_methods, "b": rounded}))
     assert len(words) == len(four_methods.methods) + 1 + bool(four_methods.cautions)
-    assert all(text.count(" in all") >= 1 for text in words if not text.startswith("Careful"))
+    assert all(text.count(" in all") >= 1 for text in words if not text.startswith("Warning"))
     shuffled = with_points(four_methods, "pll", pll[::-1].copy())  # the same mean, of other points' values
     assert "nats in all" not in line_of({"a": four_methods, "b": shuffled}, "mcbn")
 
@@ -299,7 +299,7 @@ def test_an_infinite_likelihood_is_last_and_nothing_tells_its_error(four_methods
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"].copy()
     pll[0] = -np.inf
     words = line_of({"a": with_points(four_methods, "pll", pll), "b": four_methods}, "mcbn")
-    assert words.endswith("−inf nats in a (nothing tells the error of the difference).")
+    assert words.endswith("−inf nats in a (the error of the difference is unknown).")
 
 
 def test_where_a_file_does_not_hold_the_points_no_error_is_told(four_methods) -> None:
@@ -309,7 +309,7 @@ def test_where_a_file_does_not_hold_the_points_no_error_is_told(four_methods) ->
     test = replace(held.sets["test"], points={k: v for k, v in held.sets["test"].points.items() if k != "pll"})
     bare = replace(bare, methods=dict(bare.methods) | {"mcbn": replace(held, sets=dict(held.sets) | {"test": test})})
     words = line_of({"a": bare, "b": four_methods}, "mcbn")
-    assert words.endswith("nats in a (nothing tells the error of the difference).")
+    assert words.endswith("nats in a (the error of the difference is unknown).")
 
 
 def test_of_an_ood_set_the_best_score_of_each_is_told_with_delongs_error(four_methods, another) -> None:
@@ -346,12 +346,12 @@ def test_a_result_with_warnings_is_named_with_its_first_and_a_wrong_reference_be
         "c": replace(four_methods, cautions=(few,)),
         "d": replace(four_methods, cautions=(few,)),
     }
-    told = [text for text in in_short(results) if text.startswith("Careful")]
+    told = [text for text in in_short(results) if text.startswith("Warning")]
     assert told == [
-        "Careful with b: The reference, or `train`, is not it, and 1 other warning below.",
-        "Careful with c and d: Only 8 passes.",
+        "Warning for b: The reference, or `train`, is not it, and 1 other warning below.",
+        "Warning for c and d: Only 8 passes.",
     ]
     stream = io.StringIO()
     comparison.print_beside(results, stream, width=90)
     report = stream.getvalue()
-    assert report.index("Careful with b") < report.index("What was asked") < report.index("bnuq check")
+    assert report.index("Warning for b") < report.index("Settings") < report.index("bnuq check")

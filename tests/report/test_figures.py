@@ -110,10 +110,10 @@ def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(re
     np.testing.assert_allclose(dots[:, 0], np.arange(1, 61))
     np.testing.assert_allclose(line(axes, "running mean of |error|")[1], curve["running_error"])
     np.testing.assert_allclose(line(axes, "constant σ")[1], method.bounds["constant"]["sigma"].value)
-    assert axes.get_xlabel() == "test point, in the order of its predicted σ"
+    assert axes.get_xlabel() == "test points, sorted by predicted σ"
     assert axes.get_ylabel() == "|error| (target unit)"
     title, about = (text.get_text() for text in axes.figure.texts)
-    assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 passes"
+    assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 samples"
 
 
 def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several_outputs(
@@ -163,7 +163,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
 
 def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
     best = max(
-        (plots["auroc"].value, method, score)
+        (figures["auroc"].value, method, score)
         for method, found in four_methods.methods.items()
         for score, figures in found.ood["other"].items()
     )
@@ -171,7 +171,7 @@ def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_pat
     [axes] = drawn["ood_other"]
     title, about = (text.get_text() for text in axes.figure.texts)
     assert title.startswith("other against the test set: ")
-    assert best[1] in title or "the network as it is" in title
+    assert best[1] in title or "the deterministic network" in title
     assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other points" in about
 
 

@@ -110,13 +110,13 @@ def test_a_network_of_many_different_layers_is_folded_all_the_same():
 
 def test_the_gap_table_has_the_worst_layers_first_and_of_many_the_worst_alone():
     for made, rows in ((made_up_inspection.healthy(), 20), (made_up_inspection.long(), 12)):
-        shown = section(made, "Running averages against the population")
+        shown = section(made, "Running statistics compared with the population")
         found = re.findall(r"^ (\S+) +\d+\.\d+ +(\d+\.\d+) ", shown, flags=re.MULTILINE)
         assert len(found) == rows and found[0][0] == "layer1.1.bn1"
         ratios = [float(ratio) for _, ratio in found]
         assert ratios == sorted(ratios, reverse=True)
     assert "… and 44 layers more, at most 8.8 times batch noise" in " ".join(shown.split())
-    assert "worth 2,432 samples" in shown
+    assert "Effective sample size of the running statistics: 2,432" in shown
 
 
 def test_layers_of_which_nothing_is_known_come_last():
@@ -125,7 +125,7 @@ def test_layers_of_which_nothing_is_known_come_last():
         "gap",
         lambda one: replace(one, ratio_mean=math.nan, ratio_log_variance=math.nan) if one.name == "bn1" else one,
     )
-    shown = section(made, "Running averages against the population")
+    shown = section(made, "Running statistics compared with the population")
     assert re.findall(r"^ (\S+) +[\d–]", shown, flags=re.MULTILINE)[-1] == "bn1"
     assert "0.44 times what batch noise explains in the median layer" in words(made)
 
@@ -171,7 +171,7 @@ def test_the_crossing_has_a_row_a_domain_and_a_column_for_whose_statistics():
 
 
 def test_candidates_are_ranked_and_those_that_cannot_be_told_apart_are_marked():
-    shown = section(made_up_inspection.whole(), "Training pipelines that were tried")
+    shown = section(made_up_inspection.whole(), "Training pipelines tried")
     rows = re.findall(r"^ (\S.*?)  +[\d.,]+ +([\d.,]+) +\S+ +(best|as good|yes|no)$", shown, flags=re.MULTILINE)
     assert [(name, fits) for name, _, fits in rows[:5]] == [
         ("imagenet, pad 4, crop 32", "best"),
@@ -180,7 +180,7 @@ def test_candidates_are_ranked_and_those_that_cannot_be_told_apart_are_marked():
         ("imagenet, no augmentation", "no"),
         ("imagenet, BGR, pad 4, crop 32", "no"),
     ]
-    assert "no normalisation, pixels 0–255, no augmentation" in shown.partition("fell out on fewer batches")[2]
+    assert "no normalisation, pixels 0–255, no augmentation" in shown.partition("eliminated on fewer batches")[2]
 
 
 # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ def test_candidates_are_ranked_and_those_that_cannot_be_told_apart_are_marked():
 def test_a_healthy_network_is_called_so_with_its_worst_layer():
     said = words(made_up_inspection.healthy())
     assert said.startswith(
-        "· Healthy: the running statistics agree with the reference's population; they are off by 0.44 times what "
+        "· Healthy: the running statistics match the reference's population; they differ by 0.44 times what "
         "batch noise explains in the median layer, 0.88 times in the worst, layer1.1.bn1 (up to 3 and 6 is normal)."
     )
     assert "20 BatchNorm layers and 1 dropout can be made stochastic; not drop2: its rate is 0." in said
@@ -197,19 +197,21 @@ def test_a_healthy_network_is_called_so_with_its_worst_layer():
 
 def test_an_ill_network_is_told_which_layers_and_what_to_do():
     said = words(made_up_inspection.ill())
-    assert said.startswith("· Not healthy: the running statistics are not those of this reference")
-    assert "17.6 times in the worst, layer1.1.bn1" in said and "`bnuq precise-bn` computes the statistics anew" in said
-    assert "No pipeline that was tried makes them fit" in said
+    assert said.startswith("· Not healthy: the running statistics do not match this reference")
+    assert "17.6 times in the worst, layer1.1.bn1" in said and "`bnuq precise-bn` recomputes the statistics" in said
+    assert "None of the pipelines tried makes them fit" in said
     assert "Never-trained: layer1.0.bn2." in said and "Frozen: layer1.0.bn1." in said
-    assert "Not-finite: layer1.1.bn1. Its statistics or weights hold NaN" in said and "Vanishing: layer1.1.bn1." in said
+    assert (
+        "Not-finite: layer1.1.bn1. Its statistics or weights contain NaN" in said and "Vanishing: layer1.1.bn1." in said
+    )
     assert "2 channels are dead in some batch (variance below 10 ε), most in layer1.2.bn1" in said
     assert "out of reach here: rnn (dropout inside an LSTM cannot be reached)" in said
     rootless = replace(made_up_inspection.ill(), unreachable=(("", "random numbers in training only"),))
     assert "out of reach here: the network (random numbers in training only)" in words(rootless)
-    assert "No pipeline that was tried fits the running statistics" in said and "It is not recommended." in said
+    assert "None of the pipelines tried fits the running statistics" in said and "It is not recommended." in said
     assert "8.5 times batch noise in the worst layer, layer1.0.bn1 (up to 6 is normal)." in said
     found = replace(made_up_inspection.ill(), pipelines=None)
-    assert "Find out with `--suggest-pipeline`" in words(found)
+    assert "`--suggest-pipeline` searches for the pipeline" in words(found)
     assert "They fit another pipeline: imagenet, pad 4, crop 32" in words(
         replace(found, pipelines=made_up_inspection.pipelines())
     )
@@ -217,7 +219,7 @@ def test_an_ill_network_is_told_which_layers_and_what_to_do():
 
 def test_a_layer_that_is_broken_is_not_healed_by_others_that_agree():
     broken = replace(made_up_inspection.healthy(), sites=made_up_inspection.sites(flagged=True))
-    assert words(broken).startswith("· Not healthy, see below; the other running statistics agree")
+    assert words(broken).startswith("· Not healthy, see below; the other running statistics match")
     alone = replace(made_up_inspection.bare(), sites=made_up_inspection.sites(flagged=True))
     assert words(alone).startswith("· Not healthy: see layer1.1.bn1 and layer1.0.bn2.")
 
@@ -225,7 +227,7 @@ def test_a_layer_that_is_broken_is_not_healed_by_others_that_agree():
 def test_without_a_reference_it_is_said_what_one_would_add():
     assert "name the training set with `--train`" in words(made_up_inspection.bare())
     nothing = replace(made_up_inspection.bare(), sites=())
-    assert "Nothing here can be made stochastic: the network calls no BatchNorm and no dropout." in words(nothing)
+    assert "Nothing here can be made stochastic: the network calls no BatchNorm or dropout." in words(nothing)
     held = made_up_inspection.healthy()
     assert held.gap is not None
     unchecked = replace(held, gap=replace(held.gap, passed=None))
@@ -252,27 +254,29 @@ def test_what_is_far_off_and_could_not_be_checked_is_not_called_healthy(passed, 
     assert made.gap is not None
     said = words(replace(made, gap=replace(made.gap, passed=passed)))
     assert said.startswith("· Not healthy") and "· Healthy" not in said
-    assert "Not checked: bn1 (too few mini-batches that differ" in said
-    assert "Off by up to 431 standard deviations in the mean (bn1)" in said
+    assert "Not checked: bn1 (too few distinct mini-batches" in said
+    assert "Largest differences: 431 standard deviations in the mean (bn1)" in said
 
 
 def test_layers_that_could_not_be_checked_and_are_near_are_named_alone():
     said = words(unchecked(made_up_inspection.healthy(), off=0.0))
-    assert said.startswith("· Healthy") and "· Not checked: bn1 (" in said and "Off by up to" not in said
+    assert said.startswith("· Healthy") and "· Not checked: bn1 (" in said and "Largest differences:" not in said
 
 
 def test_averages_of_several_calls_are_not_held_against_batch_noise():
     made = unchecked(made_up_inspection.healthy(), off=1.5)
     sites = tuple(replace(one, flags=("called-again",)) if one.name == "bn1" else one for one in made.sites)
     said = words(replace(made, sites=sites))
-    assert said.startswith("· The running statistics that could be checked agree with the reference's")
-    assert "bn1 (running statistics of several calls together). Off by up to 1.5" in said
+    assert said.startswith("· The running statistics that could be checked match the reference's")
+    assert "bn1 (running statistics shared by several calls). Largest differences: 1.5" in said
 
 
 def test_the_median_is_that_which_the_verdict_goes_by():
     """That of mean and of log variance is 2.25, that of the larger of both, 3.5, would be too much."""
     made = changed_layers(made_up_inspection.healthy(), "gap", alternating())
-    assert "Healthy" in words(made) and "off by 2.2 times what batch noise explains in the median layer" in words(made)
+    assert "Healthy" in words(made) and "differ by 2.2 times what batch noise explains in the median layer" in words(
+        made
+    )
 
 
 def alternating() -> Callable[[Any], Any]:
@@ -288,7 +292,7 @@ def alternating() -> Callable[[Any], Any]:
 
 def test_a_reference_that_was_given_is_not_asked_for():
     bare = made_up_inspection.bare()
-    assert words(bare).startswith("· Nothing about the running statistics stands out by itself. Whether they fit")
+    assert words(bare).startswith("· The running statistics by themselves show nothing unusual. Whether they fit")
     given = {"run": made_up_inspection.inspection().run}
     unmeasured = "the lag of the running averages and the noise were not measured: "
     small = f"{unmeasured}the reference has 4 points, fewer than 8"
@@ -299,9 +303,9 @@ def test_a_reference_that_was_given_is_not_asked_for():
     said = words(replace(bare, sites=frozen, notes=(none,)))
     assert said.startswith("· Whether the running statistics fit the data was not measured: the network has no Batch")
     unread = Caution("reference-unreadable", "The reference cannot be read.")
-    assert "the reference cannot be read, see the warnings." in words(replace(bare, cautions=(unread,), **given))
+    assert "the reference cannot be read; see the warnings." in words(replace(bare, cautions=(unread,), **given))
     weights = Caution("not-finite", "1 tensor of the checkpoint is not finite: head.weight.")
-    assert words(replace(bare, cautions=(weights,))).startswith("· Not healthy: weights hold NaN or infinity")
+    assert words(replace(bare, cautions=(weights,))).startswith("· Not healthy: weights contain NaN or infinity")
 
 
 def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
@@ -314,10 +318,13 @@ def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
 @pytest.mark.parametrize("flag", ["vanishing", "frozen", "called-again", "untracked"])
 def test_nothing_stands_out_only_where_nothing_does(flag):
     bare = made_up_inspection.bare()
-    assert "stands out" not in words(replace(bare, sites=(replace(bare.sites[0], flags=(flag,)), *bare.sites[1:])))
+    assert "nothing unusual" not in words(replace(bare, sites=(replace(bare.sites[0], flags=(flag,)), *bare.sites[1:])))
     said = words(replace(bare, pipelines=made_up_inspection.ill().pipelines))
-    assert "stands out" not in said and "Whether the running statistics fit the data: no pipeline" in said
-    assert "is told below" in words(replace(bare, pipelines=made_up_inspection.pipelines()))
+    assert (
+        "nothing unusual" not in said
+        and "Whether the running statistics fit the data is doubtful: none of the pipelines" in said
+    )
+    assert "is reported below" in words(replace(bare, pipelines=made_up_inspection.pipelines()))
 
 
 def unfit(*candidates: Candidate) -> Inspection:
@@ -345,7 +352,7 @@ def test_where_none_fits_the_best_is_the_closest_in_table_and_picture(tmp_path, 
     found = unfit(
         made("mnist", "", 8.5, tied=True), made("mnist", "flip", 8.6, tied=True), made("fashion", "", 60.0, tied=False)
     )
-    shown = section(found, "Training pipelines that were tried")
+    shown = section(found, "Training pipelines tried")
     assert [row.split()[-1] for row in shown.splitlines()[1:3]] == ["closest", "close"]
     assert "as good" not in shown and "closest: none fits" in shown
     seen = kept_axes(monkeypatch)
@@ -361,15 +368,16 @@ def test_the_gap_by_noise_is_of_the_same_kind_as_the_gap():
         "gap",
         lambda one: replace(one, log_ratio=np.full_like(one.log_ratio, 0.5), explained_log_ratio=0.5),
     )
-    assert re.search(r" 0\.50 +0\.40$", section(found, "Running averages against the population"), flags=re.MULTILINE)
+    table = section(found, "Running statistics compared with the population")
+    assert re.search(r" 0\.50 +0\.40$", table, flags=re.MULTILINE)
 
 
 def test_mixed_batches_of_one_domain_hold_the_reference_too():
     whole = made_up_inspection.whole()
     assert whole.domains is not None
-    assert "mixed: batches of all domains alike" in " ".join(drawn(whole).split())
+    assert "mixed: batches of all domains in equal parts" in " ".join(drawn(whole).split())
     alone = replace(whole, domains=replace(whole.domains, domains=whole.domains.domains[:1]))
-    assert "mixed: batches of jpeg and the reference alike" in " ".join(drawn(alone).split())
+    assert "mixed: batches of jpeg and the reference in equal parts" in " ".join(drawn(alone).split())
 
 
 def test_a_cumulative_average_is_called_so():
@@ -397,21 +405,21 @@ def test_why_there_is_no_slope_over_positions():
 
 def test_dependent_values_are_told_with_what_the_law_gets_wrong():
     said = words(made_up_inspection.healthy())
-    assert "not independent in 19 of 20 layers: the statistics of bn1 move like those of 1,229 values" in said
+    assert "not independent in 19 of 20 layers: in bn1, the effective sample size is 1,229" in said
     assert "10.3 times too small" in said  # √(131072/1229)
     free = changed_layers(
         made_up_inspection.healthy(),
         "noise",
         lambda one: replace(one, values_mean=0.9 * one.nominal, values_deviation=1.1 * one.nominal),
     )
-    assert "its noise is within a factor √2 of what the law of n = b·z values says; at worst, in bn1" in words(free)
-    assert "move like 90 % of them." in words(free)
+    assert "the noise is within a factor √2 of that of n = b·z independent values; at worst, in bn1" in words(free)
+    assert "the effective sample size is 90 % of n." in words(free)
     unknown = changed_layers(
         made_up_inspection.healthy(), "noise", lambda one: replace(one, values_mean=math.nan, values_deviation=math.nan)
     )
     assert "independent" not in words(unknown)
     less = changed_layers(free, "noise", lambda one: replace(one, values_mean=9.0 * one.nominal))
-    assert "in 20 of 20 layers its mean moves less" in words(less) and "bn1, 3.0 times less" in words(less)
+    assert "in 20 of 20 layers the mean varies less" in words(less) and "bn1, 3.0 times less" in words(less)
 
 
 def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_give():
@@ -422,14 +430,14 @@ def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_gi
     )
     assert "In 20 of 20 layers the noise does not fall as 1/b" in words(flat)
     vague = changed_layers(made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)))
-    assert "Whether the noise falls as 1/b is too uncertain to tell" in words(vague)
+    assert "The slopes are too uncertain to say whether the noise falls as 1/b" in words(vague)
     part = changed_layers(
         made,
         "noise",
         lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)) if one.name == "bn1" else one,
     )
     assert "The noise falls as 1/b, as it should" in words(part)
-    assert "In 1 of 20 layers it is too uncertain to tell: bn1." in words(part)
+    assert "In 1 of 20 layers the slope is too uncertain to say: bn1." in words(part)
     # 1/(n − 3) at n = 8 … 64 falls with a slope of about −1.2
     steep = changed_layers(
         replace(made, noise=replace(made.noise, sizes=(64, 32, 16, 8))),  # type: ignore[type-var]
@@ -447,20 +455,21 @@ def test_biased_or_unbiased_is_told_where_it_matters_and_where_not():
         "noise",
         lambda one: replace(one, nominal=32, unbiased_scale=math.sqrt(32 / 31)) if one.name == "head.bn" else one,
     )
-    assert "matters in head.bn: at n = 32 values a channel they differ by 1.6 % in scale" in words(few)
+    assert "matters in head.bn: at n = 32 values per channel they differ by 1.6 % in scale" in words(few)
 
 
 def test_domains_are_told_by_the_layers_that_tell_them_apart():
     said = words(made_up_inspection.whole())
-    assert "No layer tells jpeg from the reference: at most 2.5 times batch noise" in said
-    assert "digits is told apart from the reference, most in bn1 (40.0 times batch noise), layer1.0.bn1 (20.0" in said
-    assert "Statistics of its own help jpeg: accuracy 0.880 → 0.910 (+0.030); PLL −0.400 → −0.370 (+0.030)." in said
+    assert "No layer distinguishes jpeg from the reference: at most 2.5 times batch noise" in said
+    assert "digits is distinguishable from the reference, most in bn1 (40.0 times batch noise), layer1.0.bn1" in said
+    changes = "accuracy 0.880 → 0.910 (+0.030); PLL −0.400 → −0.370 (+0.030)."
+    assert f"jpeg with its own statistics, better: {changes}" in said
 
 
 def test_what_the_statistics_leave_open_is_said():
     said = words(made_up_inspection.whole())
-    assert "The running statistics fit best to imagenet, pad 4, crop 32: 0.58 times batch noise" in said
-    assert "The statistics cannot tell: flip: with and without it the statistics agree equally well." in said
+    assert "The running statistics fit imagenet, pad 4, crop 32 best: 0.58 times batch noise" in said
+    assert "Undetermined by the statistics: flip: with and without it the statistics agree equally well." in said
 
 
 # ── the laws ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -521,12 +530,12 @@ def test_the_page_has_its_sections_and_says_what_to_do():
     made = replace(made_up_inspection.whole(), cautions=made_up_inspection.ill().cautions, path=HERE)
     text = page(page_parts(made, None, "there is no matplotlib."))
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
-        "In short", "Training pipelines that were tried", "Running averages against the population",
+        "In short", "Training pipelines tried", "Running statistics compared with the population",
         "Noise of a batch", "Domains", "Sites, in execution order", "Warnings", "Provenance",
     ]  # fmt: skip
     assert "2 warnings below, with what to do: reference-mismatch, never-trained." in text
     assert "What to do:" in text and "[sampling]" in text
-    assert "Pictures are left out: there is no matplotlib." in text
+    assert "Figures are left out: there is no matplotlib." in text
 
 
 @pytest.mark.parametrize("name", ["bare", "whole"])

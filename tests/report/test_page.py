@@ -39,10 +39,10 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods, paged)
     text = page(paged(warned))
     assert headings(text) == [
         *("In short", "Methods side by side", "Calibration", "Error against coverage", "other against the test set"),
-        *("Over the number of passes", "Warnings", "Notes", "Provenance"),
+        *("Over the number of samples", "Warnings", "Notes", "Provenance"),
     ]
     assert "<title>bnuq evaluate: model.pt</title>" in text
-    assert text.index("In short") < text.index("The network as it is") < text.index("<dt>model</dt>")
+    assert text.index("In short") < text.index("Deterministic network") < text.index("<dt>model</dt>")
     assert "1 warning below, with what to do: reference-mismatch." in text
 
 
@@ -51,7 +51,7 @@ def test_a_regression_has_its_sections_in_reading_order(regression, paged) -> No
     found = headings(text)
     expected = [
         *("In short", "Methods side by side", "Calibration", "Error against coverage", "far against the test set"),
-        *("Over the number of passes", "Uncertainty and error", "Provenance"),
+        *("Over the number of samples", "Uncertainty and error", "Provenance"),
     ]
     assert [heading for heading in found if heading in expected] == expected
 
@@ -71,7 +71,7 @@ def test_every_picture_stands_on_the_page_once_under_its_section_and_says_how_to
 
 def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(four_methods) -> None:
     text = page(page_parts(four_methods, {}, without="no matplotlib"))
-    assert "<svg" not in text and "Pictures are left out: no matplotlib" in text
+    assert "<svg" not in text and "Figures are left out: no matplotlib" in text
     assert "PLL of the first" in text and "Calibration" not in headings(text)
 
 
@@ -137,4 +137,4 @@ def test_a_warning_stands_beside_what_to_do_on_the_page_and_in_markdown_and_as_e
     advice = text[text.index('<ul class="advice">') :]
     assert advice[: advice.index("</ul>")].count("What to do:") == 1
     document = markdown(report_parts(result))
-    assert "**What to do:** Write `normalize`" in document and "Unheard of. `made-up`" in document
+    assert "**What to do:** Copy `normalize`" in document and "Unheard of. `made-up`" in document

@@ -88,7 +88,7 @@ def test_a_row_of_nothing_but_zeros_has_the_usual_decimals():
 def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
     report = drawn(regression)
     of_ood = report[report.index("far, 40 points, against") :]
-    assert re.search(r"^ mcbn$\n^   variance of draws", of_ood, flags=re.MULTILINE)
+    assert re.search(r"^ mcbn$\n^   variance of samples", of_ood, flags=re.MULTILINE)
     assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
     assert "by the variance over the samples of" in one_line(report)
 
@@ -123,10 +123,10 @@ def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: 
 @pytest.mark.parametrize(
     ("crps", "pll", "words"),
     [
-        (0.5, 0.5, "mcdo explains the targets better than a constant uncertainty around the same means: CRPS"),
-        (-0.5, -0.5, "mcdo explains the targets worse than a constant uncertainty around the same means: CRPS"),
-        (0.01, -0.01, "mcdo explains the targets about as well as a constant uncertainty around the same means: CRPS"),
-        (0.5, -0.5, "better than a constant uncertainty around the same means by CRPS, worse than it by PLL: CRPS"),
+        (0.5, 0.5, "mcdo explains the targets better than a constant σ: CRPS"),
+        (-0.5, -0.5, "mcdo explains the targets worse than a constant σ: CRPS"),
+        (0.01, -0.01, "mcdo explains the targets about as well as a constant σ: CRPS"),
+        (0.5, -0.5, "better than a constant σ by CRPS, worse than it by PLL: CRPS"),
         (0.5, 0.01, "same means by CRPS, about as well as it by PLL: CRPS"),
     ],
 )
@@ -159,23 +159,23 @@ def test_too_few_passes_get_no_verdict(regression):
     test = regression.methods["mcdo"].sets["test"]
     few = {name: replace(test.figures[name], mc_se=None) for name in ("crps", "pll")}
     report = one_line(drawn(with_figures(regression, "mcdo", **few)))
-    assert "mcdo and a constant uncertainty around the same means: CRPS" in report
-    assert "too few points or passes to say whether that is a difference" in report
+    assert "mcdo and a constant σ: CRPS" in report
+    assert "too few points or samples to tell whether they differ" in report
 
 
 def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given_tau):
     report = one_line(drawn(given_tau))
-    assert re.search(r"mcdo explains the targets \w+ .*? the network as it is with the same τ", report)
-    assert "τ: precision of the observations, as given." in report
-    assert "Between a constant uncertainty" not in report and "Normalised: 0 %" not in report
+    assert re.search(r"mcdo explains the targets \w+ .*? the deterministic network with the same τ", report)
+    assert "τ: observation precision, as given." in report
+    assert "Between constant uncertainty" not in report and "Normalised: 0 %" not in report
 
 
 def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
     report = one_line(drawn(without_tau))
-    assert "Nothing tells the noise of the observations, τ: no validation points were named." in report
-    assert "there is no PLL or coverage, nor a CRPS that holds the noise, and σ is that of the draws alone" in report
-    assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are absent" in report
-    assert "0.8 σ of the draws alone: no τ" in report
+    assert "The observation precision τ is unknown because no validation points were named." in report
+    assert "there is no PLL or coverage, CRPS excludes observation noise, and σ is that of the samples alone" in report
+    assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available" in report
+    assert "0.8 σ of the samples alone (no τ)" in report
     assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
 
 
@@ -192,15 +192,15 @@ def normalised(result: Result, exact: int, **values: float) -> Result:
 
 def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
     report = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
-    assert "mcdo: PLL's optimum is infinite, 3 points are met exactly" in report
-    assert "normalised, that of the others is −12.3 %." in report
+    assert "mcdo: the optimal PLL is infinite, as 3 points are predicted exactly" in report
+    assert "the normalised PLL of the others is −12.3 %." in report
     alone = one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
-    assert "1 point is met exactly." in alone
+    assert "1 point is predicted exactly." in alone
 
 
 def test_a_score_above_its_bound_is_explained(regression):
     report = one_line(drawn(normalised(regression, 0, crps=5.0, pll=100.4)))
-    assert "mcdo: PLL above 100 %: a mixture of draws can exceed the bound, which is of Gaussians." in report
+    assert "mcdo: PLL above 100 %: a mixture of samples can exceed the bound, which is for Gaussians." in report
     assert "above 100 %" not in one_line(drawn(normalised(regression, 0, crps=5.0, pll=99.0)))
 
 
@@ -223,7 +223,7 @@ def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
         ),
         (Figure(0.3, low=0.1, high=0.5), "mcdo: σ partly follows the size of the errors"),
         (Figure(0.1, low=0.05, high=0.15), "mcdo: σ hardly follows the size of the errors"),
-        (Figure(0.1, low=-0.1, high=0.3), "mcdo: σ does not tell large errors from small ones"),
+        (Figure(0.1, low=-0.1, high=0.3), "mcdo: σ does not follow the size of the errors"),
         (Figure(-0.5, low=-0.7, high=-0.3), "mcdo: σ is larger where the errors are smaller"),
         (Figure(0.5), "mcdo: σ and |error|: rank correlation 0.50, from too few points to judge"),
         (Figure(math.nan), "mcdo: σ is the same at every point"),
@@ -236,10 +236,10 @@ def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(reg
 @pytest.mark.parametrize(
     ("at50", "at95", "words"),
     [
-        (0.50, 0.95, "hold 50 and 95 % of the targets."),
-        (0.80, 0.97, "hold 80 and 97 % of the targets (too wide at 50 %)."),
-        (0.20, 0.70, "hold 20 and 70 % of the targets (too narrow at 50 %, too narrow at 95 %)."),
-        (0.55, 1.00, "hold 55 and 100 % of the targets."),
+        (0.50, 0.95, "cover 50 and 95 % of the targets."),
+        (0.80, 0.97, "cover 80 and 97 % of the targets (too wide at 50 %)."),
+        (0.20, 0.70, "cover 20 and 70 % of the targets (too narrow at 50 %, too narrow at 95 %)."),
+        (0.55, 1.00, "cover 55 and 100 % of the targets."),
     ],
 )
 def test_intervals_are_called_wrong_only_beyond_what_chance_explains(regression, at50, at95, words):
@@ -299,7 +299,7 @@ def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regres
 
 def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     report = drawn(regression)
-    table = report[report.index("Share of the targets inside the central intervals") :]
+    table = report[report.index("Share of targets inside the central intervals") :]
     curve = regression.methods["mcbn"].calibration
     row = re.search(r"^ mcbn .*$", table, flags=re.MULTILINE)
     levels = [int(np.flatnonzero(np.isclose(curve["level"], level))[0]) for level in (0.5, 0.8, 0.95)]
@@ -309,7 +309,7 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
 def test_convergence_is_drawn_of_crps_and_pll(regression):
     report = drawn(regression)
     for metric in ("CRPS", "PLL"):
-        part = report[report.index(f"{metric} of the first 1, 2, 4, … 16 passes") :]
+        part = report[report.index(f"{metric} of the first 1, 2, 4, … 16 samples") :]
         values = regression.methods["mcdo"].convergence[metric.lower()]
         row = re.search(r"^ mcdo +([▁-█]{5}) .*$", part, flags=re.MULTILINE)
         assert row and numbers_in(row[0]) == pytest.approx([values[0], values[-1]], abs=5e-4)
@@ -318,10 +318,10 @@ def test_convergence_is_drawn_of_crps_and_pll(regression):
 @pytest.mark.parametrize(
     ("scoring", "words"),
     [
-        ({}, "Here of the Gaussian with mean and variance of the draws and the noise τ. PLL: log density given to the"),
-        ({"crps": "fair"}, "Here of the draws alone, without noise, corrected for their number."),
-        ({"pll": "moment"}, "PLL: log density given to the target, in nats, of the Gaussian with mean and variance"),
-        ({"fit": "pll"}, "τ: precision of the observations, the best by PLL on the validation points."),
+        ({}, "Here of the Gaussian with the mean and variance of the samples plus observation noise 1/τ. PLL: "),
+        ({"crps": "fair"}, "Here of the samples alone, without noise, corrected for their number."),
+        ({"pll": "moment"}, "PLL: mean log density of the target, in nats, under the Gaussian with mean and variance"),
+        ({"fit": "pll"}, "τ: observation precision, fitted by PLL to the validation points."),
     ],
 )
 def test_the_legend_says_which_scores_these_are(regression, scoring, words):
@@ -336,4 +336,4 @@ def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs)
 def test_methods_are_not_needed_beside_the_network_as_it_is(regression):
     alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
     report = one_line(drawn(replace(regression, methods=alone)))
-    assert "with a noise of sd" in report and "AUROC" not in report and "ρ(σ, |e|): whether" not in report
+    assert "with observation noise of sd" in report and "AUROC" not in report and "ρ(σ, |e|): Spearman" not in report

@@ -177,11 +177,11 @@ def with_auroc(result: Result, value: float, half: float | None = 0.04) -> Resul
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (0.95, "is told apart well from the test set: AUROC 0.950 (0.91–0.99)"),
-        (0.8, "is partly told apart from the test set: AUROC 0.800"),
-        (0.6, "is hardly told apart from the test set: AUROC 0.600"),
-        (0.53, "is not told apart from the test set: AUROC 0.530"),
-        (0.2, "is taken for more familiar than the test set: AUROC 0.200"),
+        (0.95, "is well separated from the test set: AUROC 0.950 (0.91–0.99)"),
+        (0.8, "is partly separated from the test set: AUROC 0.800"),
+        (0.6, "is hardly separated from the test set: AUROC 0.600"),
+        (0.53, "is not separated from the test set: AUROC 0.530"),
+        (0.2, "appears more familiar than the test set: AUROC 0.200"),
     ],
 )
 def test_the_words_for_an_auroc_are_those_of_its_size_and_interval(four_methods, value, words):
@@ -191,15 +191,13 @@ def test_the_words_for_an_auroc_are_those_of_its_size_and_interval(four_methods,
 
 
 def test_an_auroc_without_an_interval_gets_no_verdict(four_methods):
-    assert "other cannot be judged from so few points: AUROC 0.950 by" in one_line(
-        drawn(with_auroc(four_methods, 0.95, None))
-    )
+    assert "other has too few points to judge: AUROC 0.950 by" in one_line(drawn(with_auroc(four_methods, 0.95, None)))
 
 
 def test_a_failed_reference_check_is_the_first_thing_said(four_methods):
     check = ReferenceCheck(("bn",), np.array([9.0]), np.array([1.0]), np.array([0.4]), passed=False)
     report = one_line(drawn(replace(four_methods, reference_check=check)))
-    assert "In short · Careful: the reference, or its pipeline, does not look like" in report
+    assert "In short · Warning: the reference or its pipeline does not match" in report
 
 
 def test_the_paired_error_of_a_likelihood_goes_by_group(four_methods):
@@ -233,9 +231,9 @@ def with_pll(result: Result, change: float, spread: float) -> Result:
 @pytest.mark.parametrize(
     ("change", "spread", "words"),
     [
-        (0.2, 0.1, "mcbn explains the labels better than the network as it is"),
+        (0.2, 0.1, "mcbn explains the labels better than the deterministic network"),
         (-0.2, 0.1, "mcbn explains the labels worse"),
-        (0.2, 1.0, "mcbn explains the labels about as well as the network as it is"),
+        (0.2, 1.0, "mcbn explains the labels about as well as the deterministic network"),
     ],
 )
 def test_a_likelihood_is_called_better_or_worse_only_beyond_twice_its_paired_error(four_methods, change, spread, words):
@@ -247,8 +245,8 @@ def test_a_likelihood_is_called_better_or_worse_only_beyond_twice_its_paired_err
 @pytest.mark.parametrize(
     ("change", "wrong", "words"),
     [
-        (0.0, 20, "about as well as the network as it is: PLL .*, but is right less often: accuracy"),
-        (0.2, 20, "better than the network as it is: PLL .*, but is right less often: accuracy"),
+        (0.0, 20, "about as well as the deterministic network: PLL .*, but is right less often: accuracy"),
+        (0.2, 20, "better than the deterministic network: PLL .*, but is right less often: accuracy"),
         (-0.2, 20, "explains the labels worse: PLL .*, and is right less often: accuracy"),
         (-np.inf, 20, "−inf nats, and is right less often: accuracy"),
         (0.0, 1, None),
@@ -289,9 +287,9 @@ def test_an_infinite_likelihood_is_shown_without_a_verdict(four_methods):
 
 def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic):
     report = one_line(drawn(deterministic))
-    assert "The network as it is: accuracy" in report
+    assert "Deterministic network: accuracy" in report
     assert "no BatchNorm layers" in report
-    assert "Only the network as it is was evaluated" in report
+    assert "Only the deterministic network was evaluated" in report
     assert "mcbn was left out: the network has no BatchNorm layer" in report
     assert "AUROC" not in report and "passes" not in report
 

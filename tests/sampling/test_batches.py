@@ -156,7 +156,7 @@ def test_members_are_the_rows_of_each_code_that_there_is():
 @pytest.mark.parametrize(
     ("sampler", "size", "message"),
     [
-        (Sampler(batches="stratified"), 4, "the reference (lab.npz) has targets that are no class labels"),
+        (Sampler(batches="stratified"), 4, "the reference (lab.npz) has targets that are not class labels"),
         (Sampler(batches="group"), 4, "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4"),
         (Sampler(batches="group"), 4, "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement"),
         (Sampler(), 11, "batch_size is 11; expected 2 to 10"),

@@ -295,7 +295,7 @@ VIRTUAL_IN_TRAINING = {
 @pytest.mark.parametrize("kind", VIRTUAL_IN_TRAINING)
 def test_batches_that_training_alone_normalises_in_parts_are_refused(kind):
     net = made(VIRTUAL_IN_TRAINING[kind], bn=bn)
-    with pytest.raises(SamplingError, match=r"in training mode a BatchNorm normalises (8|17) values a channel"):
+    with pytest.raises(SamplingError, match=r"in training mode a BatchNorm normalises (8|17) values per channel"):
         bnuq.statistics_of(net, [points(32)])
 
 

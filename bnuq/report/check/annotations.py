@@ -39,7 +39,9 @@ def _lines(kind: _Kind, all_told: list[_Told], *, rest: str) -> Iterator[str]:
     shown = all_told if len(all_told) <= _MOST else all_told[: _MOST - 1]
     yield from (line(kind, one) for one in shown)
     if left := len(all_told) - len(shown):
-        yield line(kind, ("bnuq check", f"And {count(left, f'more {rest}')}; the report in the log tells them all."))
+        yield line(
+            kind, ("bnuq check", f"And {count(left, f'more {rest}')}; see the report in the log for all of them.")
+        )
 
 
 def line(kind: _Kind, told: _Told) -> str:

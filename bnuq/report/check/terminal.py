@@ -78,7 +78,7 @@ def check_markdown(verdict: Verdict) -> str:
     rest = tuple(_flat(one) for one in verdict.comparisons if one.outcome != "worse")
     blocks = [markdown(told)]
     if rest and not _all_as_they_were(verdict):
-        what = f"{'The other ' if failed else 'All '}{count(len(rest), 'figure')}"
+        what = f"{'The other ' if failed else 'All '}{count(len(rest), 'estimate')}"
         blocks.append(_folded(what, [_flat_table(rest)]))
     if len(verdict.broken) < len(verdict.floors):
         blocks.append(_folded("Required", [Items(tuple(map(floor_in_words, verdict.floors)))]))
@@ -117,20 +117,20 @@ def _facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
     for name, side in sides.items():
         yield name, _side(side, among=list(sides.values()))
     if verdict.baseline is None:
-        yield "baseline", "none that the current result was held against"
+        yield "baseline", "none: the current result was not compared with another"
     elif verdict.baseline.checkpoint_sha256 == verdict.current.checkpoint_sha256 != "":
         yield "network", "the same checkpoint in both"
     if verdict.pairing is not None:
         yield "paired", paired(verdict.pairing)
         if apart := not_paired(verdict.pairing, verdict.comparisons):
             yield "not paired", apart
-    yield "by", f"bnuq {verdict.bnuq}, in {verdict.seconds:.1f} s"
+    yield "checked by", f"bnuq {verdict.bnuq}, in {verdict.seconds:.1f} s"
 
 
 def _side(side: Side, *, among: Sequence[Side]) -> str:
     """The file by its name, or whole where both have the same one; and what made it."""
     if side.path is None:
-        file = "in no file"
+        file = "not saved to a file"
     else:
         same = [one for one in among if one.path is not None and one.path.name == side.path.name]
         file = side.path.name if len(same) == 1 else str(side.path)
@@ -139,7 +139,7 @@ def _side(side: Side, *, among: Sequence[Side]) -> str:
         said.append(_time(side.time))
     if side.samples > 1:
         drawn = "" if side.batch_size is None else f", mini-batches of {side.batch_size}"
-        said.append(f"{side.samples} passes a point{drawn}, seed {side.seed}")
+        said.append(f"{side.samples} samples per point{drawn}, seed {side.seed}")
     return ", ".join(said)
 
 
@@ -164,7 +164,7 @@ def _paths(verdict: Verdict) -> Iterator[tuple[str, Path]]:
     if verdict.accepted is not None:
         yield "New baseline", verdict.accepted
     if verdict.kept is not None:
-        yield "Old baseline, kept", verdict.kept
+        yield "Previous baseline, kept", verdict.kept
 
 
 def _ending(verdict: Verdict) -> Iterator[Part]:
@@ -188,7 +188,7 @@ def _tables(verdict: Verdict, *, roomy: bool) -> Iterator[Part]:
     for words in sorted(judged_so, key=_ORDER.index):
         found = judged_so[words]
         heading = {"same": "The same", "not gated": "Shown, not gated"}.get(words, words.capitalize())
-        yield from (GAP, title(f"{heading}: {count(len(found), 'figure')}"))
+        yield from (GAP, title(f"{heading}: {count(len(found), 'estimate')}"))
         if all(one.change == 0 for one in found):
             yield Paragraph(unchanged(len(found)))
         elif words in _FAILED or (words not in _COMPACT and len(found) <= _WHOLE):
@@ -279,16 +279,19 @@ def _legend(verdict: Verdict) -> Iterator[str]:
     if not verdict.comparisons or _all_as_they_were(verdict):
         return
     yield (
-        "Change: current − baseline, ± its standard error over points and draws together. ↑ more is better, ↓ less is "
-        "better, else neither."
+        "Change: current − baseline, ± its standard error over points and samples together. ↑ higher, ↓ lower is "
+        "better."
     )
     if verdict.gated:
         yield (
-            "Worse: by more than the tolerance, and by more than chance explains: p is how likely chance does as much "
-            f"for the worse, adjusted (Holm) for {count(verdict.gated, 'gated figure')} being held together, and is to "
-            "be below 0.05."
+            "Worse: by more than the tolerance and by more than chance explains. p is the probability of a "
+            f"change at least this bad by chance, Holm-adjusted for {count(verdict.gated, 'gated estimate')} "
+            "tested together; worse means p below 0.05."
         )
     if any("within chance" in judged(one) for one in verdict.comparisons):
-        yield "Within chance: by more than the tolerance, but not by more than chance explains among so many."
+        yield "Within chance: by more than the tolerance, but not significantly, given the number of estimates tested."
     if any(one.metric == "fpr95_id_positive" for one in verdict.comparisons):
-        yield "FPR95: test points taken for OOD where 95 % of OOD points are found; FPR95*: the other way round."
+        yield (
+            "FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD points; FPR95*: "
+            "with test and OOD points swapped."
+        )

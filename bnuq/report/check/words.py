@@ -21,7 +21,7 @@ _NAMES = {  # as shown, and where there is little room; beside those that every 
     "fpr95": ("FPR95", "FPR95"),
     "fpr95_id_positive": ("FPR95*", "FPR95*"),
     "sigma": ("σ", "σ"),
-    "pll_without_exact": ("PLL, none met exactly", "PLL, inexact"),
+    "pll_without_exact": ("PLL excl. exact points", "PLL excl. exact"),
     "normalized_pll": ("normalised PLL", "norm. PLL"),
     "normalized_crps": ("normalised CRPS", "norm. CRPS"),
 }
@@ -29,34 +29,37 @@ _MEANINGS = {  # what it means for the user that a figure got worse, or better
     "accuracy": ("{who} is right less often on {where}", "{who} is right more often on {where}"),
     "pll": ("{who} explains the {truth} of {where} less well", "{who} explains the {truth} of {where} better"),
     "brier": (
-        "the probabilities that {who} states on {where} are further from the labels",
-        "the probabilities that {who} states on {where} are closer to the labels",
+        "the probabilities that {who} predicts on {where} are further from the labels",
+        "the probabilities that {who} predicts on {where} are closer to the labels",
     ),
     "ece": (
-        "the confidence that {who} states on {where} is further from its accuracy",
-        "the confidence that {who} states on {where} is closer to its accuracy",
+        "the confidence of {who} on {where} is further from its accuracy",
+        "the confidence of {who} on {where} is closer to its accuracy",
     ),
     "aurc": (
-        "leaving the least certain points of {where} to somebody else leaves {who} with more errors",
-        "leaving the least certain points of {where} to somebody else leaves {who} with fewer errors",
+        "deferring the most uncertain points of {where} leaves {who} with more errors",
+        "deferring the most uncertain points of {where} leaves {who} with fewer errors",
     ),
-    "rmse": ("{who} is further off on {where}", "{who} is less far off on {where}"),
-    "mae": ("{who} is further off on {where}", "{who} is less far off on {where}"),
+    "rmse": ("{who} has larger errors on {where}", "{who} has smaller errors on {where}"),
+    "mae": ("{who} has larger errors on {where}", "{who} has smaller errors on {where}"),
     "crps": (
         "the predictive distribution of {who} is further from the targets of {where}",
         "the predictive distribution of {who} is closer to the targets of {where}",
     ),
     "spearman": (
-        "the uncertainty of {who} on {where} tells less of where it errs",
-        "the uncertainty of {who} on {where} tells more of where it errs",
+        "the uncertainty of {who} on {where} predicts its errors less well",
+        "the uncertainty of {who} on {where} predicts its errors better",
     ),
     "normalized_pll": (
-        "the uncertainty of {who} is worth less, held against a constant one",
-        "the uncertainty of {who} is worth more, held against a constant one",
+        "the uncertainty of {who} is less useful, compared with a constant one",
+        "the uncertainty of {who} is more useful, compared with a constant one",
     ),
 }
 _MEANINGS["normalized_crps"] = _MEANINGS["normalized_pll"]
-_TOLD_APART = ("{who} tells {where} apart from the test set less well", "{who} tells {where} apart better")
+_TOLD_APART = (
+    "{who} separates {where} from the test set less well",
+    "{who} separates {where} from the test set better",
+)
 _UNITS = {"nats": " nats", "percent": " %"}
 _SENTENCES = 12  # about what got worse; the table tells the rest
 _NAMED = 4  # figures that a sentence names beside the one that it is about
@@ -81,13 +84,15 @@ def _headline(verdict: Verdict) -> str:
         text = f"Worse: {_of_gated(len(verdict.worse), verdict.gated)} {_which_way(verdict.worse)}"
         are = "is" if len(verdict.broken) == 1 else "are"
         return f"{text}, and {_broken(verdict)} {are} not met" if verdict.broken else text
-    who = "the only gated figure has not got" if verdict.gated == 1 else f"none of {verdict.gated} gated figures got"
+    who = (
+        "the only gated estimate has not got" if verdict.gated == 1 else f"none of {verdict.gated} gated estimates got"
+    )
     compared = f"{who} worse by more than its tolerance and chance"
     if verdict.broken:
         return f"Not met: {_broken(verdict)}" + (f"; {compared}" if verdict.gated else "")
     if verdict.gated:
         return f"No regression: {compared}" + (f", and {_met(verdict)}" if verdict.floors else "")
-    none = "nothing was compared" if verdict.baseline is None else "no figure was gated"
+    none = "nothing was compared" if verdict.baseline is None else "no estimate was gated"
     return f"Passed: {_met(verdict)}; {none}" if verdict.floors else f"Nothing was checked: {none}"
 
 
@@ -98,7 +103,7 @@ def _met(verdict: Verdict) -> str:
 
 
 def _of_gated(some: int, gated: int) -> str:
-    return "the only gated figure" if some == gated == 1 else f"{some} of {count(gated, 'gated figure')}"
+    return "the only gated estimate" if some == gated == 1 else f"{some} of {count(gated, 'gated estimate')}"
 
 
 def _which_way(worse: Sequence[Comparison]) -> str:
@@ -118,7 +123,7 @@ def in_short(verdict: Verdict) -> Iterator[str]:
     for group in groups[:_SENTENCES]:
         yield from _group_in_words(group, verdict)
     if rest := sum(map(len, groups[_SENTENCES:])):
-        yield f"{count(rest, 'more figure')} got worse; the table below tells them."
+        yield f"{count(rest, 'more estimate')} got worse; see the table below."
     yield from (floor_in_words(floor) for floor in verdict.broken)
     better = [one for one in verdict.comparisons if one.outcome == "better"]
     if verdict.comparisons and all(one.change == 0 for one in verdict.comparisons):
@@ -126,14 +131,14 @@ def in_short(verdict: Verdict) -> Iterator[str]:
     elif verdict.gated and not verdict.worse:
         yield _clearest(verdict)
     if better:
-        yield f"{count(len(better), 'figure')} got better: {_some(better, _and_of_whom)}."
+        yield f"{count(len(better), 'estimate')} got better: {_some(better, _and_of_whom)}."
 
 
 def unchanged(figures: int) -> str:
     """That so many figures are to the last bit what they were."""
     if figures == 1:
-        return "The only figure is exactly what it was: change 0."
-    return f"All {figures} figures are exactly what they were: every change is 0."
+        return "The only estimate is exactly as before: its change is 0."
+    return f"All {figures} estimates are exactly as before: every change is 0."
 
 
 def _clearest(verdict: Verdict) -> str:
@@ -141,8 +146,8 @@ def _clearest(verdict: Verdict) -> str:
     for one in verdict.comparisons:
         if one.outcome == "same" and one.harm > 0:
             text = f"{_figure_of_whom(one)} {_moved(one)} ({_details(one, verdict.gated)})"
-            return f"The clearest step for the worse, {_why_not(one)}: {text}."
-    return "No gated figure took a step for the worse."
+            return f"The clearest worsening, {_why_not(one)}: {text}."
+    return "No gated estimate changed for the worse."
 
 
 def _why_not(one: Comparison) -> str:
@@ -172,9 +177,9 @@ def _group_in_words(group: list[Comparison], verdict: Verdict) -> Iterator[str]:
     if lead.score:
         gated = sum(_home(one) == _home(lead) and one.outcome != "not gated" for one in verdict.comparisons)
         way = "got worse" if all(one.direction != "none" for one in others) else "got worse or moved"
-        yield f"{told(lead, verdict)}; {len(others)} more of its {gated} gated figures on that set {way}."
+        yield f"{told(lead, verdict)}; {len(others)} more of its {gated} gated estimates on that set {way}."
     else:
-        also = "Worse as well" if all(one.direction != "none" for one in others) else "As well"
+        also = "Also worse" if all(one.direction != "none" for one in others) else "Also"
         yield f"{told(lead, verdict)}. {also}: {_some(others, _from_to)}."
 
 
@@ -202,7 +207,7 @@ def told(one: Comparison, verdict: Verdict) -> str:
     details = _details(one, verdict.gated)
     known = _TOLD_APART if one.score else _MEANINGS.get(one.metric)
     if known is None or one.direction == "none" or one.outcome not in ("worse", "better"):
-        moved = f"moved by more than it may: it {_moved(one)}" if judged(one) == "moved" else _moved(one)
+        moved = f"moved by more than its tolerance: it {_moved(one)}" if judged(one) == "moved" else _moved(one)
         text = f"{_figure_of_whom(one)} {moved} ({details})"
     else:
         words = known[one.outcome == "better"]
@@ -388,5 +393,5 @@ def not_paired(pairing: Pairing, comparisons: Iterable[Comparison]) -> str:
     whys: dict[str, list[str]] = {}
     for method, why in pairing.why_not:
         whys.setdefault(why, []).append(method)
-    said = [f"the points of {listed(other)}: they are others"] if other else []
+    said = [f"the points of {listed(other)}: they are different points"] if other else []
     return "; ".join([*said, *(f"the draws of {listed(methods)}: {why}" for why, methods in whys.items())])

@@ -45,7 +45,9 @@ def noise_panels(inspection: Inspection, folder: Path, kind: Format = "svg", *, 
     written. Source: Shekhovtsov & Flach 2018, Fig. 4.
     """
     if inspection.noise is None or not inspection.noise.layers:
-        raise RequestError("the inspection has no noise to draw: it was made without a reference. Name one: --train.")
+        raise RequestError(
+            "the inspection has no noise to draw: it was made without a reference. Add one with --train."
+        )
     pictures = ((name,), partial(_noise_panels, inspection, inspection.noise))
     [(_, path)] = draw_all([pictures], folder, kind)
     return path
@@ -108,7 +110,7 @@ def _drawable(values: Sequence[float] | Float[np.ndarray, " any"]) -> np.ndarray
 def _normal_band(axes: Axes) -> None:
     axes.axhspan(0, MEDIAN_LIMIT, color=_BAND, linewidth=0, zorder=0, label=f"normal, up to {MEDIAN_LIMIT:.0f}")
     axes.axhline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
-    axes.axhline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"too much in any, {WORST_LIMIT:.0f}")
+    axes.axhline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"limit for any layer, {WORST_LIMIT:.0f}")
 
 
 def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing.Line, label: str) -> None:
@@ -122,13 +124,13 @@ def _gap(found: Inspection, path: Path) -> None:
     looks = drawing.lines_of(["", "mean", "variance"])
     means, variances = [one.ratio_mean for one in layers], [one.ratio_log_variance for one in layers]
     about = _about(found, f"{found.gap.points:,} reference points")
-    with picture(path, title="Running averages against the population", about=about, size=(6.4, 4.6)) as [axes]:
+    with picture(path, title="Running statistics compared with the population", about=about, size=(6.4, 4.6)) as [axes]:
         _normal_band(axes)
         _plot_layers(axes, means, looks["mean"], "mean")
         _plot_layers(axes, variances, looks["variance"], "ln variance")
         _logarithmic(axes, [*means, *variances, 1.0, 1.2 * WORST_LIMIT])
         _layer_axis(axes, [one.name for one in layers])
-        axes.set_ylabel("times what batch noise explains")
+        axes.set_ylabel("difference in units of batch noise")
         _legend(axes)
 
 
@@ -153,7 +155,7 @@ def _deviations(found: Inspection, noise: Noise, path: Path) -> None:
             told = _drawable(nominal[key])
             axes.plot(
                 np.arange(len(told)), told, color=looks[key].colour, linestyle=":", linewidth=1.3,
-                label=f"{label} by the law of n = b·z",
+                label=f"{label} for n = b·z independent values",
             )  # fmt: skip
         _logarithmic(axes, [value for key, (_, values) in rows.items() for value in (*values, *nominal[key])])
         _layer_axis(axes, [one.name for one in noise.layers])
@@ -168,13 +170,13 @@ def _values(found: Inspection, noise: Noise, path: Path) -> None:
         for key, name in (("m", "mean"), ("s", "deviation"))
     }
     about = _about(found, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
-    with picture(path, title="Independent values of a channel", about=about, size=(6.4, 4.6)) as [axes]:
-        axes.axhline(1, color=INK, linewidth=1, linestyle="--", label="all n = b·z of them")
-        _plot_layers(axes, shares["m"], looks["m"], "that the mean moves like")
-        _plot_layers(axes, shares["s"], looks["s"], "that the deviation moves like")
+    with picture(path, title="Effective sample size of a channel", about=about, size=(6.4, 4.6)) as [axes]:
+        axes.axhline(1, color=INK, linewidth=1, linestyle="--", label="all n = b·z values independent")
+        _plot_layers(axes, shares["m"], looks["m"], "effective for the mean")
+        _plot_layers(axes, shares["s"], looks["s"], "effective for the standard deviation")
         _logarithmic(axes, [*shares["m"], *shares["s"], 1.0])
         _layer_axis(axes, [one.name for one in noise.layers])
-        axes.set_ylabel("share of a channel's values")
+        axes.set_ylabel("effective sample size / n")
         _legend(axes, columns=1)
 
 
@@ -187,7 +189,7 @@ def _domains(found: Inspection, domains: Sequence[Domain], path: Path) -> None:
     looks = list(drawing.lines_of(list(map(str, range(_LINES + 1)))).values())[1:]
     names = list(dict.fromkeys(name for one in domains for name in one.layers))
     about = _about(found, f"{len(domains)} domains" if len(domains) > 1 else domains[0].name)
-    with picture(path, title="Which layers tell domains apart", about=about, size=(6.4, 4.6)) as [axes]:
+    with picture(path, title="Differences between domains by layer", about=about, size=(6.4, 4.6)) as [axes]:
         _normal_band(axes)
         every: list[float] = [1.0, 1.2 * WORST_LIMIT]
         for number, one in reversed(list(enumerate(told))):
@@ -201,7 +203,7 @@ def _domains(found: Inspection, domains: Sequence[Domain], path: Path) -> None:
                 axes.plot(at, values, color=PALE, linewidth=1.2, label=label)
         _logarithmic(axes, every)
         _layer_axis(axes, names)
-        axes.set_ylabel("times what batch noise explains")
+        axes.set_ylabel("difference in units of batch noise")
         _legend(axes)
 
 
@@ -214,12 +216,18 @@ def _pipelines(found: Inspection, candidates: Sequence[Candidate], path: Path) -
     height = 1.5 + 0.42 * len(shown)
     with picture(path, title="Training pipelines", about=about.rstrip(", "), size=(6.4, height)) as [axes]:
         axes.axvspan(0, MEDIAN_LIMIT, color=_BAND, linewidth=0, zorder=0, label=f"normal, up to {MEDIAN_LIMIT:.0f}")
-        axes.axvline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"too much in any, {WORST_LIMIT:.0f}")
+        axes.axvline(
+            WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"limit for any layer, {WORST_LIMIT:.0f}"
+        )
         medians, worsts = (_drawable([getattr(one, key) for one in shown]) for key in ("median", "worst"))
         axes.hlines(at, medians, worsts, color=GREY, linewidth=1)
         axes.plot(medians, at, "o", color=GREY, markerfacecolor="white", label="median layer")
         for tied, colour, label in (
-            (True, "#009E73", "worst layer, as good as the best" if shown[0].passed else "worst layer of the closest"),
+            (
+                True,
+                "#009E73",
+                "worst layer, equivalent to the best" if shown[0].passed else "worst layer of the closest",
+            ),
             (False, "#D55E00", "worst layer"),
         ):
             chosen = np.array([(one.tied or number == 0) == tied for number, one in enumerate(shown)])
@@ -233,7 +241,7 @@ def _pipelines(found: Inspection, candidates: Sequence[Candidate], path: Path) -
         axes.set_yticklabels([_two_lines(pipeline_of(one)) for one in shown], fontsize=9)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("times what batch noise explains")
+        axes.set_xlabel("difference in units of batch noise")
         _legend(axes)
 
 
@@ -249,7 +257,7 @@ def _noise_panels(found: Inspection, noise: Noise, path: Path) -> None:
     one = _typical(noise)
     about = _about(found, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(
-        path, title="The law of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True
+        path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True
     ) as [first, second, third]:  # fmt: skip
         _spread(first, one)
         _by_size(second, noise)
@@ -277,7 +285,7 @@ def _spread(axes: Axes, one: LayerNoise) -> None:
     axes.set_ylabel("density")
     axes.set_yticks([])
     if ratios.size < 4 or np.ptp(ratios) <= 1e-9 * ratios.max() or n < 2:
-        axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center", color=GREY)
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=GREY)
         return
     low, high = np.quantile(ratios, [0.002, 0.998])
     reach = max(high - low, 6 / math.sqrt(n))
@@ -291,7 +299,7 @@ def _spread(axes: Axes, one: LayerNoise) -> None:
     near = np.linspace(max(1e-9, middle - 5 * math.sqrt(2 / n)), middle + 5 * math.sqrt(2 / n), 400)
     x = np.unique(np.concatenate([x, near[(near >= low) & (near <= high)]]))  # a narrow density needs points of its own
     nominal = chi2_density(n * x, n - 1)
-    axes.plot(n * x, nominal, color=INK, linewidth=1.6, label="χ² of n − 1 degrees")
+    axes.plot(n * x, nominal, color=INK, linewidth=1.6, label="χ² with n − 1 degrees of freedom")
     freedom = _fitted(one)
     if freedom is not None:
         scale = float(ratios.mean()) / freedom
@@ -380,7 +388,7 @@ def _by_positions(axes: Axes, noise: Noise) -> None:
     ]
     rows = [(z, value) for z, value in rows if math.isfinite(value) and value > 0]
     if not rows:
-        axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center", color=GREY)
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=GREY)
         return
     z, values = (np.array(column, np.float64) for column in zip(*rows, strict=True))
     axes.plot(z, values, "o", color="#0072B2", label="layers")

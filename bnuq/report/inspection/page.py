@@ -21,31 +21,35 @@ from bnuq.results.inspection import Inspection
 
 HOW = {
     "gap": (
-        "Layers in execution order. Inside the band, batch noise explains why running averages and population differ; "
-        "a layer above the dashed line normalises by statistics that are not this reference's. A pipeline that is "
-        "wrong shows in the first layers, averages that went stale grow towards the last."
+        "Layers in execution order. Inside the band, batch noise explains the difference between running "
+        "statistics and population; a layer above the dashed line was not trained on this reference and "
+        "pipeline. A wrong pipeline shows in the first layers; stale running statistics deviate more towards the "
+        "last."
     ),
     "noise_by_layer": (
-        "How much a batch's own scale and shift vary, in units of the channel's standard deviation. The dotted lines "
-        "are what independent values would give: how far the others lie above them is how wrong that law is."
+        "How much the scale and shift of a batch vary, in units of the channel's standard deviation. The dotted "
+        "lines show what independent values would give; the gap to the solid lines is the error of that "
+        "assumption."
     ),
     "values": (
-        "At 1 a channel's b·z values are as good as independent; at 0.01 the batch's statistics move like those of a "
-        "hundredth of them, as neighbouring positions of a picture say nearly the same."
+        "At 1, a channel's b·z values are effectively independent; at 0.01, batch statistics vary like those of "
+        "a hundredth as many independent values, because neighbouring positions of an image are correlated."
     ),
     "noise_panels": (
-        "First a layer's batch variances against the χ² that independent Gaussian values would give, and the one that "
-        "fits; then how the noise falls with the mini-batch size, as 1/b along the dashed line, and how it goes with "
-        "the positions of a channel. Figure 4 of Shekhovtsov & Flach 2018, of this network."
+        "First: a layer's batch variances, the χ² distribution of independent Gaussian values, and the "
+        "best-fitting scaled χ². Second: how the noise falls with the mini-batch size (dashed line: 1/b). Third: "
+        "how it depends on the number of positions of a channel. As in Figure 4 of Shekhovtsov & Flach 2018, for "
+        "this network."
     ),
     "spread": "The batch variances of the first layer, one in the middle and the last.",
     "domains": (
-        "Inside the band a domain has the reference's statistics. Where a line lies above it, a mini-batch from there "
-        "normalises that layer by other statistics than training did."
+        "Inside the band, a domain's statistics match the reference's. Where a line lies above it, a mini-batch "
+        "from that domain normalises the layer differently than training did."
     ),
     "pipelines": (
-        "Further left fits better. From the median to the worst layer; a pipeline whose median lies right of the band, "
-        "or whose worst layer lies right of the dashed line, is not the one that the network was trained with."
+        "Further left is a better fit. Each line runs from the median to the worst layer. A pipeline whose "
+        "median lies right of the band, or whose worst layer lies right of the dashed line, is not the training "
+        "pipeline."
     ),
 }
 
@@ -61,7 +65,7 @@ def page_parts(found: Inspection, folder: Path | None, without: str = "") -> Ite
     yield Facts(tuple(facts(found)))
     yield from (title("In short"), Items(tuple(_short(found))))
     if without:
-        yield Paragraph(f"Pictures are left out: {without}", "dim")
+        yield Paragraph(f"Figures are left out: {without}", "dim")
     if found.pipelines is not None:
         yield from (title(PIPELINES), *_of(shown, "pipelines"), *pipeline_table(found.pipelines))
         yield from (part for part in listing(found.pipelines) if part != GAP)
@@ -70,7 +74,7 @@ def page_parts(found: Inspection, folder: Path | None, without: str = "") -> Ite
     if found.noise is not None:
         yield from (title(NOISE), *_of(shown, "noise_by_layer", "values"), *noise_parts(found.noise))
         if law := _of(shown, "noise_panels", "spread"):
-            yield from (title("The law of the noise", f"bold {SUB}"), *law)
+            yield from (title("Distribution of the noise", f"bold {SUB}"), *law)
         if text := of_space(found.noise):
             yield Paragraph(text)
     if found.domains is not None:

@@ -41,7 +41,7 @@ _NAME = 44  # letters of a name in a table
 def site_parts(found: Inspection, *, name: int = _NAME) -> Iterator[Part]:
     """Every site, or of a long network groups of equal ones; then why some are not stochastic."""
     if not found.sites:
-        yield Paragraph("None: the evaluation-mode forward calls no BatchNorm and no dropout of torch.")
+        yield Paragraph("None: the evaluation-mode forward pass calls no torch BatchNorm or dropout.")
         return
     groups = _grouped(found.sites)
     folded = len(groups) < len(found.sites)
@@ -55,13 +55,13 @@ def site_parts(found: Inspection, *, name: int = _NAME) -> Iterator[Part]:
     yield Table(tuple(header), tuple(rows))
     if folded:
         yield Paragraph(
-            f"{len(found.sites)} sites, in groups of equal ones, each from its first to its last: others may lie "
-            "between them. All of them are in the file and under --json.",
+            f"{len(found.sites)} sites; identical ones are grouped and shown from first to last, and other sites "
+            "may lie between them. The result file and --json list all of them.",
             "dim",
         )
     if norms:
         same = f" ε is {_span([norms[0].eps])} in all of them, and {_average(norms)}." if alike else ""
-        yield Paragraph(f"z: values of a channel that one point contributes.{same}", "dim")
+        yield Paragraph(f"z: values per channel that one point contributes.{same}", "dim")
 
 
 def _grouped(sites: Sequence[SiteRow]) -> list[list[SiteRow]]:
@@ -151,16 +151,19 @@ def gap_parts(gap: Gap, *, name: int = _NAME) -> Iterator[Part]:
         yield Table(header, tuple(rows))
     yield from _others(len(ordered) - len(shown), [ratio_of(layer) for layer in ordered[len(shown) :]])
     yield Paragraph(
-        f"Running statistics against those of {gap.points:,} points of the reference, in batches of "
-        f"{gap.batch_size:,}. ×: the difference over what batch noise explains; 1 is normal, more than "
-        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square over "
-        "channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by noise: what "
-        "batch noise would make of each, of the second as the mean of absolute values, 0.80 of the root mean square."
-        f"{' –: could not be told.' if any(map(_lacks, ordered)) else ''}",
+        f"Running statistics compared with those of {gap.points:,} points of the reference, in batches of "
+        f"{gap.batch_size:,}. ×: the difference divided by what batch noise explains; 1 is normal, more than "
+        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square "
+        "over channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by "
+        "noise: the value expected from batch noise alone, for |ln ratio| as a mean absolute value (0.80 of the root "
+        f"mean square).{' –: not available.' if any(map(_lacks, ordered)) else ''}",
         "dim",
     )
     if gap.worth is not None:
-        yield Paragraph(f"The running averages are worth {gap.worth:,.0f} samples, the newest counting most.", "dim")
+        yield Paragraph(
+            f"Effective sample size of the running statistics: {gap.worth:,.0f}, with the newest values weighted most.",
+            "dim",
+        )
 
 
 def _lacks(layer: LayerGap) -> bool:
@@ -172,7 +175,9 @@ def _others(amount: int, ratios: Sequence[float]) -> Iterator[Part]:
     if amount:
         known = [ratio for ratio in ratios if math.isfinite(ratio)]
         told = f", at most {times(max(known))} times batch noise, {times(median(known))} in the median" if known else ""
-        yield Paragraph(f"… and {count(amount, 'layer')} more{told}. All are in the file and under --json.", "dim")
+        yield Paragraph(
+            f"… and {count(amount, 'layer')} more{told}. The result file and --json list all of them.", "dim"
+        )
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,22 +196,23 @@ def noise_parts(noise: Noise, *, name: int = _NAME) -> Iterator[Part]:
         yield Table(header, tuple((short(one.name, name), _noise_cells(one, sloped)) for one in shown), stacks=True)
     if folded:
         yield Paragraph(
-            f"The {len(shown)} layers whose values are the least independent, of {len(noise.layers)}; all are in the "
-            "file and under --json.",
+            f"The {len(shown)} of {len(noise.layers)} layers with the least independent values; the result file "
+            "and --json list all of them.",
             "dim",
         )
     yield Paragraph(
         f"{noise.draws} draws of b = {noise.batch_size:,}. With a channel's population (μ, σ²) and a batch's (M, S²), "
         "U = σ/S and V = (μ − M)/σ: the batch normalises as ((x − μ)/σ + V)·U. σ_U, σ_V: their standard deviations, "
-        "mean over channels. n = b·z: values of a channel; of M, of S: as how many of them the mean and the deviation "
-        "move, were they independent; a mean behind layers that the same batch normalised may move less, above 100 %.",
+        "mean over channels. n = b·z: values of a channel; of M, of S: effective sample size of the mean and of the "
+        "standard deviation, as a share of n; a mean behind layers that the same batch normalised may vary less "
+        "(above 100 %).",
         "dim",
     )
     sizes = f" (b = {', '.join(f'{size:,}' for size in noise.sizes)})" if noise.sizes else ""
     yield Paragraph(
-        f"slope: of ln variance on ln b{sizes}, −1 expected. χ²: channels whose S² is not in proportion to χ² of n − 1 "
-        "degrees (Kolmogorov–Smirnov, 5 % false discoveries); χ²_ν: not even to one with the degrees that fit best. "
-        "Source: Shekhovtsov & Flach 2018.",
+        f"slope: of ln variance on ln b{sizes}, −1 expected. χ²: channels whose S² does not follow a scaled χ² with n "
+        "− 1 degrees of freedom (Kolmogorov–Smirnov, 5 % false discovery rate); χ²_ν: nor one with the best-fitting "
+        "degrees of freedom. Source: Shekhovtsov & Flach 2018.",
         "dim",
     )
 
@@ -252,18 +258,18 @@ def domain_parts(found: Domains, *, name: int = _NAME) -> Iterator[Part]:
             rows.append((short(one.name, name), cells))
         yield Table(("points", "labels", "median ×", "worst ×", "layer"), tuple(rows))
         yield Paragraph(
-            "×: how far a domain's statistics lie from the reference's, over what batch noise explains, in the median "
-            "and the worst layer; 1 is the same.",
+            "×: difference between a domain's statistics and the reference's, divided by what batch noise "
+            "explains, in the median and the worst layer; 1 means no difference.",
             "dim",
         )
     if any(one.figures for one in found.crossings):
         yield Paragraph()
         yield _crossings(found, name)
         yield Paragraph(
-            "Rows: whose points, those that gave no statistics; columns: whose statistics they are normalised by. "
-            f"running: the checkpoint's; mixed: batches of {_mixed(found)}. Mutual information is that of MCBN with "
-            f"mini-batches of {found.batch_size:,} from there ({found.samples} draws), other figures those of the "
-            "network with the population statistics. ± standard error.",
+            "Rows: domain of the evaluated points, which contributed no statistics; columns: domain of the "
+            f"statistics that normalise them. running: the checkpoint's; mixed: batches of {_mixed(found)}. Mutual "
+            f"information is that of MCBN with mini-batches of {found.batch_size:,} from that domain ({found.samples} "
+            "samples); other estimates are those of the network with population statistics. ± standard error.",
             "dim",
         )
 
@@ -271,7 +277,9 @@ def domain_parts(found: Domains, *, name: int = _NAME) -> Iterator[Part]:
 def _mixed(found: Domains) -> str:
     """Whose points the batches called mixed hold."""
     names = list(dict.fromkeys(one.name for one in found.domains))
-    return f"{short(names[0], 24)} and the reference alike" if len(names) == 1 else "all domains alike"
+    return (
+        f"{short(names[0], 24)} and the reference in equal parts" if len(names) == 1 else "all domains in equal parts"
+    )
 
 
 def _crossings(found: Domains, name: int) -> Table:
@@ -310,7 +318,7 @@ def _digits(metric: str, figures: Sequence[Figure]) -> int:
 
 
 def pipeline_table(found: Pipelines, *, name: int = 100) -> Iterator[Part]:
-    """The candidates, best first, then those that fell out on fewer batches; where their names take more room than
+    """The candidates, best first, then those that eliminated on fewer batches; where their names take more room than
     `name` letters they are numbered, and listed below."""
     shown = [*found.candidates[:FEW], *(out := found.first_round[: FEW // 2])]
     names = [pipeline_of(one) for one in shown]
@@ -321,7 +329,7 @@ def pipeline_table(found: Pipelines, *, name: int = 100) -> Iterator[Part]:
     if out:
         rows = [
             *rows[: -len(out)],
-            ("fell out on fewer batches", ()),
+            ("eliminated on fewer batches", ()),
             *((f"  {name}", row) for name, row in rows[-len(out) :]),
         ]
     if shown:
@@ -330,11 +338,12 @@ def pipeline_table(found: Pipelines, *, name: int = 100) -> Iterator[Part]:
         yield Items(tuple(f"{label}: {name}" for label, name in zip(labels, names, strict=True)))
     left = len(found.candidates) + len(found.first_round) - len(shown)
     if left:
-        yield Paragraph(f"… and {left} more, in the file and under --json.", "dim")
+        yield Paragraph(f"… and {left} more, in the result file and under --json.", "dim")
     yield Paragraph(
-        "×: how far the reference's statistics through that pipeline lie from the running ones, over what batch noise "
-        f"explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst layer is normal. "
-        + ("as good: the statistics cannot tell it from the best." if fits else "closest: none fits."),
+        "×: difference between the reference's statistics through that pipeline and the running statistics, "
+        "divided by what batch noise explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in "
+        "the worst layer is normal. "
+        + ("as good: indistinguishable from the best by these statistics." if fits else "closest: none fits."),
         "dim",
     )
 

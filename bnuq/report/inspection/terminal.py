@@ -47,15 +47,19 @@ def report_parts(found: Inspection, columns: int = 100) -> Iterator[Part]:
         yield from (GAP, PathLine(found.path))
 
 
-SITES, GAP_TITLE, NOISE = "Sites, in execution order", "Running averages against the population", "Noise of a batch"
-DOMAINS, PIPELINES = "Domains", "Training pipelines that were tried"
+SITES, GAP_TITLE, NOISE = (
+    "Sites, in execution order",
+    "Running statistics compared with the population",
+    "Noise of a batch",
+)
+DOMAINS, PIPELINES = "Domains", "Training pipelines tried"
 
 
 def listing(found: Pipelines) -> Iterator[Part]:
     """The lines for the run file, to be copied."""
     if found.lines.strip():
         fits = bool(found.candidates) and found.candidates[0].passed
-        what = "For the run file" if fits else "For the run file: the closest, although none fits"
+        what = "For the run file" if fits else "For the run file (the closest pipeline; none fits)"
         yield from (GAP, Listing(what, found.lines.rstrip("\n")))
 
 
@@ -72,7 +76,7 @@ def facts(found: Inspection) -> Iterator[tuple[str, str]]:
     data = found.run.get("data")
     train = data.get("train") if isinstance(data, dict) else None
     if isinstance(train, str) and (found.gap is not None or found.noise is not None):
-        points = "" if found.gap is None else f", {found.gap.points:,} points of it"
+        points = "" if found.gap is None else f", {found.gap.points:,} points used"
         yield "reference", f"{of_reference(train)}{points}"
     if found.noise is not None:
         yield "noise", f"{found.noise.draws} draws of mini-batches of {found.noise.batch_size:,}"
@@ -81,4 +85,4 @@ def facts(found: Inspection) -> Iterator[tuple[str, str]]:
         base = of_reference(one.reference)
         of = "" if base == one.name else f" ({base})"
         yield "domain", f"{one.name}{of}, {one.n:,} points{labels}"
-    yield "took", f"{found.seconds['total']:.1f} s"
+    yield "time", f"{found.seconds['total']:.1f} s"

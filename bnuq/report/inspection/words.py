@@ -80,18 +80,18 @@ def _of_health(found: Inspection) -> Iterator[str]:
         channels = sum(layer.dead for layer in dead)
         names = [layer.name for layer in worst_first(dead, lambda layer: layer.dead)]
         yield (
-            f"{are(channels, 'channel')} dead in some batch (variance below 10 ε), most in {named(names)}: what they "
-            "give is decided by ε."
+            f"{are(channels, 'channel')} dead in some batch (variance below 10 ε), most in {named(names)}: their "
+            "output depends on ε."
         )
 
 
 _FLAGS = {
-    "not-finite": "Its statistics or weights hold NaN or infinity, and so does what the network answers.",
-    "never-trained": "Its running statistics are still those it began with; `bnuq precise-bn` computes them.",
-    "vanishing": "Running variances below 10 ε: those channels are dead, or ε decides what they give.",
-    "frozen": "It normalises by its running statistics in training too, and has no noise of batches.",
-    "untracked": "It keeps no running statistics, and normalises by the batch at evaluation.",
-    "called-again": "It is called more than once in a pass: its running statistics mix the calls.",
+    "not-finite": "Its statistics or weights contain NaN or infinity, and so do the network's outputs.",
+    "never-trained": "Its running statistics still have their initial values; `bnuq precise-bn` computes them.",
+    "vanishing": "Running variances below 10 ε: those channels are dead, or their output depends on ε.",
+    "frozen": "It normalises by its running statistics in training too, so it has no batch noise.",
+    "untracked": "It keeps no running statistics and normalises by the batch at evaluation.",
+    "called-again": "It is called more than once per forward pass: its running statistics mix the calls.",
 }
 
 
@@ -99,23 +99,26 @@ def _of_what_is_unmeasured(found: Inspection) -> str:
     """What is known of the running statistics without having been held against a reference, and why they were not."""
     cautions = {caution.code for caution in found.cautions}
     if "not-finite" in cautions:
-        return "Not healthy: weights hold NaN or infinity, see the warnings."
+        return "Not healthy: weights contain NaN or infinity; see the warnings."
     flagged = any(site.flags for site in found.sites if site.kind == "batchnorm")
     unfit = found.pipelines is not None and not any(one.passed for one in found.pipelines.candidates)
     unremarkable = not (flagged or unfit or cautions - {"reference-unreadable"})
-    opening = "Nothing about the running statistics stands out by itself. " if unremarkable else ""
+    opening = "The running statistics by themselves show nothing unusual. " if unremarkable else ""
     whether = f"{opening}Whether {'they' if opening else 'the running statistics'} fit the data"
     if unfit:
-        return f"{whether}: no pipeline that was tried makes them."
+        return f"{whether} is doubtful: none of the pipelines tried makes them fit."
     if found.pipelines is not None:
-        return f"{whether} is told below; inspect again with the lines for the run file to see it layer by layer."
+        return (
+            f"{whether} is reported below; inspect again with the lines for the run file for a layer-by-layer "
+            "comparison."
+        )
     if "reference-unreadable" in cautions:
-        return f"{whether} was not measured: the reference cannot be read, see the warnings."
+        return f"{whether} was not measured: the reference cannot be read; see the warnings."
     why = next((note.removeprefix(_UNMEASURED) for note in found.notes if note.startswith(_UNMEASURED)), "")
     data = found.run.get("data")
     if "no BatchNorm layer" in why or (isinstance(data, dict) and data.get("train") is not None):
         return f"{whether} was not measured{f': {why}' if why else ', see the notes'}."
-    return f"{whether} takes a reference: name the training set with `--train`."
+    return f"{whether} can only be measured with a reference: name the training set with `--train`."
 
 
 _UNMEASURED = "the lag of the running averages and the noise were not measured: "  # how the note begins that says why
@@ -131,8 +134,7 @@ def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]
     ill = any(layer.name not in mixed for layer in far)
     if gap.passed is None or not checked:
         yield (
-            "Not healthy: the running statistics are far from the reference's, further than can be put down to "
-            "batch noise."
+            "Not healthy: the running statistics differ from the reference's by more than batch noise explains."
             if ill
             else "Whether the running statistics fit the reference could not be checked."
         )
@@ -144,11 +146,11 @@ def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]
         f"worst, {checked[0].name} (up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
     )
     if gap.passed and (broken or ill):
-        yield f"Not healthy, see below; the other running statistics agree with the reference: they are off by {told}."
+        yield f"Not healthy, see below; the other running statistics match the reference: they differ by {told}."
     elif gap.passed and far:
-        yield f"The running statistics that could be checked agree with the reference's: they are off by {told}."
+        yield f"The running statistics that could be checked match the reference's: they differ by {told}."
     elif gap.passed:
-        yield f"Healthy: the running statistics agree with the reference's population; they are off by {told}."
+        yield f"Healthy: the running statistics match the reference's population; they differ by {told}."
     else:
         yield _of_failure(found, told, [layer.name for layer in checked if ratio_of(layer) > WORST_LIMIT])
     if unchecked:
@@ -156,20 +158,20 @@ def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]
 
 
 def _of_failure(found: Inspection, told: str, far: Sequence[str]) -> str:
-    where = f" Furthest off: {named(far)}." if len(far) > 1 else ""
+    where = f" Largest differences: {named(far)}." if len(far) > 1 else ""
     data = found.run.get("data")
     if missing := [f"`{key}`" for key in ("normalize", "augment") if isinstance(data, dict) and not data.get(key)]:
-        where += f" The run file has no {' and no '.join(missing)}; where training had it, that is why."
+        where += f" The run file has no {' and no '.join(missing)}; if training used it, that is the cause."
     if found.pipelines is None:
-        advice = "Find out with `--suggest-pipeline` which pipeline they fit"
+        advice = "`--suggest-pipeline` searches for the pipeline that fits them"
     elif found.pipelines.candidates and found.pipelines.candidates[0].passed:
         advice = f"They fit another pipeline: {pipeline_of(found.pipelines.candidates[0])}"
     else:
-        advice = "No pipeline that was tried makes them fit"
+        advice = "None of the pipelines tried makes them fit"
     return (
-        f"Not healthy: the running statistics are not those of this reference; they are off by {told}.{where} The "
-        "pipeline is not that of training, the data are others, or the averages went stale. "
-        f"{advice}; if this one is right, `bnuq precise-bn` computes the statistics anew."
+        f"Not healthy: the running statistics do not match this reference; they differ by {told}.{where} The "
+        f"pipeline or the data differ from training, or the running statistics are stale. {advice}; if the "
+        "pipeline is right, `bnuq precise-bn` recomputes the statistics."
     )
 
 
@@ -202,8 +204,8 @@ def _of_unchecked(found: Inspection, layers: Sequence[LayerGap], far: Sequence[L
     if far:
         by_mean, by_variance = (worst_first(far, by)[0] for by in (_shift_of, _log_ratio_of))
         text += (
-            f" Off by up to {times(by_mean.rms_shift)} standard deviations in the mean ({by_mean.name}) and by "
-            f"{times(by_variance.mean_log_ratio)} in ln variance ({by_variance.name})."
+            f" Largest differences: {times(by_mean.rms_shift)} standard deviations in the mean ({by_mean.name}) "
+            f"and {times(by_variance.mean_log_ratio)} in ln variance ({by_variance.name})."
         )
     return text
 
@@ -218,14 +220,14 @@ def _log_ratio_of(layer: LayerGap) -> float:
 
 def _why_unchecked(site: SiteRow | None) -> str:
     if site is not None and "never-trained" in site.flags:
-        return "the statistics of the beginning"
+        return "initial running statistics"
     if site is not None and "called-again" in site.flags:
-        return "running statistics of several calls together"
+        return "running statistics shared by several calls"
     if site is not None and site.momentum is None:
-        return "cumulative averages, of the whole training"
+        return "cumulative averages over all of training"
     if site is not None and site.momentum == 0:
         return "running statistics that a momentum of 0 never updates"
-    return "too few mini-batches that differ to tell the noise by"
+    return "too few distinct mini-batches to estimate the noise"
 
 
 def _capital(text: str) -> str:
@@ -234,7 +236,7 @@ def _capital(text: str) -> str:
 
 def _of_sites(found: Inspection) -> Iterator[str]:
     if not found.sites:
-        yield "Nothing here can be made stochastic: the network calls no BatchNorm and no dropout."
+        yield "Nothing here can be made stochastic: the network calls no BatchNorm or dropout."
         return
     kinds = (("batchnorm", "BatchNorm layer"), ("dropout", "dropout"))
     live = {what: sum(site.stochastic for site in found.sites if site.kind == kind) for kind, what in kinds}
@@ -248,7 +250,7 @@ def _of_sites(found: Inspection) -> Iterator[str]:
     yield f"{text}; not {cannot}." if fixed else f"{text}."
     if found.unreachable:
         names = [name or "the network" for name, _ in found.unreachable]
-        yield f"Random in training and out of reach here: {named(names)} ({found.unreachable[0][1]})."
+        yield f"Random in training, but out of reach here: {named(names)} ({found.unreachable[0][1]})."
 
 
 # ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,9 +260,10 @@ def _of_noise(noise: Noise) -> Iterator[str]:
     by_u, by_v = (worst_first(noise.layers, by) for by in (lambda one: one.sigma_u, lambda one: one.sigma_v))
     if any(math.isfinite(sd) for one in noise.layers for sd in (one.sigma_u, one.sigma_v)):
         yield (
-            f"At b = {noise.batch_size:,}, normalising scales by U of sd {_range([one.sigma_u for one in by_u])} (most "
-            f"in {by_u[0].name}) and shifts by V of sd {_range([one.sigma_v for one in by_v])} (most in "
-            f"{by_v[0].name}), in units of a channel's standard deviation."
+            f"At b = {noise.batch_size:,}, batch noise scales activations by U with sd "
+            f"{_range([one.sigma_u for one in by_u])} (most in {by_u[0].name}) and shifts them by V with sd "
+            f"{_range([one.sigma_v for one in by_v])} (most in {by_v[0].name}), in units of a channel's standard "
+            "deviation."
         )
     if text := of_independence(noise):
         yield text
@@ -290,26 +293,26 @@ def of_independence(noise: Noise) -> str:
         shares = [share_of(values, one) for one in known for values in (one.values_mean, one.values_deviation)]
         within = "within a factor √2 of" if all(value <= _MORE for value in shares) else "at most √2 times"
         text = (
-            f"The values of a channel are nearly independent: its noise is {within} what the law of n = b·z values "
-            f"says; at worst, in {least.name}, its statistics move like {percent(share)} of them"
+            f"The values of a channel are nearly independent: the noise is {within} that of n = b·z independent "
+            f"values; at worst, in {least.name}, the effective sample size is {percent(share)} of n"
         )
         less = [one for one in known if _MORE < share_of(one.values_mean, one) < math.inf]
         if not less:
             return f"{text}."
         one = worst_first(less, lambda one: share_of(one.values_mean, one))[0]
         return (
-            f"{text}; in {len(less)} of {count(len(rows), 'layer')} its mean moves less, as the same batch has "
+            f"{text}; in {len(less)} of {count(len(rows), 'layer')} the mean varies less, because the same batch "
             f"normalised the layers before (most in {one.name}, {times(math.sqrt(share_of(one.values_mean, one)))} "
             "times less)."
         )
     one, values = far[0], values_of(far[0])
     if not values > 0:
-        return f"The values of a channel are not independent: most of all not in {one.name}."
+        return f"The values of a channel are not independent: least of all in {one.name}."
     wrong = math.sqrt(one.nominal / values)
     return (
-        f"The values of a channel are not independent in {len(far)} of {count(len(rows), 'layer')}: the statistics of "
-        f"{one.name} move like those of {brief(values)} values where b·z = {one.nominal:,}. A law of nominal n makes "
-        f"its noise {times(wrong)} times too small: an analytic method then needs measured counts."
+        f"The values of a channel are not independent in {len(far)} of {count(len(rows), 'layer')}: in "
+        f"{one.name}, the effective sample size is {brief(values)} where b·z = {one.nominal:,}. An analytic noise "
+        f"model with nominal n makes its noise {times(wrong)} times too small: it needs measured counts."
     )
 
 
@@ -324,8 +327,8 @@ def _of_slopes(noise: Noise) -> str | None:
     off, unsure = ([name for name, told in judged.items() if told == what] for what in ("off", "unsure"))
     of = f"of {count(len(known), 'layer')}"
     if len(unsure) == len(known):
-        return f"Whether the noise falls as 1/b is too uncertain to tell ({text}, −1 expected)."
-    doubt = f" In {len(unsure)} {of} it is too uncertain to tell: {named(unsure)}." if unsure else ""
+        return f"The slopes are too uncertain to say whether the noise falls as 1/b ({text}, −1 expected)."
+    doubt = f" In {len(unsure)} {of} the slope is too uncertain to say: {named(unsure)}." if unsure else ""
     if not off:
         return f"The noise falls as 1/b, as it should: {text}.{doubt}"
     return f"In {len(off)} {of} the noise does not fall as 1/b ({text}, −1 expected): {named(off)}.{doubt}"
@@ -346,14 +349,14 @@ def of_bias(noise: Noise) -> str:
     if few:
         one, names = few[0], named([one.name for one in few])
         return (
-            f"Biased or unbiased variance matters in {names}: at n = {one.nominal} values a channel they differ by "
+            f"Biased or unbiased variance matters in {names}: at n = {one.nominal} values per channel they differ by "
             f"{percent(one.unbiased_scale - 1)} in scale. Training normalises by the biased one, evaluation by an "
-            "average of unbiased ones; MCBN takes the biased one."
+            "average of unbiased ones; MCBN uses the biased one."
         )
     one = worst_first(noise.layers, lambda one: one.unbiased_scale)[0]
     return (
         f"Biased or unbiased variance makes no difference here: at most {percent(one.unbiased_scale - 1)} in scale "
-        f"({one.name}, n = {one.nominal:,}); below n ≈ {FEW_VALUES} values a channel it would (1 %)."
+        f"({one.name}, n = {one.nominal:,}); below n ≈ {FEW_VALUES} values per channel it would (1 %)."
     )
 
 
@@ -361,13 +364,13 @@ def of_space(noise: Noise) -> str:
     """How the variance goes with the positions over layers, or why that is not known."""
     slope = noise.spatial_slope
     if slope is None or not math.isfinite(slope.value):
-        return f"Over the layers, no slope of the variance on the number of positions: {_why_no_slope(noise)}."
+        return f"Across layers, no slope of the variance over the number of positions: {_why_no_slope(noise)}."
     error = error_of(slope)
-    text = f"Over the layers, b times the variance goes by the number of positions to the power {with_error(slope)}"
+    text = f"Across layers, b times the variance scales with the number of positions to the power {with_error(slope)}"
     if error is None or not math.isfinite(error):
         return f"{text}; independent positions give −1, which Shekhovtsov & Flach 2018 found approximately."
     says = "this disagrees" if abs(slope.value + 1) > 2 * error else "this agrees"
-    return f"{text}: {says} with Shekhovtsov & Flach 2018, who found approximately −1, as of independent ones."
+    return f"{text}: {says} with Shekhovtsov & Flach 2018, who found approximately −1, as for independent positions."
 
 
 def _why_no_slope(noise: Noise) -> str:
@@ -408,9 +411,9 @@ def _of_domain(domain: Domain) -> str:
     if not apart:
         ratios = [float(ratio) for ratio in domain.ratio if math.isfinite(ratio)]
         most = f": at most {times(max(ratios))} times batch noise" if ratios else ""
-        return f"No layer tells {domain.name} from the reference{most} (up to {MEDIAN_LIMIT:.0f} is normal)."
+        return f"No layer distinguishes {domain.name} from the reference{most} (up to {MEDIAN_LIMIT:.0f} is normal)."
     layers = ", ".join(f"{name} ({times(ratio)} times batch noise)" for name, ratio in apart)
-    return f"{domain.name} is told apart from the reference, most in {layers}."
+    return f"{domain.name} is distinguishable from the reference, most in {layers}."
 
 
 def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> str | None:
@@ -430,8 +433,8 @@ def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> s
     if not told:
         return None
     moved = set(signs) - {0}
-    verb = "change little for" if not moved else "help and harm" if len(moved) > 1 else "help" if 1 in moved else "harm"
-    return f"Statistics of its own {verb} {name}: {'; '.join(told)}."
+    effect = "little change" if not moved else "mixed effect" if len(moved) > 1 else "better" if 1 in moved else "worse"
+    return f"{name} with its own statistics, {effect}: {'; '.join(told)}."
 
 
 def of_pipelines(found: Pipelines) -> Iterator[str]:
@@ -441,15 +444,15 @@ def of_pipelines(found: Pipelines) -> Iterator[str]:
     best = found.candidates[0]
     if not best.passed:
         yield (
-            f"No pipeline that was tried fits the running statistics. The closest is {pipeline_of(best)}: "
+            f"None of the pipelines tried fits the running statistics. The closest is {pipeline_of(best)}: "
             f"{_failed(best)}. {_of_the_closest(found)}"
         )
         return
     told = f"{times(best.worst)} times batch noise in the worst layer, {best.worst_layer}"
-    yield f"The running statistics fit best to {pipeline_of(best)}: {told}."
+    yield f"The running statistics fit {pipeline_of(best)} best: {told}."
     others = [one for one in found.candidates[1:] if one.tied]
     if found.undetermined:
-        yield f"The statistics cannot tell: {'; '.join(text.rstrip('.') for text in found.undetermined)}."
+        yield f"Undetermined by the statistics: {'; '.join(text.rstrip('.') for text in found.undetermined)}."
     elif others:
         yield f"{_capital(are(len(others), 'other'))} as good: {named([pipeline_of(one) for one in others])}."
 

@@ -66,7 +66,7 @@ def curves_of(sweep: Sweep, line: Line, columns: int, between: str) -> Iterator[
             free = start + len(text) + 1
     yield f"{'b':>{margin}}  {''.join(ticks)}"[:columns].rstrip()
     keys = ", ".join(f"{mark} {short(name, 18)}" for mark, name in zip(_MARKS, curves, strict=False))
-    first = "; the first of them where they coincide" if hidden else ""
+    first = "; where they coincide, the first is shown" if hidden else ""
     yield f"Mean {spread_name(sweep).removeprefix('the ')}, both axes logarithmic: {keys}{first}."
 
 

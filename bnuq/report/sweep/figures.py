@@ -49,7 +49,7 @@ def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tu
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
     rows = [_draw_spread, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
     networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
-    about = f"{networks}, {sweep.draw_sets} × {sweep.samples} draws a size; bars: 1 standard error"
+    about = f"{networks}, {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
     with drawing.picture(
         path,
         title="Uncertainty over the mini-batch size",
@@ -65,7 +65,7 @@ def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tu
                 _size_axis(axes, sweep, column)
                 draw_row(axes, sweep, column)
                 if row == len(rows) - 1:
-                    axes.set_xlabel("mini-batch size b" if column[0].model else "mini-batch size b, that of training")
+                    axes.set_xlabel("mini-batch size b" if column[0].model else "mini-batch size b, as in training")
             if draw_row is not _draw_elbo:  # two scales of what is compared would mislead
                 low, high = min(axes.get_ylim()[0] for axes in ours), max(axes.get_ylim()[1] for axes in ours)
                 for axes in ours:
@@ -201,6 +201,6 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
             else:
                 axes.plot([], [], " ", label=f"{at}, outside")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}".replace("-", "−"))
-    axes.set_ylabel("ELBO − its best (nats)")
+    axes.set_ylabel("ELBO − best ELBO (nats)")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")

@@ -46,7 +46,7 @@ def spread_of(sweep: Sweep) -> str:
 
 
 def spread_name(sweep: Sweep) -> str:
-    return "MI" if sweep.task == "classification" else "the variance of draws"
+    return "MI" if sweep.task == "classification" else "the variance of samples"
 
 
 def names_of(sweep: Sweep, *roles: str) -> list[str]:

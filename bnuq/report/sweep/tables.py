@@ -34,7 +34,7 @@ from bnuq.results.sweep import ElboTerms, Sweep, SweepPoint
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
 _AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws
 _PRIORS = {
-    "unit": "unit information (q at one value, around the population's own statistics)",
+    "unit": "unit information (q at one value, around the population statistics)",
     "gaussian": "Gaussian",
     "weight_decay": "that of weight decay, flat in means and N(0, 1/(2Nτλ)) in deviations",
     "flat": "flat",
@@ -115,8 +115,11 @@ def compared_parts(line: Line) -> Iterator[Part]:
     }
     digits = _digits(metric, (figure for row in figures.values() for figure in row))
     rows = [(f"{size:,}", tuple(with_error(figure, digits) for figure in row)) for size, row in figures.items()]
-    yield from (GAP, title(f"{NAMES[metric][1]} on the test set, network of a single pass. {line.title}"))
-    yield _by_size(("as it is", "population statistics", "MCBN − as it is", "MCBN − population"), rows)
+    yield from (
+        GAP,
+        title(f"{NAMES[metric][1]} on the test set, compared with a single deterministic pass. {line.title}"),
+    )
+    yield _by_size(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
 
 
 def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
@@ -139,11 +142,11 @@ def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
     yield from (GAP, title(f"ELBO, nats. {line.title}"))
     yield _by_size(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
     if len(behind) > 1 and (sweep.recommended is None or not by_elbo_of(sweep.recommended, line)):
-        yield Paragraph("From best: ± over draws alone, which sizes share.", "dim")
+        yield Paragraph("From best: ± over draws only, which the sizes share.", "dim")
     if line.model is None:
         yield Paragraph(
-            "Of networks with different weights: their likelihoods are different terms, and the prior of the weights "
-            "is left out."
+            "These networks have different weights: their likelihoods are not directly comparable, and the prior "
+            "of the weights is left out."
         )
     elif line.model.elbo is not None:
         yield Paragraph(_asymptotics(line.model.elbo))
@@ -158,7 +161,7 @@ def _asymptotics(terms: ElboTerms) -> str:
     if terms.c is None or terms.predicted is None:
         return f"No asymptotic optimum b*{': ' + terms.why_none if terms.why_none else ''}."
     return (
-        f"A mini-batch costs c = {and_error(terms.c)} nats × b an example; the asymptotic optimum is b* = 2Nc/P + "
+        f"A mini-batch costs c = {and_error(terms.c)} nats × b per example; the asymptotic optimum is b* = 2Nc/P + "
         f"mean(1/ρ) = {and_error(terms.predicted)}, with P = {2 * terms.units:,} statistics."
     )
 
@@ -175,14 +178,14 @@ def assumptions(sweep: Sweep, line: Line) -> str:
     improper = "; it is improper, so that only differences between sizes mean anything" * (
         first.prior in IMPROPER_PRIORS
     )
-    weight = "" if first.kl_weight == 1 else f"; the KL was given the weight {first.kl_weight:g}"
+    weight = "" if first.kl_weight == 1 else f"; the KL has weight {first.kl_weight:g}"
     noise = "" if first.tau is None else f", observation precision τ = {brief(first.tau)}"
     return (
-        f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels are "
-        f"taken for independent, which counts the KL too high where they are not{weight}. {_counted(terms)} The prior "
-        f"is {prior}{improper}. Weights are as they are{noise}. The likelihood is that of {first.points:,} training "
-        f"points, times N = {first.train_size:,}. The KL leaves out that a finite reference of "
-        f"{first.reference_points:,} is drawn from without replacement."
+        f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "
+        f"are assumed independent; where they are not, the KL is overestimated{weight}. {_counted(terms)} The prior "
+        f"is {prior}{improper}. Weights are fixed{noise}. The likelihood is that of {first.points:,} training points, "
+        f"times N = {first.train_size:,}. The KL ignores that mini-batches are drawn without replacement from a "
+        f"finite reference of {first.reference_points:,}."
     )
 
 
@@ -196,7 +199,7 @@ def _counted(terms: Sequence[ElboTerms]) -> str:
         for value in (layer.mean, layer.sd)
         if layer.nominal > 0 and math.isfinite(value)
     ]
-    text = "How many independent values a channel has was measured"
+    text = "The effective sample size of a channel was measured"
     if not shares:
         return f"{text}."
     return f"{text}: {brief(min(shares))} to {brief(max(shares))} of its positions."
@@ -218,31 +221,31 @@ def decay_parts(sweep: Sweep, lines: Sequence[Line]) -> Iterator[Part]:
             rows.append((short(name, 30), cells))
     yield from (
         GAP,
-        title(f"Log-log slope of mean {spread_name(sweep).removeprefix('the ')} against b; −1 is the law 1/b"),
+        title(f"Log-log slope of mean {spread_name(sweep).removeprefix('the ')} against b; −1 is a fall as 1/b"),
     )
     yield Table(("slope", "95 % interval", "off by at most", "sizes"), tuple(rows))
 
 
 def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
     yield (
-        "± standard error over points and draws together; over draws it is that of the mean over "
-        f"{sweep.draw_sets} draw sets. ↑ more is better, ↓ less is better, else neither. b: mini-batch size"
-        + (", M: that of training." if any(map(_other_size, sweep.matched)) else ".")
+        f"± standard error over points and draws together; over draws, of the mean over {sweep.draw_sets} draw "
+        "sets. ↑ higher, ↓ lower is better. b: mini-batch size"
+        + (", M: training batch size." if any(map(_other_size, sweep.matched)) else ".")
     )
     if sweep.task == "classification":
         yield (
-            "PLL: log probability given to the true label, in nats, as is MI, mutual information: how far the passes "
-            "disagree. ECE: gap between stated confidence and accuracy."
+            "PLL: mean log probability of the true label, in nats. MI: mutual information, the disagreement "
+            "between samples, in nats. ECE: gap between confidence and accuracy."
         )
     else:
-        yield "Variance: how far the passes disagree, in squared target units; CRPS and RMSE are in target units."
+        yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
     if names_of(sweep, "ood"):
         yield (
-            f"AUROC: chance that a point of the OOD set has more {score_name(sweep)} than one of the test set; 0.5 is "
-            "a guess."
+            f"AUROC: probability that a random OOD point has more {score_name(sweep)} than a random test point; "
+            "0.5 is chance."
         )
     if any(line.model is not None and line.model.decay for line in lines):
         yield (
-            "Slopes: what a finite reference takes off is put back; off by at most: the largest distance from the "
-            "line, in ln units."
+            "Slopes are corrected for the finite reference. off by at most: the largest distance from the line, "
+            "in ln units."
         )

@@ -44,7 +44,7 @@ def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Itera
     for line in lines:
         yield from (GAP, title(line.title), table(sweep, line))
         if any(point.degenerate for point in line.points):
-            yield Paragraph("* nothing random: no draw changes an output", "dim")
+            yield Paragraph("* nothing is random: no draw changes an output", "dim")
         if drawn := tuple(curves_of(sweep, line, columns, between)):
             yield from (GAP, Drawing(drawn))
         yield from compared_parts(line)
@@ -81,7 +81,7 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
             if one.role == role:
                 yield role, f"{one.n:,} points" if one.name == role else f"{one.name}, {one.n:,} points"
     yield "draws", f"{sweep.draw_sets} sets of {sweep.samples} at each size, seed {sweep.seed}"
-    yield "took", f"{sweep.seconds['total']:.1f} s"
+    yield "time", f"{sweep.seconds['total']:.1f} s"
 
 
 def _reference(model: SweptModel) -> str:

@@ -42,13 +42,13 @@ def in_words(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
         if fixed := [point for point in line.points if point.degenerate]:
             sizes = _listed([f"b = {point.batch_size:,}" for point in fixed])
             whole = ", the whole reference," if all(_is_whole(sweep, point) for point in fixed) else ""
-            why = "nothing is random, as no draw changes an output"
+            why = "nothing is random, because no draw changes an output"
             text = f"with {sizes}{whole} {why}: {spread_name(sweep)} is exactly 0."
             yield of + text if of else _capital(text)
     if any(line.model is None for line in lines):
         yield (
-            "The sizes that have a network each compare networks with different weights: what differs may come from "
-            "training, and would differ again if they were trained again, by more than the errors tell."
+            "Where each size has its own network, the networks have different weights: differences may come from "
+            "training, and retraining may change them by more than the stated errors."
         )
     yield from _recommended_in_words(sweep)
 
@@ -70,9 +70,9 @@ def _repair_in_words(line: Line, metric: str) -> str:
         _listed([and_error(point.compared_with[name][metric].difference) for point in ends]) for name in ONE_PASS
     )
     return (
-        f"the running statistics do not fit the reference. {NAMES[metric][1]} on the test set, MCBN minus the network "
-        f"as it is: {as_it_is} at {_listed([f'b = {point.batch_size:,}' for point in ends])}; minus the network with "
-        f"population statistics: {repaired}. The rest is repair, and no uncertainty gained."
+        f"the running statistics do not fit the reference. {NAMES[metric][1]} on the test set, MCBN minus the "
+        f"deterministic network: {as_it_is} at {_listed([f'b = {point.batch_size:,}' for point in ends])}; minus the "
+        f"network with population statistics: {repaired}. The rest is a repair, not a gain from uncertainty."
     )
 
 
@@ -99,19 +99,19 @@ def _law(slope: Figure) -> str:
     if low <= -1 <= high < 0 and high - low < _WIDE:
         return "falls as 1/b"
     if low <= -1 <= high:
-        return "may fall as 1/b, but how fast is hardly known"
+        return "may fall as 1/b, but the rate is very uncertain"
     if high < -1:
         return "falls faster than 1/b"
     if high < 0:
         return "falls, but more slowly than 1/b"
-    return "rises" if low > 0 else "does not fall for certain"
+    return "rises" if low > 0 else "does not clearly fall"
 
 
 def _ranking_in_words(sweep: Sweep, line: Line, name: str) -> str:
     """Whether the order of points survives where the size of the score does not."""
     found = [(point.batch_size, one) for point in line.random if (one := auroc_of(sweep, point, name)) is not None]
     if len(found) < 2:
-        return f"too few sizes tell how well {name} is told apart."
+        return f"too few sizes to say how well {name} is separated."
     (size, first), (largest, last) = found[0], found[-1]
     by = f"AUROC by {score_name(sweep)} {number(first.figure.value, 3)} → {number(last.figure.value, 3)}"
     blind = _from_where_on(
@@ -119,7 +119,7 @@ def _ranking_in_words(sweep: Sweep, line: Line, name: str) -> str:
     )
     if blind == size:
         familiar = all(interval_of(one.figure)[1] < 0.5 for _, one in found)
-        goes = "is taken for more familiar than" if familiar else "is told apart at no size from"
+        goes = "appears more familiar than" if familiar else "is at no size separated from"
         return f"{name} {goes} the test set ({by} from b = {size:,} to {largest:,})."
     change = _change(first, last)
     error = error_of(change)
@@ -127,14 +127,14 @@ def _ranking_in_words(sweep: Sweep, line: Line, name: str) -> str:
     if error is not None and math.isfinite(error):
         told += f" ({signed(change.value, 3)} ± {number(error, 3)})"
     if error is None or not math.isfinite(error):
-        goes = "is told apart, with an error that cannot be told"
+        goes = "is separated, with an unknown error"
     elif abs(change.value) <= 2 * error:
-        goes = "is told apart just as well as b grows"
+        goes = "is separated equally well as b grows"
     else:
-        goes = "is told apart less well as b grows" if change.value < 0 else "is told apart better as b grows"
+        goes = "is separated less well as b grows" if change.value < 0 else "is separated better as b grows"
     text = f"{name} {goes}: {told}"
     if blind is not None:
-        text += f"; from b = {blind:,} on that is a guess"
+        text += f"; from b = {blind:,} on, no better than chance"
     alike = _from_where_on([(point.batch_size, _alike(sweep, point, name)) for point in line.random])
     spread = spread_name(sweep).removeprefix("the ")
     if alike == size:
@@ -186,15 +186,15 @@ def _recommended_in_words(sweep: Sweep) -> Iterator[str]:
     chosen = sweep.recommended
     if chosen is None:
         random = [point for point in sweep.points if not point.degenerate]
-        few = "there are not two that could be compared." if random else "nothing is random at any of them."
-        why = "what it would be chosen by is missing; the notes say why." if len(random) > 1 else few
+        few = "fewer than two sizes could be compared." if random else "nothing is random at any of them."
+        why = "the criterion is not available; the notes say why." if len(random) > 1 else few
         yield f"No size is recommended: {why}"
         return
     several = chosen.protocol == "single" and len(sweep.models) > 1
     whose = f" for {sweep.models[chosen.model].name}" if several else ""
     text = f"Recommended{whose}: b = {chosen.batch_size:,}, where {_criterion(sweep, chosen)} is highest"
     if chosen.protocol == "matched":
-        text += f" (that is the network {sweep.models[chosen.model].name})"
+        text += f" (the network {sweep.models[chosen.model].name})"
     within = sorted({chosen.batch_size, *chosen.within})
     others = [one for size, one in chosen.behind.items() if size != chosen.batch_size]
     if any(math.isfinite(one.se or 0.0) and math.isfinite(one.mc_se or 0.0) for one in others):
@@ -202,12 +202,12 @@ def _recommended_in_words(sweep: Sweep) -> Iterator[str]:
             f"lie {_listed([f'{size:,}' for size in within])}." if len(within) > 1 else "lies no other size."
         )
     else:
-        text += ", with errors that cannot be told."
+        text += ", with unknown errors."
     yield f"{text}{_flatness(chosen)}"
     if chosen.decided_by == "prior":
         yield (
-            "The likelihood changes over the sizes by less than its error: it is the prior that decides, by the KL, "
-            "and another prior may decide otherwise."
+            "The likelihood changes over the sizes by less than its error: the prior decides, through the KL, "
+            "and another prior may decide differently."
         )
     if chosen.at_end and chosen.protocol == "matched":
         yield f"It is the {chosen.at_end} of the sizes that networks were trained with: the optimum may lie beyond."
@@ -224,9 +224,9 @@ def _recommended_in_words(sweep: Sweep) -> Iterator[str]:
         around = sizes[max(0, at - 1)], sizes[min(len(sizes) - 1, at + 1)]
         text = f"The asymptotic rule b* = 2Nc/P + mean(1/ρ) puts the optimum of the ELBO at {and_error(predicted)}"
         if not sizes[0] <= predicted.value <= sizes[-1]:
-            text += ", outside of the sizes that were swept"
+            text += ", outside the swept sizes"
         if chosen.criterion == "elbo" and not around[0] <= predicted.value <= around[1] and not chosen.at_end:
-            text += "; the sizes that were computed speak against it: their likelihood does not go by 1/b as it assumes"
+            text += "; the computed sizes contradict it: their likelihood does not scale as 1/b, as the rule assumes"
         yield f"{text}."
 
 
@@ -253,9 +253,9 @@ def _flatness(chosen: Recommended) -> str:
     if others:
         worst = min(others, key=lambda size: chosen.behind[size].value)
         told += [worst] if worst not in told else []
-    unit = {"elbo": " (nats of the whole training set)", "pll": " (nats a point)", "auroc": ""}[chosen.criterion]
+    unit = {"elbo": " (nats of the whole training set)", "pll": " (nats per point)", "auroc": ""}[chosen.criterion]
     words = [f"b = {size:,} by {and_error(_negated(chosen.behind[size]))}" for size in told]
-    return f" Behind it{unit}: {', '.join(words)}." if words else ""
+    return f" Lower than it{unit}: {', '.join(words)}." if words else ""
 
 
 def _negated(figure: Figure) -> Figure:

@@ -117,7 +117,7 @@ def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier,
     result = small_run.evaluated(classifier, device="auto", methods=("mcbn",))
     assert result.sampling["device"] == "cpu"
     assert any(note.startswith("the GPU cannot be used (CUDA error: no kernel image is") for note in result.notes)
-    with pytest.raises(RequestError, match=rf"--device {NAME} cannot be used here \(CUDA error: no kernel image"):
+    with pytest.raises(RequestError, match=f"--device is {NAME}; expected auto, cpu, cuda"):
         small_run.evaluated(classifier, device=NAME)
 
 

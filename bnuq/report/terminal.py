@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -62,8 +62,38 @@ def print_figures(paths: Sequence[Path], stream: TextIO, *, width: int | None = 
 
 
 def short_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
-    """The report on one screen: the verdict, a table of the methods, one of the OOD sets, warnings, and what is left
-    out."""
+    """The report on one screen: the verdict, a table of the methods, one of the OOD sets, warnings, as many notes as
+    there is space for, and what is left out."""
+    parts = tuple(_headlines(result, roomy=roomy))
+    yield from parts
+    notes = _notes_that_fit(result.notes, _SCREEN - _height(parts))
+    if notes:
+        yield from (GAP, title("Notes"), Items(notes))
+    left = len(result.notes) - len(notes)
+    more = f" and {count(left, 'more note' if notes else 'note')}" if left else ""
+    yield from (GAP, Paragraph(f"`bnuq report RESULT --full` prints all scores, curves{more}.", "dim"))
+    if result.path is not None:
+        yield PathLine(result.path)
+
+
+_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last lines, at this width
+
+
+def _height(parts: Iterable[Part]) -> int:
+    return sum(1 for part in parts for _ in part.lines(_WIDE, str))
+
+
+def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
+    """The shortest of the notes, which say how this run was handled, in their order."""
+    chosen = set[int]()
+    for place in sorted(range(len(notes)), key=lambda place: len(notes[place])):
+        if (lines := lines - _height([Items((notes[place],))])) < 0:
+            break
+        chosen.add(place)
+    return tuple(note for place, note in enumerate(notes) if place in chosen)
+
+
+def _headlines(result: Result, *, roomy: bool) -> Iterator[Part]:
     task = regression if result.model.get("task") == "regression" else classification
     yield title(f"bnuq evaluate  {result.provenance['bnuq']}")
     yield Facts(tuple(facts(result)))
@@ -77,10 +107,6 @@ def short_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
     if result.cautions:
         yield from (GAP, title("Warnings", "bold yellow"))
         yield Advice(advised(result.cautions))
-    notes = f" and {count(len(result.notes), 'note')}" if result.notes else ""
-    yield from (GAP, Paragraph(f"`bnuq report RESULT --full` prints all scores, curves{notes}.", "dim"))
-    if result.path is not None:
-        yield PathLine(result.path)
 
 
 def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:

@@ -407,7 +407,7 @@ def test_a_message_out_of_a_file_cannot_drive_the_terminal(cli, tmp_path):
     path = tmp_path / "evil.h5"
     with h5py.File(path, "w") as file:
         file.attrs["format"] = 99
-        file.attrs["run"] = "{}"
+        file.attrs["kind"] = "evaluate"
         file.attrs["bnuq"] = "\x1b[2J\x1b]0;owned\x07[bold]"
     done = cli("report", path)
     assert done.code == 2

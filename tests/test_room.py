@@ -136,11 +136,11 @@ def test_a_sweep_beyond_memory_is_refused_and_leaves_no_folder(folder, asked):
 
 def test_mini_batches_beyond_memory_are_refused_wherever_they_are_drawn(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda _: BILLION)
-    resources.check_room_of_draws(1000, (), 128, title="Drawing")
+    resources.check_memory_of_draws(1000, (), 128, title="Drawing")
     with pytest.raises(
         BnuqError, match=r"Drawing: that takes about 2000 GB of memory, and 1 GB are free. At most 488,"
     ):
-        resources.check_room_of_draws(BILLION, (), 128, title="Drawing")
+        resources.check_memory_of_draws(BILLION, (), 128, title="Drawing")
 
 
 def test_a_million_runs_are_refused_before_one_is_resolved(tmp_path):

@@ -1,4 +1,4 @@
-"""Which points of the reference come together in a mini-batch: any, every class in proportion, or all of one group."""
+"""Which reference points form a mini-batch: random ones, every class in proportion, or points of a single group."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RowsOf(Protocol):
 
 
 def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int) -> RowsOf:
-    """What draws the mini-batches of `batch_size` points that `sampler` says.
+    """The function that draws mini-batches of `batch_size` points, composed as `sampler` says.
 
-    Raises SamplingError where the reference has no labels or groups to choose by, or too few points for one.
+    Raises SamplingError where the reference has no labels or groups to choose by, or too few points for a mini-batch.
     """
     if sampler.batches == "group":
         members = members_of(_groups(train))
@@ -42,14 +42,14 @@ def mini_batches(sampler: Sampler, train: Points, batch_size: int, *, seed: int)
         check_batch_size(batch_size, len(train))
 
     def rows_of(draw: int, purpose: int, *, point: int = 0) -> Int64[np.ndarray, " batch"]:
-        how = {"batch_size": batch_size, "purpose": purpose, "point": point, "replacement": sampler.replacement}
-        return rows(seed, draw, **how)
+        options = {"batch_size": batch_size, "purpose": purpose, "point": point, "replacement": sampler.replacement}
+        return rows(seed, draw, **options)
 
     return rows_of
 
 
 def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None:
-    """Raise SamplingError where mini-batches of this size, the query among them if it is to be, cannot be drawn."""
+    """Raise SamplingError where mini-batches of this size, including the query if requested, cannot be drawn."""
     if sampler.query_in_batch and not sampler.replacement and not 2 <= batch_size <= len(train) + 1:
         raise SamplingError(
             f"batch_size is {batch_size}; expected 2 to {len(train) + 1}: the query, and up to {len(train)} reference "
@@ -59,7 +59,8 @@ def check_mini_batches(sampler: Sampler, train: Points, batch_size: int) -> None
 
 
 def check_classes(sampler: Sampler, task: str, train: Points) -> None:
-    """Raise SamplingError where mini-batches of a regression are to be stratified: whole numbers are no classes."""
+    """Raise SamplingError where mini-batches of a regression are to be stratified: whole-number targets are not
+    classes."""
     if sampler.batches == "stratified" and task == "regression":
         raise SamplingError(
             'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
@@ -68,7 +69,7 @@ def check_classes(sampler: Sampler, task: str, train: Points) -> None:
 
 
 def members_of(codes: Int64[np.ndarray, " point"]) -> tuple[Int64[np.ndarray, " member"], ...]:
-    """The rows of every code that there is, in the order of the codes."""
+    """The rows of each code that occurs, in the order of the codes."""
     order = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[:1]] - 1))
     return tuple(np.split(order, starts[1:]))
@@ -102,7 +103,7 @@ def _groups(train: Points) -> Int64[np.ndarray, " point"]:
 def _check_groups(train: Points, members: Sequence[np.ndarray], batch_size: int) -> None:
     smallest = min(members, key=len)
     if len(smallest) < batch_size:
-        few = sum(len(one) < batch_size for one in members)
+        few = sum(len(rows) < batch_size for rows in members)
         smaller = f"--batch-size {len(smallest)} or less, " if len(smallest) > 1 else ""
         raise SamplingError(
             f'batches is "group", and group {_name(train, int(smallest[0]))} of the reference ({train.reference}) has '

@@ -1,4 +1,4 @@
-"""From blocks of logits to the figures of a classification: a streaming reduction, and the errors of what it yields."""
+"""The estimates of a classification from blocks of logits: a streaming reduction, and the errors of each estimate."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
 )  # all others are shares
-_BLOCK = 2**17  # replicates × points × classes held at once: a few times this stays in a core's cache
-_DEVICE_BLOCK = 2**24  # the same on an accelerator, which is kept busy by much at once
-_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that counts, and makes 0·ln 0 a 0
+_BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
+_DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
+_TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0
 _UNDERFLOW = -1000.0  # whose exp is 0
 
 
 @dataclass(frozen=True)
 class Scores(SetScores):
-    """With a single draw there is no mutual information and no variation ratio; `estimator` is that of every mutual
-    information in it."""
+    """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
+    estimator of every mutual information here."""
 
     predicted: Int64[np.ndarray, " point"]
     bins: CalibrationBins | None = field(default=None, kw_only=True)
@@ -48,8 +48,8 @@ class Scores(SetScores):
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
-    """About how many bytes of an accelerator a Reduction holds while it takes so many points; on a CPU blocks are
-    small."""
+    """About how many bytes a Reduction takes on an accelerator while it adds this many points; 0 on a CPU, where blocks
+    are small."""
     if device.type == "cpu":
         return 0
     replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
@@ -60,7 +60,7 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
 class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their Scores.
 
-    Mutual information is by `estimator` everywhere: per point, in means, and where points are ranked by it.
+    `estimator` is used for every mutual information: per point, in means, and where points are ranked by it.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Reduction:
         self._labels = labels
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
-        self._most = _DEVICE_BLOCK  # less once memory has run out
+        self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
         self._ranked_rows = estimates.ranked_rows(points)
         self._n = 0
         self._points: dict[str, list[np.ndarray]] = {}
@@ -94,90 +94,92 @@ class Reduction:
         logits: Float[np.ndarray | Tensor, "sample chunk class"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
-        """Take the next points, wherever they lie; SamplingError where an output is not finite.
+        """Add the next points, on any device; SamplingError where an output is not finite.
 
-        With a bank `draws` are those that these points use. Computed in float64 on their own device, by the CPU where
-        that has no float64 (mps).
+        With a bank, `draws` are the draws that these points use. Computed in float64 on the points' device, or on the
+        CPU where the device has no float64 (mps).
         """
         block = torch.from_numpy(np.array(logits)) if isinstance(logits, np.ndarray) else logits
         block = block.cpu() if block.device.type == "mps" else block
         self._made_in = block.dtype
         if draws is None:
-            here = self._all = self._all.to(block.device)
+            weights = self._all = self._all.to(block.device)
         else:
-            own, rows = self._draws.among(draws)
-            here = Weights(own, torch.from_numpy(own.weights).to(block.device), rows)
+            subset, rows = self._draws.among(draws)
+            weights = Weights(subset, torch.from_numpy(subset.weights).to(block.device), rows)
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
-                most = min(_BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK, self._most)
-                step = max(1, most // (len(here.tensor) * block.shape[-1]))
+                most = min(_BLOCK if block.device.type == "cpu" else _DEVICE_BLOCK, self._block_limit)
+                step = max(1, most // (len(weights.tensor) * block.shape[-1]))
                 points = block[:, done : done + step]
                 try:
-                    self._add(points, here)
+                    self._add(points, weights)
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error) or points.shape[1] == 1:
                         raise
                     self._memory = None
-                    self._most = points.shape[1] * len(here.tensor) * block.shape[-1] // 2
+                    self._block_limit = points.shape[1] * len(weights.tensor) * block.shape[-1] // 2
                 else:
                     done += points.shape[1]
 
-    def _add(self, block: Tensor, here: Weights) -> None:
+    def _add(self, block: Tensor, batch_weights: Weights) -> None:
         samples, points, _ = block.shape
-        weights = here.tensor
-        room = self._cleared(block, len(weights))
-        logits = room.logits.copy_(block)
-        self._spread.look_at(logits, first=self._n, made_in=self._made_in)
+        weights = batch_weights.tensor
+        buffers = self._buffers(block, len(weights))
+        logits = buffers.logits.copy_(block)
+        self._spread.add(logits, first=self._n, made_in=self._made_in)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
-        drawn = _drawn(logits, y, room)
-        values = _of_means(torch.mm(weights, room.p.view(samples, -1), out=room.mean), y, room)
+        sample_scores = _sample_scores(logits, y, buffers)
+        values = _scores_of_means(torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean), y, buffers)
         predicted = values.pop("predicted")
-        expected = weights @ drawn.entropy
+        expected = weights @ sample_scores.entropy
         values["expected_entropy"] = expected
         if samples > 1:
             predictive = values["predictive_entropy"]
-            values["mutual_information"] = self._mutual_information(predictive - expected, predictive, here.draws)
-            values["variation_ratio"] = _variation_ratio(drawn.vote, weights, room)
+            values["mutual_information"] = self._mutual_information(
+                predictive - expected, predictive, batch_weights.draws
+            )
+            values["variation_ratio"] = _variation_ratio(sample_scores.vote, weights, buffers)
         log_likelihood = None
         if y is not None:
-            assert drawn.log_likelihood is not None
-            log_likelihood = as_numpy(drawn.log_likelihood)
-            values["pll"] = metrics.pll_from_log_likelihood(drawn.log_likelihood, weights=weights)
-        full = here.draws.full.start
+            assert sample_scores.log_likelihood is not None
+            log_likelihood = as_numpy(sample_scores.log_likelihood)
+            values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
+        full = batch_weights.draws.full.start
         chosen = as_numpy(predicted[full])
         sums = as_numpy(torch.stack([value.sum(1) for value in values.values()]))
-        sums = sums if here.rows is None else sums[:, here.rows]
-        alone = as_numpy(torch.stack([value[full] for value in values.values()]))
-        ranked = self._ranked_of(values, here)
+        sums = sums if batch_weights.rows is None else sums[:, batch_weights.rows]
+        full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
+        ranked = self._ranked_of(values, batch_weights)
         bins = self._bins
         if log_likelihood is not None:
-            stated, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
-            of_block = here.of_all(metrics.calibration_bins(stated, hits))
+            confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
+            of_block = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
             bins = of_block if bins is None else bins + of_block
-        # Only now does this object change: where memory ran out above, the block can be added again.
+        # This object changes only from here on: where memory ran out above, the block can be added again.
         if log_likelihood is not None:
             self._log_likelihood.append(log_likelihood)
         self._bins = bins
         self._predicted.append(chosen)
-        for name, total, one in zip(values, sums, alone, strict=True):
-            self._points.setdefault(name, []).append(one)
+        for name, total, value in zip(values, sums, full_values, strict=True):
+            self._points.setdefault(name, []).append(value)
             if name != "least_confidence":
                 self._sums[name] = self._sums.get(name, 0.0) + total
-        for name, kept in ranked.items():
-            (self._wrong if name == "wrong" else self._ranked.setdefault(name, [])).append(kept)
+        for name, values_of_replicates in ranked.items():
+            (self._wrong if name == "wrong" else self._ranked.setdefault(name, [])).append(values_of_replicates)
         self._n += points
 
-    def _cleared(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Room:
+    def _buffers(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Buffers:
         samples, points, classes = block.shape
         need = 2 * (samples + replicates) * points * classes
         if self._memory is None or self._memory.numel() < need or self._memory.device != block.device:
             self._memory = torch.empty(need, dtype=torch.float64, device=block.device)
         sizes = [samples * points * classes] * 2 + [replicates * points * classes] * 2
         logits, p, mean, spare = self._memory[:need].split(sizes)
-        return _Room(
+        return _Buffers(
             logits.view(samples, points, classes),
             p.view(samples, points, classes),
             mean.view(replicates, points * classes),
@@ -190,11 +192,11 @@ class Reduction:
         predictive: Float[Tensor, "replicate chunk"],
         draws: DrawWeights,
     ) -> Float[Tensor, "replicate chunk"]:
-        """By the estimator that was asked for, under every replicate.
+        """Mutual information by the requested estimator, under every replicate.
 
-        A replicate's bias is that of as many draws as it holds. The jackknife's own replicates would need every pair of
-        draws left out: here the jackknife moves as the corrected estimate does, with which it agrees to first order in
-        1/T. So does the convergence curve, which is corrected before all draws are in.
+        The bias of a replicate is that of its number of draws. Exact replicates of the jackknife would need every pair
+        of draws left out. Here they change as the corrected estimate does, which agrees with the jackknife to first
+        order in 1/T. The convergence curve uses the corrected estimate until all draws are in.
         """
         if self._estimator == "plug-in":
             return plug_in
@@ -208,33 +210,33 @@ class Reduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _ranked_of(self, values: Mapping[str, Tensor], here: Weights) -> dict[str, np.ndarray]:
-        """What is kept point by point under every replicate: the scores, and "wrong" where the set is labelled."""
+    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: Weights) -> dict[str, np.ndarray]:
+        """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
         replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if replicates.start == replicates.stop:
             return {}
-        if here.rows is not None:
-            replicates = torch.from_numpy(here.rows[replicates]).to(here.tensor.device)
+        if batch_weights.rows is not None:
+            replicates = torch.from_numpy(batch_weights.rows[replicates]).to(batch_weights.tensor.device)
         points = values["max_probability"].shape[1]
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + points])
         rows: slice | Tensor = slice(None)
         if last - first < points:
             rows = torch.from_numpy(self._ranked_rows[first:last] - self._n).to(values["max_probability"].device)
-        kept = {
+        ranked = {
             name: as_numpy(values[name][replicates].to(torch.float32)[:, rows])
             for name in metrics.CLASSIFICATION_SCORES
         }
         if "accuracy" in values:
-            kept["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
-        return kept
+            ranked["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
+        return ranked
 
     @property
     def passes_differ(self) -> bool:
-        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
         return self._spread.passes_differ
 
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
-        """The scores of all points taken so far."""
+        """The scores of all points added so far."""
         points = {name: np.concatenate(values) for name, values in self._points.items()}
         return Scores(
             n=self._n,
@@ -252,8 +254,8 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class _Room:
-    """Memory that every block is worked on in: fresh memory for each step would cost more than the steps."""
+class _Buffers:
+    """Work memory shared by all blocks: allocating it for each step would cost more than the step."""
 
     logits: Float[Tensor, "sample chunk class"]
     p: Float[Tensor, "sample chunk class"]
@@ -262,23 +264,25 @@ class _Room:
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """What each draw says alone: its entropy, the class that it votes for, and the log-likelihood of the true one."""
+class _SampleScores:
+    """The scores of each sample alone: its entropy, the class it predicts, and the log-likelihood of the true class."""
 
     entropy: Float[Tensor, "sample chunk"]
     vote: Int64[Tensor, "sample chunk"]
     log_likelihood: Float[Tensor, "sample chunk"] | None
 
 
-def _drawn(logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, room: _Room) -> _Drawn:
-    """The softmax of each draw, left in `room.p`, and what it says; `logits` are written over.
+def _sample_scores(
+    logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk"] | None, buffers: _Buffers
+) -> _SampleScores:
+    """The scores of each sample; its softmax is left in `buffers.p`, and `logits` are overwritten.
 
     With e_k = exp(z_k − max z) and δ their sum without the largest, which is 1, the entropy is
-    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm a distribution, and no precision is lost where δ vanishes.
+    ln(1 + δ) − Σ p_k (z_k − max z): one logarithm per distribution, and no loss of precision where δ vanishes.
     """
     largest, vote = logits.max(-1, keepdim=True)
     below = logits.sub_(largest)
-    p = torch.exp(below, out=room.p).scatter_(-1, vote, 0.0)
+    p = torch.exp(below, out=buffers.p).scatter_(-1, vote, 0.0)
     rest = p.sum(-1, keepdim=True)
     log_sum = rest.log1p()
     log_likelihood = None
@@ -286,18 +290,19 @@ def _drawn(logits: Float[Tensor, "sample chunk class"], y: Int64[Tensor, " chunk
         log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
     p.scatter_(-1, vote, 1.0).div_(1 + rest)
     inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
-    return _Drawn(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
+    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
 
 
-def _of_means(
-    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, room: _Room
+def _scores_of_means(
+    mean: Float[Tensor, "replicate chunk_class"], y: Int64[Tensor, " chunk"] | None, buffers: _Buffers
 ) -> dict[str, Tensor]:
-    """What the mean prediction tells under every replicate, as the functions of these names in `metrics` would.
+    """The scores of the mean prediction under every replicate, equal to those of the functions of the same names in
+    `metrics`.
 
-    `mean` is written over.
+    `mean` is overwritten.
     """
-    p_mean = mean.view(-1, *room.p.shape[1:])
-    spare = room.spare.view(p_mean.shape)
+    p_mean = mean.view(-1, *buffers.p.shape[1:])
+    spare = buffers.spare.view(p_mean.shape)
     largest, predicted = p_mean.max(-1, keepdim=True)
     true = None if y is None else p_mean.gather(-1, y.expand(predicted.shape[:2])[..., None])[..., 0]
     others = p_mean.scatter_(-1, predicted, 0.0)
@@ -318,30 +323,31 @@ def _of_means(
 
 
 def _variation_ratio(
-    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], room: _Room
+    vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"], buffers: _Buffers
 ) -> Float[Tensor, "replicate chunk"]:
-    """From the votes for each class, or where there are fewer draws, for each draw's choice."""
-    samples, points, classes = room.logits.shape
+    """The variation ratio, from the votes for each class, or, where there are fewer samples than classes, for each
+    sample's predicted class."""
+    samples, points, classes = buffers.logits.shape
     candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
     width = min(samples, classes)
-    votes = room.logits.view(-1)[: samples * points * width].view(samples, points, width)
+    votes = buffers.logits.view(-1)[: samples * points * width].view(samples, points, width)
     torch.eq(vote[..., None], candidates, out=votes)
-    shares = room.spare[: len(weights) * points * width].view(-1, points * width)
+    shares = buffers.spare[: len(weights) * points * width].view(-1, points * width)
     return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
 
 
 def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
-    """k/(k − 1) for a replicate of k draws; 1 for a single one, which has no mutual information to correct."""
+    """k/(k − 1) for a replicate of k draws; 1 for a single draw, which has no mutual information to correct."""
     replicates, samples = draws.weights.shape
-    held = np.full(replicates, samples)
-    held[draws.jackknife] = samples - 1
-    held[draws.prefix] = draws.prefix_sizes
-    return np.where(held > 1, held / np.maximum(held - 1, 1), 1.0)
+    counts = np.full(replicates, samples)
+    counts[draws.jackknife] = samples - 1
+    counts[draws.prefix] = draws.prefix_sizes
+    return np.where(counts > 1, counts / np.maximum(counts - 1, 1), 1.0)
 
 
 def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
-    """The figures of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
-    found = {
+    """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
+    result = {
         name: figure(
             name,
             replicates[draws.full][0],
@@ -354,34 +360,34 @@ def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
         for name, replicates in scores.replicates.items()
     }
     if scores.bins is not None:
-        found["ece"] = _calibration_figure(scores, draws)
-        found["aurc"] = _selective_figure(scores, draws)
+        result["ece"] = _calibration_figure(scores, draws)
+        result["aurc"] = _selective_figure(scores, draws)
     order = ("accuracy", "pll", "brier", "ece", *MEANS, "aurc")
-    return {name: found[name] for name in order if name in found}
+    return {name: result[name] for name in order if name in result}
 
 
 def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
-    """Between what a mean may lie: only a jackknifed mutual information may be below 0."""
+    """The range of a mean: only a jackknifed mutual information may be below 0."""
     jackknifed = name == "mutual_information" and estimator == "jackknife"
     return _ANY if jackknifed else _RANGE.get(name, _SHARE)
 
 
 def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the figures that tell whether T draws suffice, by their names in words.
+    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
 
     Mean mutual information of every set, relative to it; PLL on the test set, in nats, and AUROC by mutual information
     of every other set.
     """
     test = scores["test"]
-    found = estimates.relative_errors("mutual_information", "MI", scores, draws)
-    found["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return found | estimates.detection_errors("mutual_information", "MI", scores, draws)
+    errors = estimates.relative_errors("mutual_information", "MI", scores, draws)
+    errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+    return errors | estimates.detection_errors("mutual_information", "MI", scores, draws)
 
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, as far as the set is labelled; empty for one draw.
+    """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, where the labels allow; empty for a single draw.
 
-    Where MI is jackknifed, it is the corrected one before all T draws are in.
+    Where MI is jackknifed, the values before all T draws are those of the corrected estimator.
     """
     if draws.samples == 1:
         return {}
@@ -400,7 +406,7 @@ def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarra
 
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
-    """Error rate of the most certain points (by predictive entropy) against their share, at up to 200 coverages."""
+    """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages."""
     coverage, risk = metrics.risk_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
     rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
     return {"coverage": coverage[rows], "risk": risk[rows]}
@@ -428,8 +434,8 @@ def _selective_figure(scores: Scores, draws: DrawWeights) -> Figure:
     left_out = draws.jackknife.stop - draws.jackknife.start
     replicates = np.empty(0)
     if scores.ranked_wrong is not None:
-        kept = scores.ranked_rows
-        whole = metrics.aurc(uncertainty[kept].astype(np.float32), loss[kept])
+        rows = scores.ranked_rows
+        whole = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
         pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
         replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
     return figure(
@@ -448,24 +454,27 @@ def _selective_figure(scores: Scores, draws: DrawWeights) -> Figure:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The constant confidence that explains the labels of validation points best, under every replicate."""
+    """The constant confidence with the highest likelihood on the validation points, under every replicate."""
 
     confidence: Float[np.ndarray, " replicate"]
 
 
 def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Figure]]:
-    """PLL of a constant confidence (with that confidence) and of the best one a point, for the same predictions.
+    """PLL of a constant confidence (and that confidence) and of the best confidence for each point, for the same
+    predictions.
 
-    Source: the bounds of Teye, Azizpour & Smith 2018, §4.1, carried over to classes here.
+    Source: the bounds of Teye, Azizpour & Smith 2018, §4.1, adapted to classes here.
     """
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
-    found = {name: {"pll": _mean_figure("pll", of_points[name], replicates[name], scores, draws)} for name in of_points}
-    found["constant"]["confidence"] = _mean_figure("max_probability", None, fitted.confidence, scores, draws)
-    return found
+    result = {
+        name: {"pll": _mean_figure("pll", of_points[name], replicates[name], scores, draws)} for name in of_points
+    }
+    result["constant"]["confidence"] = _mean_figure("max_probability", None, fitted.confidence, scores, draws)
+    return result
 
 
 def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Figure]:
-    """PLL between the constant confidence (0) and the best one a point (100), in percent."""
+    """PLL between the constant confidence (0) and the best confidence for each point (100), in percent."""
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
     return {"pll": estimates.normalized_figure("pll", scores, of_points, replicates, draws)}
 
@@ -473,7 +482,7 @@ def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int)
 def _bound_scores(
     scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The log-likelihoods of both bounds: of every point under all draws, and in the mean under every replicate."""
+    """The log-likelihoods of both bounds: of every point under all draws, and their mean under every replicate."""
     full, right = draws.full.start, scores.points["accuracy"]
     confidence, accuracy = fitted.confidence, scores.replicates["accuracy"]
     constant = [metrics.constant_pll(float(a), float(c), classes) for a, c in zip(accuracy, confidence, strict=True)]
@@ -497,34 +506,34 @@ def _mean_figure(
 
 
 class Scorer:
-    """How the passes of a classification are scored."""
+    """Scores the samples of a classification."""
 
     def __init__(self, run: Run, classes: int) -> None:
         self._estimator: Estimator = run.mutual_information
         self._classes = classes
 
     def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Reduction:  # noqa: ARG002 - nothing is scored by it
-        """What takes the outputs of these points."""
+        """The reduction for the outputs of these points."""
         labels = points.targets if labelled else None
         return Reduction(weights, points=len(points), labels=labels, estimator=self._estimator)
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
-        """What is fitted to the validation points, if there are any."""
+        """What is fitted to the validation points; None where there are none."""
         if validation is None:
             return None
-        stated = [
+        confidences = [
             metrics.constant_confidence(float(accuracy), n=validation.n, classes=self._classes)
             for accuracy in validation.replicates["accuracy"]
         ]
-        assert len(stated) == len(draws.weights)
-        return Fitted(np.array(stated))
+        assert len(confidences) == len(draws.weights)
+        return Fitted(np.array(confidences))
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
         """See `headline_errors`."""
         return headline_errors(scores, draws)
 
     def cautions(self, method: str, fitted: Fitted | None) -> Iterator[Caution]:  # noqa: ARG002 - there are none
-        """What to be careful about in what was fitted."""
+        """Warnings about what was fitted."""
         return iter(())
 
     def result(
@@ -534,20 +543,24 @@ class Scorer:
         draws: DrawWeights,
         kept: Mapping[str, Rounds],
     ) -> MethodResult:
-        """All of one method."""
+        """The result of one method."""
         test = scores["test"]
         return MethodResult(
             sets={
                 name: SetResult(
-                    figures=figures(one, draws),
-                    points=one.points,
-                    predicted=one.predicted,
-                    log_likelihood=one.log_likelihood,
+                    figures=figures(set_scores, draws),
+                    points=set_scores.points,
+                    predicted=set_scores.predicted,
+                    log_likelihood=set_scores.log_likelihood,
                     samples=kept.get(name),
                 )
-                for name, one in scores.items()
+                for name, set_scores in scores.items()
             },
-            ood={name: estimates.detection_figures(test, one, draws) for name, one in scores.items() if name != "test"},
+            ood={
+                name: estimates.detection_figures(test, set_scores, draws)
+                for name, set_scores in scores.items()
+                if name != "test"
+            },
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),
             risk=risk_curve(test),

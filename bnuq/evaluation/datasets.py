@@ -1,4 +1,5 @@
-"""The points of a run: the reference whole, the evaluated sets limited where the run says so, each in its pipeline."""
+"""The points of a run and their pipelines: the whole reference, and the evaluated sets, limited where the run says
+so."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ from bnuq.sampling import counter_rng
 
 @dataclass(frozen=True)
 class Material:
-    """The sets of a run, and what was found out while reading them; `test_points` is their number before --limit.
+    """The sets of a run, with notes and warnings from reading them; `test_points` is the size of the test set before
+    --limit.
 
-    `validation` is None where there are no points that were held out of training: `why_no_validation` says why.
+    `validation` is None where there are no points held out of training; `why_no_validation` says why.
     """
 
     train: Points | None
@@ -38,7 +40,7 @@ class Material:
 
 
 def load_material(run: Run) -> Material:
-    """Read every set that `run` names; DataError or RequestError for what cannot be evaluated together."""
+    """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together."""
 
     assert run.test is not None
     test = read_named(run, run.test, "test")
@@ -79,8 +81,8 @@ def load_material(run: Run) -> Material:
 
 
 def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
-    """The points of one set that `run` names; `split` is that of a known name without one. DataError, RequestError or
-    UntrustedCodeError where they cannot be read."""
+    """The points of one set that `run` names; `split` is the default for a known data set named without a split.
+    DataError, RequestError or UntrustedCodeError where they cannot be read."""
     name, text = parse_reference(ref.text, base=ref.base)
     return load_points(
         text,
@@ -106,7 +108,7 @@ def _check_same_shape(what: str, points: Points, test: Points) -> None:
 
 
 def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | None, Points, Points | None, str]:
-    """(train, test, validation, why there is no validation): the part that `split` takes, and what it leaves."""
+    """(train, test, validation, why there is no validation): the part that `split` takes, and the rest."""
     whole = train if split.split_of == "train" else test
     if whole is None:
         raise RequestError('data.validation is split_of = "train", and there is no reference; add train = "REF".')
@@ -123,22 +125,22 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     if len(whole if whole.group is None else np.unique(whole.group)) < 2:
         raise DataError(f"{whole.reference}: a single point, or group of points, cannot be split for validation.")
     rows = held_out_rows(len(whole), fraction=split.fraction, seed=split.seed, group=whole.group)
-    taken = replace(whole.subset(rows), name="validation")
+    validation = replace(whole.subset(rows), name="validation")
     rest = whole.subset(np.setdiff1d(np.arange(len(whole)), rows))
-    return (rest, test, taken, "") if split.split_of == "train" else (train, rest, taken, "")
+    return (rest, test, validation, "") if split.split_of == "train" else (train, rest, validation, "")
 
 
 def held_out_rows(
     points: int, *, fraction: float = 0.1, seed: int = 0, group: Int64[np.ndarray, " point"] | None = None
 ) -> Int64[np.ndarray, " row"]:
-    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of so many points.
+    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of `points` points.
 
-    Train without them, and they are held out. With `group`, whole groups are taken.
+    A network trained without them has them held out. With `group`, whole groups are taken.
     """
     names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
     count = int(names.max()) + 1
-    wanted = min(max(1, round(fraction * count)), count - 1)
-    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=wanted, purpose=counter_rng.SUBSET)
+    group_count = min(max(1, round(fraction * count)), count - 1)
+    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=group_count, purpose=counter_rng.SUBSET)
     return np.flatnonzero(np.isin(names, chosen))
 
 
@@ -152,7 +154,7 @@ def check_grouped(run: Run, sets: Sequence[Points]) -> None:
 
 
 def limited(points: Points, limit: int, seed: int) -> Points:
-    """At most so many of the points, at random by `seed`, in their own order."""
+    """At most `limit` of the points, at random by `seed`, in their original order."""
     if len(points) <= limit:
         return points
     rows = counter_rng.batch_indices(seed, 0, population=len(points), batch_size=limit, purpose=counter_rng.SUBSET)
@@ -160,10 +162,10 @@ def limited(points: Points, limit: int, seed: int) -> Points:
 
 
 def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Caution]:
-    """Whether points that should be apart are the same, as far as they are arrays in memory."""
+    """Warnings about points that two sets share and should not; only sets in memory are compared."""
     if validation is not None:
-        tested = set(_hashes(test))
-        if (count := sum(one in tested for one in _hashes(validation))) > 0:
+        test_hashes = set(_hashes(test))
+        if (count := sum(row_hash in test_hashes for row_hash in _hashes(validation))) > 0:
             yield Caution(
                 "validation-in-test",
                 f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): "
@@ -171,14 +173,14 @@ def _shared_points(train: Points | None, test: Points, validation: Points | None
             )
     if train is None or not isinstance(train.inputs, np.ndarray):
         return
-    seen = set(_hashes(train))
-    if (count := sum(one in seen for one in _hashes(test))) > 0:
+    train_hashes = set(_hashes(train))
+    if (count := sum(row_hash in train_hashes for row_hash in _hashes(test))) > 0:
         yield Caution(
             "test-in-reference",
             f"{count} of the {len(test)} test points are also in the reference ({train.reference}): the network "
             "was trained on them, so estimates are too optimistic.",
         )
-    if validation is not None and (count := sum(one in seen for one in _hashes(validation))) > 0:
+    if validation is not None and (count := sum(row_hash in train_hashes for row_hash in _hashes(validation))) > 0:
         yield Caution(
             "validation-in-reference",
             f"{count} of the {len(validation)} validation points are also in the reference ({train.reference}): what "
@@ -193,42 +195,42 @@ def _hashes(points: Points) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Scale:
-    """What the network's targets were divided by and shifted with: target = output · std + mean, per output."""
+    """The standardisation of the network's targets: target = output · std + mean, per output."""
 
     mean: Float[np.ndarray, " output"]
     std: Float[np.ndarray, " output"]
 
 
 def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
-    """The statistics of `normalize_targets`, one number an output; None where targets were not standardised.
+    """The statistics of `normalize_targets`, one number per output; None where targets were not standardised.
 
-    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where that
-    cannot be.
+    "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where there
+    are none.
     """
-    asked = run.normalize_targets
-    if asked is None:
+    statistics = run.normalize_targets
+    if statistics is None:
         return None
-    if asked == "train":
+    if statistics == "train":
         if train is None or train.targets is None or train.targets.ndim > 2:
             raise RequestError(
                 'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
                 "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
             )
-        asked = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
-    found = {}
-    for key, values in (("mean", asked.mean), ("std", asked.std)):
+        statistics = _statistics(train.targets.reshape(len(train), -1).astype(np.float64))
+    scale = {}
+    for key, values in (("mean", statistics.mean), ("std", statistics.std)):
         if len(values) not in (1, outputs) or not np.all(np.isfinite(values)):
             raise RequestError(
                 f"data.normalize_targets.{key} is {list(values)}; expected {outputs} finite numbers, one per output."
             )
-        found[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
-    if not np.all(found["std"] > 0):
-        raise RequestError(f"data.normalize_targets.std is {list(asked.std)}; expected positive numbers.")
-    return Scale(**found)
+        scale[key] = np.broadcast_to(np.asarray(values, dtype=np.float64), (outputs,))
+    if not np.all(scale["std"] > 0):
+        raise RequestError(f"data.normalize_targets.std is {list(statistics.std)}; expected positive numbers.")
+    return Scale(**scale)
 
 
 def input_normalize(run: Run, train: Points | None) -> Normalize | None:
-    """The statistics that inputs are normalised with; "train" takes those of the reference, feature by feature."""
+    """The statistics that inputs are normalised with; "train" computes them from the reference, feature by feature."""
     if run.normalize != "train":
         return run.normalize
     if train is None:
@@ -241,7 +243,7 @@ def input_normalize(run: Run, train: Points | None) -> Normalize | None:
 
 
 def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
-    """Mean and standard deviation (divisor n) of every column; a constant one is divided by 1."""
+    """Mean and standard deviation (divisor n) of every column; 1 for the deviation of a constant column."""
     mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
     constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
     return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
@@ -249,7 +251,7 @@ def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """From points to what the network is fed, on its device: as in evaluation, or as in training."""
+    """Turns points into the network's input on its device: as in evaluation, or as in training."""
 
     run: Run
     device: torch.device
@@ -268,11 +270,12 @@ class Pipeline:
     ) -> Tensor:
         """A reference batch through the training pipeline: augmentation of raw pixels, then normalisation.
 
-        `point` is the number of the evaluated point that the batch is of, where every point has its own.
+        `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
+        own.
         """
         raw = points.raw(indices)
         if self.run.augment is not None:
-            _check_room(raw, self.run.augment)
+            _check_padding_fits(raw, self.run.augment)
             words = counter_rng.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose, point=point)
             raw = augmented(raw, self.run.augment, words)
         return self._tensor(raw)
@@ -281,11 +284,11 @@ class Pipeline:
         if self.run.channel_order == "bgr":
             raw = _reversed_channels(raw)
         wide = raw.astype(np.float64) if self.run.precision == "float64" else raw
-        inputs = np.require(normalized(wide, self.normalize), requirements="W")  # what was read may be read-only
+        inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
         return torch.from_numpy(inputs).to(self.device, self.dtype)
 
 
-def _check_room(raw: np.ndarray, augment: Augment) -> None:
+def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
     """RequestError where a mini-batch with its padding would not fit in memory."""
     if raw.ndim != 4 or augment.pad <= max(raw.shape[2:]):
         return

@@ -1,4 +1,4 @@
-"""What is drawn: ω for the run, the batches that the reference check looks at, and those that queries pass with."""
+"""Draws of ω: for the run, for the reference check, and for queries evaluated with mini-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnuq.evaluation.batch_composition import mini_batches
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
-from bnuq.evaluation.resources import check_room_of_draws
+from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.progress import Progress
 from bnuq.results.result import ReferenceCheck
 from bnuq.sampling import counter_rng
@@ -28,7 +28,7 @@ from bnuq.sampling.statistics import statistics_of
 
 def needs_bank(run: Run, plan: Plan, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
-    other statistics to be evaluated by, or `stale` ones."""
+    running statistics or `stale` ones."""
     if not {"mcbn", "mcbn+mcdo"} & set(plan.methods):
         return False
     return stale or not run.sampler.by_query or not _all_tracked(plan)
@@ -41,11 +41,11 @@ def _all_tracked(plan: Plan) -> bool:
 def draw_bank(
     draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
 ) -> BatchStatistics:
-    """ω of the run's mini-batches of these numbers, where a method samples BatchNorm."""
+    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm."""
     size = plan.batch_size
     assert size is not None
     if pipeline.run.sampler.query_in_batch and _all_tracked(plan):
-        size = max(2, size - 1)  # without the query: there may be no more reference points
+        size = max(2, size - 1)  # without the query: the reference may have no more points
     title = f"Drawing {len(draws)} mini-batches of {size}"
     purposes = counter_rng.BATCH, counter_rng.AUGMENT
     return drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
@@ -54,7 +54,7 @@ def draw_bank(
 def check_reference(
     run: Run, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
 ) -> ReferenceCheck | None:
-    """The reference against the checkpoint's running statistics; None where that cannot be checked."""
+    """The reference compared with the checkpoint's running statistics; None where that cannot be checked."""
     layers = plan.sites.live_batchnorms
     known = {"train_size": run.train_size, "trained_with": plan.trained_with}
     return check_layers(model, pipeline, train, layers, progress=progress, **known)
@@ -70,7 +70,7 @@ def check_layers(
     trained_with: int | None,
     progress: Progress,
 ) -> ReferenceCheck | None:
-    """`check_reference` of a network whose plan is not known, by its stochastic BatchNorms."""
+    """`check_reference` for a network without a plan, given its stochastic BatchNorms."""
     batch_size = min(BATCH_SIZE, len(train) // 2)
     if batch_size < 2 or not layers:
         return None
@@ -100,30 +100,32 @@ def drawn(
     progress: Progress,
     title: str,
 ) -> BatchStatistics:
-    """ω of the mini-batches of these numbers, in training's pipeline; `purposes` key batches and augmentation.
+    """ω of the mini-batches with these numbers, through the training pipeline; `purposes` are the random keys of
+    batches and augmentation.
 
-    Those of MCBN, and of the laws that stand for it, are drawn as the run's sampler says; all others are random ones
-    without replacement, of biased variance.
+    Mini-batches of MCBN and of its analytic noise models are drawn as the run's sampler says; all others are random,
+    without replacement, with the biased variance.
     """
     seed, (batch, augment) = pipeline.run.seed, purposes
     sampler = pipeline.run.sampler if batch in (counter_rng.BATCH, counter_rng.LAW) else DEFAULT_SAMPLER
-    check_room_of_draws(len(draws), layers, batch_size, title=title)
+    check_memory_of_draws(len(draws), layers, batch_size, title=title)
     rows_of = mini_batches(sampler, train, batch_size, seed=seed)
     indices = np.stack([rows_of(t, batch) for t in draws])
     batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))
     with progress(title, len(draws)) as advance:
         free = memory.available(pipeline.device)
         omega = statistics_of(
-            model, batches, layers=layers, variance=sampler.variance, on_draw=lambda: advance(1), room=free
+            model, batches, layers=layers, variance=sampler.variance, on_draw=lambda: advance(1), memory_limit=free
         )
     return replace(omega, seed=seed, indices=indices)
 
 
 def queries_engine(plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, draws: range) -> PerQuery:
-    """The passes of MCBN by the query: with mini-batches that it is in, or that are its own, or both.
+    """The engine of MCBN where queries pass with mini-batches: the query is in them, or has mini-batches of its own, or
+    both.
 
-    A query's own mini-batches are keyed by seed, draw and the query's number in its set, whichever set that is, as
-    dropout's masks and the tiles of a bank are: no figure depends on which other sets are evaluated.
+    A query's own mini-batches are keyed by seed, draw and the query's number in its set, like dropout masks and the
+    tiles of a bank: no estimate depends on which other sets are evaluated.
     """
     sampler, seed = pipeline.run.sampler, pipeline.run.seed
     assert plan.batch_size is not None

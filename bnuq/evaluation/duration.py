@@ -1,7 +1,7 @@
-"""How long a request will take: estimated before anything is drawn, from a first piece of each kind of work.
+"""How long a request will take, estimated before anything is drawn from a small piece of each kind of work.
 
-A plain forward of a few points bounds it from above. Only where that bound is beyond the limit are draws, samples and
-scoring measured one by one.
+A plain forward of a few points gives an upper bound. Draws, samples and scoring are measured only where that bound is
+above the limit.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 
-_DRAWS = 16  # draws of a first chunk, which show what each further one takes
-_FEW = 64  # points that are scored to see what scoring takes
-_SCORED = 512  # samples of them, at most; the time of more follows from their number
-_PAIR = 500  # points of each of two sets that are separated, to see what that takes
-_SEPARATED = 8, 24  # samples of them, which show what each replicate takes
-# At most, in seconds: an output under one draw of one replicate; an output of one draw; to rank a point by all scores.
+_DRAWS = 16  # draws of a first chunk, which show how long each further draw takes
+_SCORED_POINTS = 64  # points that are scored to measure scoring
+_SCORED_SAMPLES = 512  # samples of these points, at most; the time is extrapolated to more
+_SEPARATED_POINTS = 500  # points of each of two sets that are separated to measure OOD separation
+_SEPARATED_SAMPLES = 8, 24  # samples of these points; the difference shows how long a replicate takes
+# Upper bounds in seconds: an output under one draw of one replicate; an output of one draw; ranking a point
 _WEIGHED, _SCORED_ONCE, _RANKED = 2e-9, 1e-6, 1e-5
-_RESAMPLED = 1000  # times that points are resampled for the errors of an OOD set's figures, at most
-_SLOWER = 4  # times a plain forward that a draw or a sample takes, at most
+_RESAMPLED = 1000  # bootstrap resamples of points for the errors of an OOD set's estimates, at most
+_SLOWER = 4  # how many times as long as a plain forward a draw or a sample takes, at most
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The network, the points, and what is asked of them."""
+    """The network, the points, and the request."""
 
     run: Run
     todo: Plan
@@ -63,17 +63,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class _Request:
-    """How much there is to do."""
+    """The amount of work."""
 
     mini_batches: Mapping[int, int]  # number by size
     points: int
     samples: int  # of every point, under each method
     methods: Sequence[str]
-    draw_sets: int = 1  # whose samples are scored apart
+    draw_sets: int = 1  # whose samples are scored separately
     replicates: int = 1  # under which the samples of a draw set are scored
     weights: Callable[[int], DrawWeights] = metrics.plain_weights
-    ood: Sequence[int] = ()  # points of each set that is separated from the test set, under all methods
-    ranked: int = 0  # replicates of that
+    ood: Sequence[int] = ()  # points of each OOD set, under all methods
+    ranked: int = 0  # replicates of the separation
 
     @property
     def drawn(self) -> int:
@@ -81,8 +81,8 @@ class _Request:
         return sum(size * number for size, number in self.mini_batches.items())
 
     @property
-    def together(self) -> int:
-        """Samples that are scored together."""
+    def samples_per_score(self) -> int:
+        """Samples in one draw set."""
         return self.samples // self.draw_sets
 
 
@@ -101,15 +101,17 @@ class _Seconds:
 
 
 def forecast(subject: Subject, *, limit: float) -> Forecast | None:
-    """How long an evaluation will take; None where that is less than `limit` seconds."""
+    """The forecast of an evaluation; None where it takes less than `limit` seconds."""
     run, todo, sets = subject.run, subject.todo, subject.sets
     if not todo.methods:
         return None
     samples = run.max_samples if run.samples == "auto" else run.samples
     bank = bank_of(run, todo)
-    laws = [method for method in todo.methods if method in ANALYTIC]
-    recorded = "mcbn-empirical" in laws or (laws and counts_of(run, subject.train) == "measured")
-    number = (bank or samples) * needs_bank(run, todo, stale=False) + run.sampler.law_draws * bool(recorded)
+    noise_models = [method for method in todo.methods if method in ANALYTIC]
+    has_recorded_draws = "mcbn-empirical" in noise_models or (
+        noise_models and counts_of(run, subject.train) == "measured"
+    )
+    number = (bank or samples) * needs_bank(run, todo, stale=False) + run.sampler.law_draws * bool(has_recorded_draws)
     points = sum(map(len, sets.values()))
     request = _Request(
         mini_batches={todo.batch_size: number} if todo.batch_size is not None else {},
@@ -123,10 +125,10 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
     )
     if (seconds := _measured(request, subject, limit=limit)) is None:
         return None
-    most, option = ("up to ", "--max-samples") if run.samples == "auto" else ("", "--samples")
-    options = [option, *(["--bank"] if bank else []), *(["--law-draws"] if recorded else []), "--limit"]
+    prefix, option = ("up to ", "--max-samples") if run.samples == "auto" else ("", "--samples")
+    options = [option, *(["--bank"] if bank else []), *(["--law-draws"] if has_recorded_draws else []), "--limit"]
     return Forecast(
-        f"{most}{samples:,} samples of {points:,} points in {len(sets):,} sets by {', '.join(todo.methods)} "
+        f"{prefix}{samples:,} samples of {points:,} points in {len(sets):,} sets by {', '.join(todo.methods)} "
         f"({seconds.in_words()})",
         seconds.total,
         f"lower {', '.join(options[:-1])} or {options[-1]}, or name fewer sets or methods (--method)",
@@ -136,7 +138,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
 def forecast_of_sweep(
     subject: Subject, *, sizes: Sequence[int], samples: int, draw_sets: int, training_points: int, limit: float
 ) -> Forecast | None:
-    """How long a sweep of one network will take; None where that is less than `limit` seconds."""
+    """The forecast of a sweep of one network; None where it takes less than `limit` seconds."""
     points = sum(map(len, subject.sets.values())) + training_points
     request = _Request(
         mini_batches=dict.fromkeys(sizes, samples * draw_sets),
@@ -156,41 +158,45 @@ def forecast_of_sweep(
 
 
 def _measured(request: _Request, subject: Subject, *, limit: float) -> _Seconds | None:
-    """What the request will take; None where that is less than `limit` seconds."""
+    """The seconds that the request will take; None where they are below `limit`."""
     try:
-        if _most(request, subject).total < limit:
+        if _upper_bound(request, subject).total < limit:
             return None
-        seconds = _by_first_pieces(request, subject)
+        seconds = _extrapolated(request, subject)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return None  # what the passes do then, halving their chunks, is not foreseen
+        return None  # the passes then halve their chunks, which is not forecast
     return seconds if seconds.total >= limit else None
 
 
-def _most(request: _Request, subject: Subject) -> _Seconds:
-    """What the request takes at most, by a plain forward of a few points."""
+def _upper_bound(request: _Request, subject: Subject) -> _Seconds:
+    """The seconds that the request takes at most, by a plain forward of a few points."""
     model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
-    rows = slice(0, min(len(test), _FEW))
-    taken = _seconds(lambda: Evaluation(model).passes(pipeline.evaluated(test, rows)), pipeline.device) / rows.stop
-    methods, together = len(request.methods), _rows_together(subject)
-    outputs = request.points * methods * request.draw_sets * subject.todo.outputs * request.together
+    rows = slice(0, min(len(test), _SCORED_POINTS))
+    seconds_per_point = (
+        _seconds(lambda: Evaluation(model).passes(pipeline.evaluated(test, rows)), pipeline.device) / rows.stop
+    )
+    methods, rows_per_point = len(request.methods), _rows_per_point(subject)
+    outputs = request.points * methods * request.draw_sets * subject.todo.outputs * request.samples_per_score
     separated = sum(len(test) + points for points in request.ood) * (request.ranked + _RESAMPLED) * (methods + 1)
     return _Seconds(
-        draws=_SLOWER * taken * request.drawn,
-        samples=_SLOWER * taken * request.points * request.samples * methods * together,
+        draws=_SLOWER * seconds_per_point * request.drawn,
+        samples=_SLOWER * seconds_per_point * request.points * request.samples * methods * rows_per_point,
         scores=outputs * (_WEIGHED * request.replicates + _SCORED_ONCE) + _RANKED * separated,
     )
 
 
-def _rows_together(subject: Subject) -> int:
-    """The points that pass for the sake of one: where each query passes with mini-batches, these too."""
+def _rows_per_point(subject: Subject) -> int:
+    """The rows that pass for each evaluated point: the point, and its mini-batch where queries pass with
+    mini-batches."""
     by_query = subject.run.sampler.by_query and "mcbn" in subject.todo.methods
     return 1 + (subject.todo.batch_size or 0) * by_query
 
 
-def _by_first_pieces(request: _Request, subject: Subject) -> _Seconds:
-    """What the request takes: a few draws, a few samples of a first chunk by each method, and their scoring."""
+def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
+    """The seconds that the request takes, extrapolated from a few draws, a few samples of a first chunk by each method,
+    and their scoring."""
     run, todo = subject.run, subject.todo
     size = max(request.mini_batches, default=2)
     omega, of_batch = (None, 0.0) if todo.batch_size is None else _draws(subject, size)
@@ -213,7 +219,7 @@ def _by_first_pieces(request: _Request, subject: Subject) -> _Seconds:
 
 
 def _draws(subject: Subject, size: int) -> tuple[BatchStatistics, float]:
-    """A few draws of ω, none of which is the run's, and the seconds that each took."""
+    """A few draws of ω, none of them used by the run, and the median seconds per draw."""
     ends: list[float] = []
 
     @contextmanager
@@ -236,58 +242,63 @@ def _draws(subject: Subject, size: int) -> tuple[BatchStatistics, float]:
 
 
 def _samples(engine: Stochastic, subject: Subject) -> tuple[float, float]:
-    """Seconds a point: once, loading included, and for each sample."""
+    """Seconds per point: once, including loading, and for each sample."""
     run, pipeline, points = subject.run, subject.pipeline, subject.sets["test"]
 
     def load(rows: slice) -> Tensor:
         return pipeline.evaluated(points, rows)
 
     size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
-    engine.prepare(load(slice(0, min(len(points), _FEW))), free=memory.available(pipeline.device))
+    engine.prepare(load(slice(0, min(len(points), _SCORED_POINTS))), free=memory.available(pipeline.device))
     if run.chunk_size is None:
         size = fitting_chunk([engine], subject.todo.outputs, size, pipeline.device)
-    passed = next(chunks(engine, len(points), load, size=size)).shape[1]
-    alone, all_draws = (
-        _seconds(lambda draws=draws: engine.passes(load(slice(0, passed)), 0, draws), pipeline.device) / passed
+    points_passed = next(chunks(engine, len(points), load, size=size)).shape[1]
+    one_draw, all_draws = (
+        _seconds(lambda draws=draws: engine.passes(load(slice(0, points_passed)), 0, draws), pipeline.device)
+        / points_passed
         for draws in (range(1), range(_DRAWS))
     )
-    each = max((all_draws - alone) / (_DRAWS - 1), all_draws / (2 * _DRAWS))  # a draw alone may take as long as all
-    return max(0.0, alone - each), each
+    each = max((all_draws - one_draw) / (_DRAWS - 1), all_draws / (2 * _DRAWS))  # a single draw may take as long as all
+    return max(0.0, one_draw - each), each
 
 
 def _scores(request: _Request, subject: Subject) -> float:
-    """Seconds that a point's samples take to be scored, of one method and one draw set."""
-    samples = min(request.together, _SCORED)
+    """Seconds to score the samples of one point, for one method and one draw set."""
+    samples = min(request.samples_per_score, _SCORED_SAMPLES)
     weights = request.weights(samples)
-    few = {name: _first(subject.sets[name], _FEW) for name in (VALIDATION, "test") if name in subject.sets}
-    blocks = {name: _made_up(subject, samples, len(points)) for name, points in few.items()}
+    first_points = {
+        name: _first(subject.sets[name], _SCORED_POINTS) for name in (VALIDATION, "test") if name in subject.sets
+    }
+    blocks = {name: _random_outputs(subject, samples, len(points)) for name, points in first_points.items()}
 
     def score() -> None:
         fitted = None
-        for name, points in few.items():
+        for name, points in first_points.items():
             scored = _scored(subject, weights, points, blocks[name], fitted=fitted, labelled=True)
             fitted = subject.scorer.fitted(scored, weights) if name == VALIDATION else fitted
 
-    taken = _seconds(score, subject.pipeline.device) / sum(map(len, few.values()))
-    return taken * request.replicates / len(weights.weights) * request.together / samples
+    seconds = _seconds(score, subject.pipeline.device) / sum(map(len, first_points.values()))
+    return seconds * request.replicates / len(weights.weights) * request.samples_per_score / samples
 
 
 def _separation(request: _Request, subject: Subject) -> float:
-    """Seconds that separating every OOD set from the test set takes, under all methods."""
+    """Seconds to separate every OOD set from the test set, under all methods."""
     ood = [points for name, points in subject.sets.items() if name not in ("test", VALIDATION)]
     if not request.ood:
         return 0.0
-    test, first = (_first(points, _PAIR) for points in (subject.sets["test"], ood[0]))
-    taken = []
-    for samples in _SEPARATED:
+    test, first = (_first(points, _SEPARATED_POINTS) for points in (subject.sets["test"], ood[0]))
+    seconds = []
+    for samples in _SEPARATED_SAMPLES:
         weights = estimates.replicate_weights(samples)
         pair = [
-            _scored(subject, weights, points, _made_up(subject, samples, len(points)), fitted=None, labelled=False)
+            _scored(
+                subject, weights, points, _random_outputs(subject, samples, len(points)), fitted=None, labelled=False
+            )
             for points in (test, first)
         ]
-        taken.append(_seconds(partial(estimates.detection_figures, *pair, weights), times=1))
-    replicate = max(0.0, taken[1] - taken[0]) / (_SEPARATED[1] - _SEPARATED[0])
-    plain = taken[0] - replicate * (_SEPARATED[0] + estimates.RESAMPLES)
+        seconds.append(_seconds(partial(estimates.detection_figures, *pair, weights), times=1))
+    replicate = max(0.0, seconds[1] - seconds[0]) / (_SEPARATED_SAMPLES[1] - _SEPARATED_SAMPLES[0])
+    plain = seconds[0] - replicate * (_SEPARATED_SAMPLES[0] + estimates.RESAMPLES)
     pairs = sum(len(subject.sets["test"]) + points for points in request.ood) / (len(test) + len(first))
     methods = len(request.methods)
     return pairs * ((methods + 1) * max(0.0, plain) + methods * request.ranked * replicate)
@@ -301,8 +312,8 @@ def _scored(
     return reduction.scores(group=points.group)
 
 
-def _made_up(subject: Subject, samples: int, points: int) -> Tensor:
-    """Outputs that stand for a network's: what scoring takes does not depend on them."""
+def _random_outputs(subject: Subject, samples: int, points: int) -> Tensor:
+    """Random outputs: the time of scoring does not depend on their values."""
     outputs = np.random.default_rng(0).standard_normal((samples, points, subject.todo.outputs), dtype=np.float32)
     return torch.from_numpy(outputs).to(subject.pipeline.device)
 
@@ -312,12 +323,12 @@ def _first(points: Points, number: int) -> Points:
 
 
 def _seconds(work: Callable[[], object], device: torch.device | None = None, *, times: int = 2) -> float:
-    """What the last of these times takes; the first finds caches cold."""
-    taken = 0.0
+    """The seconds of the last of `times` runs; the first runs with cold caches."""
+    seconds = 0.0
     for _ in range(times):
         before = time.perf_counter()
         work()
         if device is not None and device.type == "cuda":
             torch.cuda.synchronize(device)
-        taken = time.perf_counter() - before
-    return taken
+        seconds = time.perf_counter() - before
+    return seconds

@@ -1,8 +1,8 @@
-"""What the scores of every task have in common: replicates over the draws, the errors of figures, and OOD separation.
+"""What the estimates of all tasks share: replicates over the draws, errors, and OOD separation.
 
-A replicate is a weighting of the T draws: all of them, each left out, bootstrap, the first k. Every figure is computed
-for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again. Where
-points use their own T draws of a bank, a replicate is a weighting of the bank.
+A replicate is a weighting of the T draws: all of them, each left out, bootstrap, the first k. Every estimate is
+computed for every replicate while the points stream past, so that its Monte Carlo error never needs the samples again.
+Where points use their own T draws of a bank, a replicate is a weighting of the bank.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws
 MIN_SAMPLES = 8  # below this many draws no Monte Carlo error is given
-RANKED = 10_000  # points of each set, picked at random, on which rank figures' Monte Carlo error is measured
-RESAMPLED = 20_000  # points up to which OOD figures are resampled 1000 times; beyond, fewer, but at least 200
+RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carlo error of rank estimates is measured
+RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; beyond, fewer, but at least 200
 
 _SHARE = (0.0, 1.0)
-_HALF_ROUNDING = 0.03  # by which outputs in half precision may differ and still be the same
-_OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that say nothing of a single one
+_HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
+_OF_SEVERAL_DRAWS = {"mutual_information", "expected_entropy", "variance"}  # scores that need several draws
 
 
 def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
-    """The weights of all replicates over T draws, or over a bank of which points use T: the same for every run of as
-    many draws, so that runs can be paired."""
+    """The weights of all replicates over T draws, or over a bank of which points use T. Every run of as many draws has
+    the same weights, so that runs can be paired."""
     return metrics.draw_weights(samples, resamples=RESAMPLES, seed=0, bank=bank)
 
 
 @dataclass(frozen=True)
 class SetScores:
-    """What is known of one evaluated set under one method, once its points have passed.
+    """The scores of one evaluated set under one method.
 
     `points` maps a name to a per-point value of all draws together; `replicates` maps the name of a mean to its value
     under every replicate; `ranked` maps an OOD score to its per-point values under the leave-one-out and bootstrap
@@ -57,22 +57,22 @@ class SetScores:
 
 
 def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
-    """The points of a set that replicates are kept of one by one: all, or RANKED at random, as sets come sorted."""
+    """The points of a set whose replicates are stored: all, or RANKED of them at random, because sets may be sorted."""
     if points <= RANKED:
         return np.arange(points)
     return np.sort(counter_rng.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=counter_rng.RANKED))
 
 
 class Spread:
-    """How far apart the outputs of the passes lie, block after block."""
+    """How much the outputs of the samples differ, block after block."""
 
     def __init__(self) -> None:
         self._apart = self._size = self._rounding = 0.0
 
-    def look_at(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
-        """Take the next points, numbered from `first`; SamplingError where an output is not finite.
+    def add(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
+        """Add the next points, numbered from `first`; SamplingError where an output is not finite.
 
-        `made_in` is the type that the network computed in, which tells what rounding may do.
+        `made_in` is the type that the network computed in, which bounds rounding.
         """
         self._rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
         high, low = outputs.amax(0), outputs.amin(0)
@@ -85,60 +85,60 @@ class Spread:
 
     @property
     def passes_differ(self) -> bool:
-        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
         return self._apart > self._rounding * self._size
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights over the draws that some points use, on their device, and the row there of every replicate."""
+    """The weights over the draws that a batch of points uses, on its device, and the row of each replicate in them."""
 
     draws: DrawWeights
     tensor: Float[Tensor, "row sample"]
-    rows: Int64[np.ndarray, " replicate"] | None = None  # None: its own
+    rows: Int64[np.ndarray, " replicate"] | None = None  # None: replicate i is row i
 
     def to(self, device: torch.device) -> Weights:
         return replace(self, tensor=self.tensor.to(device))
 
-    def of_all(self, bins: CalibrationBins) -> CalibrationBins:
-        """The bins of every replicate from those of every row."""
+    def of_replicates(self, bins: CalibrationBins) -> CalibrationBins:
+        """The bins of every replicate, from those of every row of weights."""
         if self.rows is None:
             return bins
         return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
 
 
-def relative_errors(name: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+def relative_errors(name: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
     """Monte Carlo error of the mean of `name` on every set, relative to it."""
-    found = {}
-    for set_name, one in scores.items():
-        replicates = one.replicates[name]
+    errors = {}
+    for set_name, set_scores in scores.items():
+        replicates = set_scores.replicates[name]
         value = abs(float(replicates[draws.full][0]))
         error = float(metrics.jackknife_error(replicates[draws.jackknife]))
-        found[f"{shown} on {set_name}"] = error / value if value else math.inf
-    return found
+        errors[f"{label} on {set_name}"] = error / value if value else math.inf
+    return errors
 
 
-def detection_errors(score: str, shown: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+def detection_errors(score: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
     """Monte Carlo error of the AUROC by `score` of every OOD set."""
     left_out = slice(draws.jackknife.stop - draws.jackknife.start)
-    found = {}
-    for name, one in scores.items():
+    errors = {}
+    for name, set_scores in scores.items():
         if name != "test":
-            pairs = zip(scores["test"].ranked[score][left_out], one.ranked[score][left_out], strict=True)
+            pairs = zip(scores["test"].ranked[score][left_out], set_scores.ranked[score][left_out], strict=True)
             error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
-            found[f"AUROC of {name} by {shown}"] = float(error)
-    return found
+            errors[f"AUROC of {name} by {label}"] = float(error)
+    return errors
 
 
 def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
-    """How well each score tells the OOD set from the test set: AUROC, both AUPR, FPR95 in both conventions.
+    """How well each score separates the OOD set from the test set: AUROC, both AUPR, FPR95 in both conventions.
 
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
-    single draw, scores that need several are left out.
+    single draw, scores that need several draws are omitted.
     """
     names = (name for name in metrics.SCORES if name in test.points)
-    told = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
-    return {name: _detection_figures(name, test, ood, draws) for name in told}
+    reported = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
+    return {name: _detection_figures(name, test, ood, draws) for name in reported}
 
 
 def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Figure]:
@@ -155,15 +155,15 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
     )
     se = {name: float(np.std(values, ddof=1)) for name, values in resampled.items()}
     delong = math.sqrt(metrics.delong_variance(inside, outside, test_group=test.group, ood_group=ood.group))
-    at_the_end = value["auroc"] in (0.0, 1.0) or delong == 0
-    if not at_the_end:
+    at_bound = value["auroc"] in (0.0, 1.0) or delong == 0
+    if not at_bound:
         se["auroc"] = delong
     left_out = draws.jackknife.stop - draws.jackknife.start
     jackknife, bootstrap = _ranked_replicates(score, test, ood, value, left_out)
-    found = {}
+    result = {}
     for name in value:
-        on_its_scale = name == "auroc" and not at_the_end
-        found[name] = figure(
+        on_its_scale = name == "auroc" and not at_bound
+        result[name] = figure(
             name,
             value[name],
             se=error_over_points(se[name], test, ood),
@@ -172,27 +172,30 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
             samples=draws.samples,
             resampled=None if on_its_scale else resampled[name],
         )
-    return found
+    return result
 
 
 def _ranked_replicates(
     score: str, test: SetScores, ood: SetScores, value: Mapping[str, float], left_out: int
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The leave-one-out and the bootstrap replicates of every detection figure.
+    """The leave-one-out and the bootstrap replicates of every detection estimate.
 
-    Where only some points were kept for it, what a replicate changes there is added to the figure of all points.
+    Where replicates are stored for only some points, their change there is added to the estimate of all points.
     """
     if score not in test.ranked:
         return dict.fromkeys(value, np.empty(0)), dict.fromkeys(value, np.empty(0))
     inside, outside = test.ranked[score], ood.ranked[score]
-    kept = vars(
+    ranked_value = vars(
         metrics.detection(
             test.points[score][test.ranked_rows].astype(np.float32),
             ood.points[score][ood.ranked_rows].astype(np.float32),
         )
     )
-    each = [vars(metrics.detection(a, b)) for a, b in zip(inside, outside, strict=True)]
-    moved = {name: value[name] + np.array([one[name] for one in each]) - kept[name] for name in value}
+    replicates = [vars(metrics.detection(a, b)) for a, b in zip(inside, outside, strict=True)]
+    moved = {
+        name: value[name] + np.array([replicate[name] for replicate in replicates]) - ranked_value[name]
+        for name in value
+    }
     return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
 
 
@@ -207,9 +210,9 @@ def figure(
     resampled: np.ndarray | None = None,
     limits: tuple[float, float] = _SHARE,
 ) -> Figure:
-    """A figure with its errors; `resampled` are its bootstrap values over points, where its interval rests on them.
+    """An estimate with its errors; `resampled` are its bootstrap values over points, where its interval uses them.
 
-    The replicates are empty where the figure rests on no sampling; else it does on `samples` draws a point.
+    The replicates are empty where the estimate uses no sampling; otherwise it uses `samples` draws per point.
     """
     sampled = len(jackknife) > 0
     mc_se = None
@@ -232,7 +235,8 @@ def figure(
 
 
 def _by_bootstrap(name: str) -> bool:
-    """Whether a figure goes in steps; ln |e| of a point that is nearly met leaps, too, when a draw is left out."""
+    """Whether the Monte Carlo error is by the bootstrap, because the estimate changes in steps. So does ln |e| of a
+    nearly exact prediction when a draw is left out."""
     return name == "pll_optimum" or (name in metrics.METRICS and metrics.METRICS[name].mc_error == "bootstrap")
 
 
@@ -244,7 +248,7 @@ def of_replicates(
     se: float | None = None,
     limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> Figure:
-    """The figure whose value under every replicate is known."""
+    """The estimate whose value under every replicate is known."""
     return figure(
         name,
         float(replicates[draws.full.start]),
@@ -277,7 +281,7 @@ def normalized_figure(
 
 def error_over_points(error: float, *sets: SetScores) -> float | None:
     """The error over points, None where it is undefined: fewer than two points or groups, or an infinite value."""
-    independent = (one.n if one.group is None else len(np.unique(one.group)) for one in sets)
+    independent = (scores.n if scores.group is None else len(np.unique(scores.group)) for scores in sets)
     return error if min(independent) >= 2 and math.isfinite(error) else None
 
 
@@ -290,10 +294,10 @@ def interval(
     resampled: np.ndarray | None = None,
     limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[float, float] | tuple[None, None]:
-    """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the figure's own scale.
+    """95 % over points and draws together, whose error √(se² + mc_se²) is an upper bound, on the scale of the estimate.
 
-    Bootstrap percentiles are taken from their median, not from the value: resampling points moves some figures as a
-    whole (ECE and AUPR upwards), and that is no news of the value.
+    Bootstrap percentiles are taken from their median, not from the value: resampling points shifts some estimates as a
+    whole (ECE and AUPR upwards), which is bias and not error.
     """
     if se is None or not math.isfinite(value):
         return None, None
@@ -303,6 +307,6 @@ def interval(
     if resampled is None or not se > 0:
         low, high = value - 1.959964 * total, value + 1.959964 * total
     else:
-        below, middle, above = np.percentile(resampled, [2.5, 50, 97.5])
-        low, high = (value + float(end - middle) * total / se for end in (below, above))
+        lower, middle, upper = np.percentile(resampled, [2.5, 50, 97.5])
+        low, high = (value + float(end - middle) * total / se for end in (lower, upper))
     return max(low, limits[0]), min(high, limits[1])

@@ -1,4 +1,4 @@
-"""The network of a run, checked on its own points before anything is drawn: sampling computes what training does."""
+"""Checks the network on the run's own points before anything is drawn: MCBN must compute what training computes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import Exactness, check_exact, check_independent, check_repeatable
 from bnuq.sampling.sites import BatchNormSite, Sites
 
-_FEW = 64  # evaluated points that stand for a mini-batch where there is no reference
+_BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checks found: notes and cautions for the report."""
+    """Notes and warnings of the checks."""
 
     notes: tuple[str, ...]
     cautions: tuple[Caution, ...]
@@ -39,8 +39,8 @@ def check_network(
     *,
     batch_sizes: Sequence[int] = (),
 ) -> Checked:
-    """Raise SamplingError unless the network repeats itself and treats each point by itself on every set, and MCBN of
-    it is exact: at these batch sizes, else at that of the plan."""
+    """Raise SamplingError unless the network is deterministic and treats points independently on every set, and its
+    MCBN is exact: at these batch sizes, or at that of the plan."""
     tracked = all(site.tracked for site in todo.sites.live_batchnorms)
     for name, points in sets.items():
         size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
@@ -51,10 +51,10 @@ def check_network(
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error) or size < 2:
                     raise
-            size //= 2  # as the passes themselves will do
+            size //= 2  # as the passes do
     sizes = batch_sizes or ((todo.batch_size,) if todo.batch_size is not None else ())
     if train is None or not sizes:
-        batches = [pipeline.evaluated(sets["test"], slice(0, _FEW))]
+        batches = [pipeline.evaluated(sets["test"], slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
         batches = [mini_batch(pipeline, train, size) for size in sizes]
     return check_mcbn(model, todo.sites, batches, todo.layers)
@@ -67,7 +67,7 @@ def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers
 
 
 def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
-    """A random mini-batch of the reference, through the training pipeline; not one of those that ω is drawn from."""
+    """A random mini-batch of the reference, through the training pipeline; not one that ω is drawn from."""
     rows = counter_rng.batch_indices(
         pipeline.run.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
     )
@@ -82,24 +82,26 @@ def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool
 
 
 def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[str]:
-    compared = [(found.deviation, found.points) for found in checked if found.deviation is not None]
+    compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
     if layers and compared:
         deviation, points = max(compared)
-        apart = ", with the modules named in the warnings in evaluation mode" if any(f.held for f in checked) else ""
+        exception = (
+            ", with the modules named in the warnings in evaluation mode" if any(f.held for f in checked) else ""
+        )
         yield (
             f"MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its "
             f"outputs equal those of the training-mode forward pass to within {deviation:.1g} of the largest "
-            f"output{apart}"
+            f"output{exception}"
         )
 
 
 def _cautions(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Caution]:
-    held = dict(pair for found in checked for pair in found.held)
+    frozen_modules = dict(pair for result in checked for pair in result.held)
     named = dict(sites.unreachable)
-    for layer, reason in sites.left_out(tuple(held.items())):
+    for layer, reason in sites.left_out(tuple(frozen_modules.items())):
         if layer not in named:
             yield Caution("unreachable", f"{layer or 'the network'} is not sampled: {reason}.")
-    why_not = [found.why_not for found in checked if found.deviation is None]
+    why_not = [result.why_not for result in checked if result.deviation is None]
     if layers and why_not:
         yield Caution(
             "exactness-unchecked",

@@ -1,4 +1,4 @@
-"""Memory of the device: what is left before the work, and the most that was taken."""
+"""Memory of the device: the free memory, and the peak use."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ __all__ = ["available", "in_halves", "in_words", "peak"]
 
 
 def available(device: torch.device) -> int | None:
-    """Bytes that are free to be used; None where that cannot be told."""
+    """Free bytes; None where that is not known."""
     if device.type == "cuda":
-        held_in_reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held_in_reserve
+        unused_reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused_reserve
     return available_memory()
 
 
 def reset_peak(device: torch.device) -> None:
-    """Let `peak` of a GPU count from here on; of main memory it is the process's."""
+    """Reset `peak` of a GPU; that of main memory is the whole process's."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak(device: torch.device) -> int | None:
-    """The most bytes that were held: on the GPU what torch took there since `reset_peak`, else what this process took
-    of main memory; None where that cannot be told."""
+    """The peak use of memory in bytes: on a GPU by torch since `reset_peak`, otherwise main memory of this process;
+    None where that is not known."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
         import resource
-    except ImportError:  # Windows has no such thing
+    except ImportError:  # Windows has no such module
         return None
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held if sys.platform == "darwin" else 1024 * held
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size if sys.platform == "darwin" else 1024 * size
 
 
 def in_halves(work: Callable[[slice], np.ndarray], count: int) -> list[np.ndarray]:
-    """What `work` gives for `count` points, in order: for all of them together, and for fewer where memory runs out."""
+    """The results of `work` for `count` points, in order: for all of them at once, or for ever smaller parts where
+    memory runs out."""
     parts, start, size = [], 0, count
     while start < count:
         try:

@@ -1,4 +1,4 @@
-"""The analytic laws of a run: fitted to the running statistics, or to recorded mini-batches, and drawn from."""
+"""The analytic noise models of a run: fitted to the running statistics or to recorded mini-batches, and drawn from."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ from bnuq.evaluation.plan import Plan
 from bnuq.progress import Progress
 from bnuq.results.sweep import LayerCounts
 from bnuq.sampling import counter_rng
-from bnuq.sampling.analytic import LayerLaw, draw_chi2, draw_empirical, draw_gaussian, law_of
+from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import fingerprint
 
-FINITE = 0.05  # share of the reference, above which a mini-batch feels that nothing is drawn twice
+FINITE = 0.05  # share of the reference above which a mini-batch needs the finite-population correction
 
 
 @dataclass(frozen=True)
-class Laws:
-    """The laws of one run: the factorised one of every layer, and the recorded draws of the empirical one."""
+class NoiseModels:
+    """The noise models of one run: the factorised model of every layer, and the recorded draws of the empirical
+    model."""
 
     run: Run
     fingerprint: str
     batch_size: int
-    layers: tuple[LayerLaw, ...]
+    layers: tuple[LayerNoiseModel, ...]
     recorded: BatchStatistics | None
-    counts: Counts | None = None  # of the factorised laws, None where there are none
+    counts: Counts | None = None  # of the factorised noise models; None where there are none
 
     def notes(self) -> Iterator[str]:
-        """How many values the factorised laws take statistics to be of, where that was measured."""
+        """The measured number of values per statistic in the factorised noise models, as a share of the nominal
+        number."""
         if self.counts != "measured":
             return
         assert self.recorded is not None
-        shares = [(100 * one.values_mean / one.count, 100 * one.values_deviation / one.count) for one in self.layers]
+        shares = [
+            (100 * layer.values_mean / layer.count, 100 * layer.values_deviation / layer.count) for layer in self.layers
+        ]
         of_mean, of_deviation = (
-            " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(of), max(of))) for of in zip(*shares, strict=True)
+            " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(shares_of_layers), max(shares_of_layers)))
+            for shares_of_layers in zip(*shares, strict=True)
         )
         yield (
             f"counts of the analytic noise models were measured on {self.recorded.samples} mini-batches: as a "
@@ -52,11 +57,11 @@ class Laws:
         )
 
     def draw(self, method: str, draws: range) -> BatchStatistics:
-        """ω of these draws under the law of `method`."""
+        """ω of these draws under the noise model of `method`."""
         seed = self.run.seed
         if method != "mcbn-empirical":
-            law = draw_chi2 if method == "mcbn-chi2" else draw_gaussian
-            return law(
+            draw_omega = draw_chi2 if method == "mcbn-chi2" else draw_gaussian
+            return draw_omega(
                 self.layers,
                 draws,
                 seed=seed,
@@ -69,7 +74,8 @@ class Laws:
 
 
 def counts_of(run: Run, train: Points | None) -> Counts:
-    """How many values the factorised laws take statistics to be of; SamplingError for what cannot be measured."""
+    """Whether the factorised noise models use the nominal or the measured number of values; SamplingError where it
+    cannot be measured."""
     if train is None and run.sampler.counts == "measured":
         raise SamplingError(
             'counts = "measured" needs mini-batches of a reference, and there is none; add --train REF, or use '
@@ -78,22 +84,22 @@ def counts_of(run: Run, train: Points | None) -> Counts:
     return run.sampler.counts or ("nominal" if train is None else "measured")
 
 
-def fit_laws(
+def fit_noise_models(
     run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, train: Points | None, progress: Progress
-) -> Laws | None:
-    """The laws of the run's analytic methods, None where there are none.
+) -> NoiseModels | None:
+    """The noise models of the run's analytic methods; None where there are none.
 
-    What is measured is measured on mini-batches of its own, not on those that MCBN draws.
+    They are measured on separate mini-batches, not on those that MCBN draws.
     """
-    asked = [method for method in todo.methods if method in ANALYTIC]
-    if not asked:
+    requested = [method for method in todo.methods if method in ANALYTIC]
+    if not requested:
         return None
     assert todo.batch_size is not None
     measured = counts_of(run, train) == "measured"
-    factorised = any(method != "mcbn-empirical" for method in asked)
+    factorised = any(method != "mcbn-empirical" for method in requested)
     recorded = None
-    if "mcbn-empirical" in asked or (factorised and measured):
-        assert train is not None  # the plan saw to it
+    if "mcbn-empirical" in requested or (factorised and measured):
+        assert train is not None  # ensured by the plan
         number = run.sampler.law_draws
         recorded = drawn(
             model,
@@ -106,33 +112,35 @@ def fit_laws(
             progress,
             f"Fitting the noise models to {number} mini-batches of {todo.batch_size}",
         )
-    layers: tuple[LayerLaw, ...] = ()
+    layers: tuple[LayerNoiseModel, ...] = ()
     if factorised:
         population = None if train is None else len(train)
         density: list[tuple[float, float] | None] = [None] * len(todo.layers)
         if measured:
             assert recorded is not None
-            density = [(one.mean, one.sd) for one in layer_counts(recorded, math.inf)]  # as they vary at this very b
+            density = [
+                (layer_density.mean, layer_density.sd) for layer_density in layer_counts(recorded, math.inf)
+            ]  # measured at this batch size
         shrink = 1.0
-        finite = not (measured or run.sampler.replacement or run.augment)  # augmented points are never the same again
+        finite = not (measured or run.sampler.replacement or run.augment)  # augmentation makes every point new
         if population is not None and finite and todo.batch_size > FINITE * population:
             shrink = float(metrics.finite_population_factor(todo.batch_size, population=population))
         layers = tuple(
-            law_of(site, batch_size=todo.batch_size, density=one, shrink=shrink)
-            for site, one in zip(todo.layers, density, strict=True)
+            noise_model_of(site, batch_size=todo.batch_size, density=layer_density, shrink=shrink)
+            for site, layer_density in zip(todo.layers, density, strict=True)
         )
-    return Laws(
+    return NoiseModels(
         run, fingerprint(model), todo.batch_size, layers, recorded, counts_of(run, train) if factorised else None
     )
 
 
 def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerCounts, ...]:
-    """The values of a channel for an item of the mini-batch, layer by layer; the nominal number where the draws tell
-    none."""
-    found = []
+    """The values of a channel per item of the mini-batch, layer by layer; the nominal number where the draws give no
+    estimate."""
+    result = []
     for layer in bank.layers:
         nominal = float(layer.count[0]) / bank.batch_size
-        told = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
-        mean, sd = (one if math.isfinite(one) and one > 0 else nominal for one in (told.mean, told.sd))
-        found.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
-    return tuple(found)
+        counts = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
+        mean, sd = (value if math.isfinite(value) and value > 0 else nominal for value in (counts.mean, counts.sd))
+        result.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
+    return tuple(result)

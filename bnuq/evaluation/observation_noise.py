@@ -1,4 +1,4 @@
-"""What is fitted to validation points: the precision of the observations, and the σ of the constant baseline."""
+"""Fits to validation points: the precision τ of the observations, and the σ of the constant baseline."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Fitted:
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
 
-    def cautions(self, method: str, asked: ScoringSection) -> Iterator[Caution]:
-        """What to be careful about: an optimum at the end of its range, or none at all."""
+    def cautions(self, method: str, scoring: ScoringSection) -> Iterator[Caution]:
+        """Warnings about an optimum at the end of its range, or no optimum."""
         if self.sigma is not None and self.sigma[0] == 0:
             yield Caution(
                 "constant-is-zero",
@@ -33,7 +33,7 @@ class Fitted:
                 "the constant baseline's PLL is not defined, and neither is the normalised PLL.",
             )
         if self.at_end == "infinite":
-            also = ", and the PLL of a mixture is not defined" if asked.pll == "mixture" else ""
+            also = ", and the PLL of a mixture is not defined" if scoring.pll == "mixture" else ""
             yield Caution(
                 "tau-infinite",
                 f"{method}: on the validation points, zero observation noise fits best, because the samples alone "
@@ -52,49 +52,57 @@ def fit(
     variance: Float[np.ndarray, "point output"],
     squared_distance: Float[np.ndarray, "sample point"] | None,
     *,
-    kept: tuple[Float[np.ndarray, "replicate kept output"], Float[np.ndarray, "replicate kept output"]],
-    by: ScoringSection,
+    subset: tuple[Float[np.ndarray, "replicate kept output"], Float[np.ndarray, "replicate kept output"]],
+    scoring: ScoringSection,
     draws: DrawWeights,
 ) -> Fitted:
-    """τ and the constant σ that are the best on validation points, for all draws and every replicate.
+    """The best τ and constant σ on validation points, for all draws and every replicate.
 
-    `errors` are y − f̄ and `variance` that of the draws, in target units; `kept` both under every replicate, for some of
-    the points; ‖y − f_t‖² is needed where τ is the best by the mixture's PLL (by that of a Gaussian of the moments,
-    covariances are left out). All draws are fitted on all points, and replicates, by
-    how they differ from all draws, on those that are kept.
+    `errors` are y − f̄ and `variance` is that of the draws, in target units; `subset` holds both under every replicate,
+    for some of the points. ‖y − f_t‖² is needed where τ maximises the PLL of the mixture (the PLL of a Gaussian of the
+    moments ignores covariances). The fit to all draws uses all points. A replicate uses the subset, by its ratio to the
+    fit to all draws there.
     """
-    kept_error, kept_variance = kept
+    subset_error, subset_variance = subset
     full = draws.full.start
-    sigma = metrics.constant_sigma(errors, metric=by.fit)
-    sigmas = _as_the_kept(sigma, metrics.constant_sigmas(kept_error, metric=by.fit), full)
-    if by.tau is not None:
-        return Fitted(np.full(len(draws.weights), by.tau), sigmas)
-    if by.fit == "pll" and by.pll == "mixture":
+    sigma = metrics.constant_sigma(errors, metric=scoring.fit)
+    sigmas = _scaled_like_subset(sigma, metrics.constant_sigmas(subset_error, metric=scoring.fit), full)
+    if scoring.tau is not None:
+        return Fitted(np.full(len(draws.weights), scoring.tau), sigmas)
+    if scoring.fit == "pll" and scoring.pll == "mixture":
         assert squared_distance is not None
         outputs = errors.shape[1]
-        best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=by.tau_range)
-        return Fitted(_pll_taus(squared_distance, outputs, best.tau, draws, by.tau_range), sigmas, best.at_end)
+        best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=scoring.tau_range)
+        return Fitted(_pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range), sigmas, best.at_end)
 
     def best_of(row: int) -> float:
-        return metrics.optimal_tau(kept_error[row], kept_variance[row], metric=by.fit, tau_range=by.tau_range).tau
+        return metrics.optimal_tau(
+            subset_error[row], subset_variance[row], metric=scoring.fit, tau_range=scoring.tau_range
+        ).tau
 
-    best = metrics.optimal_tau(errors, variance, metric=by.fit, tau_range=by.tau_range)
+    best = metrics.optimal_tau(errors, variance, metric=scoring.fit, tau_range=scoring.tau_range)
     taus = np.empty(len(draws.weights))
     taus[full] = best_of(full)
     for row in range(draws.prefix.start, draws.prefix.stop):
         taus[row] = best_of(row)
-    near = slice(draws.jackknife.start, draws.bootstrap.stop)
-    taus[near] = metrics.refined_tau(
-        kept_error[near], kept_variance[near], float(taus[full]), metric=by.fit, tau_range=by.tau_range
+    resampled = slice(draws.jackknife.start, draws.bootstrap.stop)
+    taus[resampled] = metrics.refined_tau(
+        subset_error[resampled],
+        subset_variance[resampled],
+        float(taus[full]),
+        metric=scoring.fit,
+        tau_range=scoring.tau_range,
     )
-    return Fitted(_as_the_kept(best.tau, taus, full), sigmas, best.at_end)
+    return Fitted(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end)
 
 
-def _as_the_kept(value: float, kept: Float[np.ndarray, " replicate"], full: int) -> Float[np.ndarray, " replicate"]:
-    """`value`, moved under every replicate by the factor that the same moves by on the kept points."""
-    if not (math.isfinite(value) and math.isfinite(kept[full]) and kept[full] > 0):
-        return np.where(np.arange(len(kept)) == full, value, kept)
-    moved = value * (kept / kept[full])
+def _scaled_like_subset(
+    value: float, subset: Float[np.ndarray, " replicate"], full: int
+) -> Float[np.ndarray, " replicate"]:
+    """`value` under every replicate: scaled by the factor that its counterpart on the subset changes by."""
+    if not (math.isfinite(value) and math.isfinite(subset[full]) and subset[full] > 0):
+        return np.where(np.arange(len(subset)) == full, value, subset)
+    moved = value * (subset / subset[full])
     moved[full] = value
     return moved
 
@@ -106,19 +114,20 @@ def _pll_taus(
     draws: DrawWeights,
     tau_range: tuple[float, float] | None,
 ) -> Float[np.ndarray, " replicate"]:
-    """τ under every replicate: the best of the first 1, 2, 4, … draws, one Newton step from `tau` for the others."""
+    """τ under every replicate: the optimum for the first 1, 2, 4, … draws, and one Newton step from `tau` for the
+    others."""
     taus = np.full(len(draws.weights), tau)
     for count, row in zip(draws.prefix_sizes, range(draws.prefix.start, draws.prefix.stop), strict=True):
         taus[row] = metrics.tau_of_distances(distance[:count], outputs=outputs, tau_range=tau_range).tau
-    near = slice(draws.jackknife.start, draws.bootstrap.stop)
-    if math.isfinite(tau) and near.stop > near.start:
+    resampled = slice(draws.jackknife.start, draws.bootstrap.stop)
+    if math.isfinite(tau) and resampled.stop > resampled.start:
         share = np.exp(-tau / 2 * (distance - distance.min(0)))
-        weights = draws.weights[near]
+        weights = draws.weights[resampled]
         total = weights @ share
         first, second = (weights @ (share * distance**k) / total for k in (1, 2))
         slope = (outputs / 2 - tau / 2 * first).mean(1)
         bend = (-tau / 2 * first + tau**2 / 4 * (second - first**2)).mean(1)
         step = np.where(bend < 0, -slope / np.where(bend < 0, bend, -1.0), 0.0)
         low, high = tau_range or (0.0, math.inf)
-        taus[near] = np.clip(tau * np.exp(np.clip(step, -1.0, 1.0)), low, high)
+        taus[resampled] = np.clip(tau * np.exp(np.clip(step, -1.0, 1.0)), low, high)
     return taus

@@ -1,4 +1,4 @@
-"""What will be done: which methods this network allows, through which layers, with which batch size."""
+"""The plan of a run: which methods this network allows, through which layers, with which batch size."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ DEFAULT_BATCH_SIZE = 128
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run comes to for one network. `outputs` are the classes of a classification, or the outputs of a
-    regression. `methods` leaves out "deterministic", which always runs; `layers` are the
-    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
-    size, where it is known."""
+    """A run resolved for one network. `outputs` is the number of classes of a classification, or of outputs of a
+    regression. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms that MCBN samples,
+    and `batch_size` is None where no method does; `trained_with` is the training batch size, where it is known."""
 
     task: Literal["classification", "regression"]
     sites: Sites
@@ -45,7 +44,7 @@ class Plan:
 def plan(
     run: Run, model: nn.Module, example: Tensor, *, test: Points, train: Points | None, trained_with: int | None
 ) -> Plan:
-    """What `run` comes to for this network; SamplingError for what was asked and cannot be drawn.
+    """The plan of `run` for this network; SamplingError for requested methods that cannot be drawn.
 
     `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
     checkpoint records, if any.
@@ -56,8 +55,8 @@ def plan(
     reasons = _why_not(run, sites, train)
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
-    still = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
-    notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in still]
+    not_stochastic = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
+    notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in not_stochastic]
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
         methods = tuple(name for name, reason in usual.items() if not reason)
@@ -81,7 +80,7 @@ def plan(
     batch_size = None
     if any(name.startswith("mcbn") for name in methods):
         layers = select_layers(sites.live_batchnorms, run.layers)
-        _check_laws(methods, layers, sites)
+        _check_noise_models(methods, layers, sites)
         left_out = [site.name for site in untracked if site not in layers]
         if left_out:
             raise SamplingError(
@@ -92,12 +91,12 @@ def plan(
         notes += note
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
-    notes += [f"sampling.{key} is ignored: no method here uses it" for key in _idle(run.sampler, methods)]
+    notes += [f"sampling.{key} is ignored: no method here uses it" for key in _unused_keys(run.sampler, methods)]
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
 
 
-def _idle(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
-    """The keys that were set and that none of the methods draws by."""
+def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
+    """The sampler keys that were set and that no method uses."""
     factorised, fitted = {"mcbn-chi2", "mcbn-gaussian"} & set(methods), "mcbn-empirical" in methods
     used = {
         "counts": factorised,
@@ -112,7 +111,7 @@ def _idle(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
 
 
 def check_random(run: Run, todo: Plan, train: Points | None) -> None:
-    """Raise SamplingError where every mini-batch is the whole reference, so that several samples would be the same."""
+    """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
     if train is None or todo.batch_size is None or run.augment is not None or run.samples == 1:
         return
     if not run.sampler.replacement and todo.batch_size - run.sampler.query_in_batch == len(train):
@@ -126,7 +125,7 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     try:
         output = Evaluation(model).passes(example)[0]
     except SamplingError as error:
-        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+        if isinstance(error.__cause__, SystemExit):  # not caused by the points
             raise
         raise DataError(
             f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"
@@ -140,7 +139,7 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
 
 
 def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classification", "regression"], int]:
-    """What the network does, and how many outputs it has."""
+    """The task of the network, and its number of outputs."""
     outputs, targets = output.shape[1], test.targets
     assert targets is not None
     task = task_of(run, outputs, test)
@@ -167,22 +166,24 @@ def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
     mcbn = network
     if not network and train is None:
         mcbn = 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
-    law = mcbn if run.sampler.counts == "measured" else network
-    if not law and (untracked := _untracked(sites)):
-        law = f"BatchNorm {untracked[0].name} keeps no running statistics, which an analytic noise model needs"
+    noise_model = mcbn if run.sampler.counts == "measured" else network
+    if not noise_model and (untracked := _untracked(sites)):
+        noise_model = f"BatchNorm {untracked[0].name} keeps no running statistics, which an analytic noise model needs"
     if not sites.dropouts:
         mcdo = "the network has no dropout layer that its evaluation-mode forward pass calls"
     elif not sites.live_dropouts:
         mcdo = f"none of its {len(sites.dropouts)} dropout layers is live ({sites.dropouts[0].reason})"
-    alone = mcdo
+    mcdo_alone = mcdo
     if not mcdo and (untracked := _untracked(sites)):
-        alone = f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+        mcdo_alone = (
+            f"BatchNorm {untracked[0].name} keeps no running statistics, so its own must be drawn too (mcbn+mcdo)"
+        )
     return {
         "mcbn": mcbn,
-        "mcdo": alone,
+        "mcdo": mcdo_alone,
         "mcbn+mcdo": mcbn or mcdo,
-        "mcbn-chi2": law,
-        "mcbn-gaussian": law,
+        "mcbn-chi2": noise_model,
+        "mcbn-gaussian": noise_model,
         "mcbn-empirical": mcbn,
     }
 
@@ -193,20 +194,21 @@ def _why_not_by_query(method: str) -> str:
     return "--per-query and --query-in-batch apply to mcbn only"
 
 
-def _check_laws(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
-    """Raise SamplingError where a law would be drawn around statistics that are not those of one layer, trained."""
+def _check_noise_models(methods: Sequence[str], layers: Sequence[BatchNormSite], sites: Sites) -> None:
+    """Raise SamplingError where a noise model would be drawn around statistics that are untrained or mix several
+    calls."""
     if not {"mcbn-chi2", "mcbn-gaussian"} & set(methods):
         return
-    twice = Counter(site.address for site in sites.batchnorms)
+    calls = Counter(site.address for site in sites.batchnorms)
     for site in layers:
         if site.never_trained:
             raise SamplingError(
                 f"BatchNorm {site.name} still has its initial running statistics (mean 0, variance 1), and mcbn-chi2 "
                 "and mcbn-gaussian draw around them. Give it population statistics first: bnuq precise-bn."
             )
-        if twice[site.address] > 1:
+        if calls[site.address] > 1:
             raise SamplingError(
-                f"BatchNorm {site.name} is called {twice[site.address]} times per forward pass, and its running "
+                f"BatchNorm {site.name} is called {calls[site.address]} times per forward pass, and its running "
                 "statistics mix the calls; mcbn-chi2 and mcbn-gaussian need those of one call. Use "
                 "mcbn-empirical, or mcbn."
             )
@@ -226,17 +228,17 @@ def _batch_size(
 ) -> tuple[int, list[str]]:
     if run.batch_size is not None:
         return run.batch_size, []
-    wanted = trained_with or DEFAULT_BATCH_SIZE
-    chosen = wanted if population is None else max(2, min(wanted, population // 2))
+    preferred = trained_with or DEFAULT_BATCH_SIZE
+    chosen = preferred if population is None else max(2, min(preferred, population // 2))
     why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
-    if chosen < wanted:
-        why = f"half the reference, which is below {wanted}, {why}"
+    if chosen < preferred:
+        why = f"half the reference, which is below {preferred}, {why}"
     with undisturbed(model):
         slice_size = largest_batch(model, layers, example, chosen)
     if slice_size < chosen:
         repeated = torch.cat([example] * (chosen // len(example) + 1))[:chosen]
-        alone = slices_in_training(model, repeated, slice_size) is False
-        mode = "in evaluation mode only, " if alone else ""
+        in_evaluation_mode = slices_in_training(model, repeated, slice_size) is False
+        mode = "in evaluation mode only, " if in_evaluation_mode else ""
         why = f"{mode}the network normalises slices of its batch of that size"
         return slice_size, [f"mini-batches of {slice_size}: {why}"]
     advice = "" if trained_with else "; MCBN's uncertainty depends mostly on it, so set batch_size if you know it"
@@ -257,13 +259,13 @@ def _cautions(sites: Sites) -> Iterator[Caution]:
 
 
 def device_named(name: str) -> torch.device:
-    """The device, with its index, that `name` (auto, cpu, cuda, cuda:N, mps) means here; RequestError where it cannot
-    be used."""
+    """The device, with its index, that `name` (auto, cpu, cuda, cuda:N, mps) stands for here; RequestError where it
+    cannot be used."""
     return device_and_notes(name)[0]
 
 
 def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
-    """The device of `device_named`, and why "auto" has passed over a GPU, where it has."""
+    """The device of `device_named`, and a note where "auto" does not use a GPU that is there."""
     if name == "auto":
         if not torch.cuda.is_available():
             return torch.device("cpu"), ()
@@ -281,8 +283,8 @@ def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
 
 
 def _probed(name: str) -> torch.device:
-    """The device with its index, as a thread may have another current one; it has run a kernel, which a GPU that this
-    build of torch has no kernels for cannot."""
+    """The device with its index, because another thread may have another current device. It has run a kernel, which
+    fails on a GPU that this build of torch has no kernels for."""
     probe = torch.ones(1, device=torch.device(name)) + 1
     probe.item()
     return probe.device

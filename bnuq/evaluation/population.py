@@ -1,8 +1,8 @@
-"""The statistics of a whole population in place of running averages: what evaluation mode should normalise by.
+"""Population statistics, for evaluation mode to use in place of running averages.
 
-Weights stay fixed, and dropout is off, as it is at prediction. Three estimators agree at the first BatchNorm and differ
-behind it, because what reaches a deeper layer depends on how the layers below normalised: by the statistics of the very
-mini-batch (population, mean_of_var), as in training, or by those of the population (full), as in evaluation mode.
+Weights stay fixed, and dropout is off, as it is at prediction. The three estimators agree at the first BatchNorm and
+differ behind it, because the input of a deeper layer depends on how the layers below normalised: by the statistics of
+the mini-batch (population, mean_of_var), as in training, or by those of the population (full), as in evaluation mode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from bnuq.sampling.statistics import exact_sites, statistics_of
 
 @runtime_checkable
 class Batches(Protocol):
-    """Mini-batches (b, *input) that can be gone over more than once: a tensor (J, b, *input), a list, `Parted`."""
+    """Mini-batches (b, *input) that can be iterated more than once: a tensor (J, b, *input), a list,
+    `ReferenceBatches`."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
@@ -56,16 +57,16 @@ def population_statistics(
     estimator: PopulationEstimator = "population",
     sites: Sequence[BatchNormSite] | None = None,
     progress: Progress = silent,
-    room: int | None = None,
+    memory_limit: int | None = None,
 ) -> tuple[Population, ...]:
     """Population statistics of every stochastic BatchNorm (or of `sites`), in execution order and in float64.
 
-    "population": mean Σn_j M_j/Σn_j and variance Σn_j(S²_j + M_j²)/Σn_j − mean² of mini-batches j that each normalise
-    by their own statistics. "mean_of_var": the same mean, and the mean of the unbiased batch variances, weighted by
-    n_j. "full": all points as one batch; where that takes more than `room` bytes, layer by layer, the layers below
-    being at their population statistics, which is the same. The model is left as it was.
+    "population": mean Σn_j M_j/Σn_j and variance Σn_j(S²_j + M_j²)/Σn_j − mean² of mini-batches j, each normalised by
+    its own statistics. "mean_of_var": the same mean, and the mean of the unbiased batch variances, weighted by n_j.
+    "full": all points as one batch; where that takes more than `memory_limit` bytes, layer by layer, with the layers
+    below at their population statistics, which gives the same. The model is unchanged.
 
-    `batches` that can be gone over only once are kept in memory.
+    `batches` that can be iterated only once are stored in memory.
 
     Raises SamplingError where there is no BatchNorm, or statistics are not finite.
     Source: Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, §3 (population: fvcore's update_bn_stats); Ioffe &
@@ -81,14 +82,14 @@ def population_statistics(
     if not sites:
         raise SamplingError("the network has no BatchNorm layer whose statistics depend on data.")
     if estimator == "full":
-        return _full(model, batches, sites, progress, room)
+        return _full(model, batches, sites, progress, memory_limit)
     with progress(f"Passing {len(batches)} mini-batches", len(batches)) as advance:
-        omega = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), room=room)
+        omega = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=memory_limit)
     pooled = [_wide(layer) for layer in omega.layers]
-    found = [_only(layer) for layer in replace(omega, layers=tuple(pooled)).pooled().layers]
+    result = [_only(layer) for layer in replace(omega, layers=tuple(pooled)).pooled().layers]
     if estimator == "population":
-        return tuple(found)
-    return tuple(replace(one, var=_mean_of_var(layer)) for one, layer in zip(found, pooled, strict=True))
+        return tuple(result)
+    return tuple(replace(population, var=_mean_of_var(layer)) for population, layer in zip(result, pooled, strict=True))
 
 
 def _wide(layer: LayerStatistics) -> LayerStatistics:
@@ -105,13 +106,13 @@ def _mean_of_var(layer: LayerStatistics) -> Float[np.ndarray, " channel"]:
 
 
 def _full(
-    model: nn.Module, batches: Batches, sites: Sequence[BatchNormSite], progress: Progress, room: int | None
+    model: nn.Module, batches: Batches, sites: Sequence[BatchNormSite], progress: Progress, memory_limit: int | None
 ) -> tuple[Population, ...]:
-    joint = _joint(model, batches, sites, progress, room)
+    joint = _joint(model, batches, sites, progress, memory_limit)
     if joint is not None:
         return tuple(_only(_wide(layer)) for layer in joint.layers)
     first = fed(model, next(iter(batches)))
-    found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+    below: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     populations = []
     title = f"Passing {len(batches)} parts up to each of {len(sites)} layers"
     with undisturbed(model), progress(title, len(batches) * len(sites)) as advance:
@@ -120,7 +121,7 @@ def _full(
         for site in sites:
             parts = []
             for batch in batches:
-                parts.append(_seen(model, site, found, fed(model, batch)))
+                parts.append(_statistics_at(model, site, below, fed(model, batch)))
                 advance(1)
             count = sum(part[0] for part in parts)
             mean, var = merged(parts)
@@ -129,20 +130,20 @@ def _full(
                     f"layer {site.name}: the statistics of its {count} values per channel are not finite; check the "
                     "network's weights, and the reference for NaN or inf."
                 )
-            found[site.key] = mean, var
+            below[site.key] = mean, var
             populations.append(Population(site.name, mean.numpy(), var.numpy(), count))
     return tuple(populations)
 
 
 def _joint(
-    model: nn.Module, batches: Batches, sites: Sequence[BatchNormSite], progress: Progress, room: int | None
+    model: nn.Module, batches: Batches, sites: Sequence[BatchNormSite], progress: Progress, memory_limit: int | None
 ) -> BatchStatistics | None:
     """All points as one batch; None where they do not fit into memory."""
     first = fed(model, next(iter(batches)))
-    each = 2 * (
-        first[0].numel() * first.element_size() + _bytes_held(model, first)
-    )  # of a plan a little more, at times
-    if room is not None and each * len(first) * len(batches) > room:
+    bytes_per_point = 2 * (
+        first[0].numel() * first.element_size() + _bytes_per_point(model, first)
+    )  # a compiled plan may take a little more
+    if memory_limit is not None and bytes_per_point * len(first) * len(batches) > memory_limit:
         return None
     with progress("Passing all points as one batch", 1) as advance:
         whole = torch.cat([fed(model, batch) for batch in batches])
@@ -151,71 +152,71 @@ def _joint(
     return omega
 
 
-def _bytes_held(model: nn.Module, example: Tensor) -> int:
-    """The most bytes that the tensors of a forward take at once, for one more point."""
+def _bytes_per_point(model: nn.Module, example: Tensor) -> int:
+    """The peak bytes of the tensors of a forward, per additional point."""
     two, three = (torch.cat([example] * 3)[:count] for count in (2, 3))
     peaks = []
     with undisturbed(model):
-        for few in (two, three):
-            with _Held() as held:
-                forward(model, few)
-            peaks.append(held.peak)
+        for points in (two, three):
+            with _PeakMemory() as memory:
+                forward(model, points)
+            peaks.append(memory.peak)
     return max(0, peaks[1] - peaks[0])
 
 
-class _Held(Mode):
-    """Counts the bytes of all results that somebody still holds."""
+class _PeakMemory(Mode):
+    """Counts the bytes of all results that are still referenced, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self._holders: Counter[int] = Counter()
+        self.current = self.peak = 0
+        self._references: Counter[int] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
-            if not self._holders[key]:
-                self.now += size
-                self.peak = max(self.peak, self.now)
-            self._holders[key] += 1
-            weakref.finalize(tensor, self._let_go, key, size).atexit = False
+            if not self._references[key]:
+                self.current += size
+                self.peak = max(self.peak, self.current)
+            self._references[key] += 1
+            weakref.finalize(tensor, self._release, key, size).atexit = False
         return result
 
-    def _let_go(self, key: int, size: int) -> None:
-        self._holders[key] -= 1
-        if not self._holders[key]:
-            self.now -= size
+    def _release(self, key: int, size: int) -> None:
+        self._references[key] -= 1
+        if not self._references[key]:
+            self.current -= size
 
 
-def _seen(
+def _statistics_at(
     model: nn.Module, site: BatchNormSite, below: Mapping[tuple[int, int], tuple[Tensor, Tensor]], batch: Tensor
 ) -> tuple[int, Tensor, Tensor]:
-    """Values a channel, their mean and biased variance in float64, of what reaches `site` when the layers below it
-    normalise by these statistics."""
-    with _UpTo(site, below) as mode:
+    """Number of values per channel, their mean and biased variance in float64, of the input of `site` when the layers
+    below normalise by these statistics."""
+    with _StopAt(site, below) as mode:
         try:
             forward(model, batch.clone())  # a network may write into its input
         except Exception:
-            if mode.seen is None:
+            if mode.statistics is None:
                 raise
-    if mode.seen is None:
+    if mode.statistics is None:
         raise SamplingError(
             f"layer {site.name} was not called for some of the points; bnuq needs a network whose path does not depend "
             "on its input."
         )
-    return mode.seen
+    return mode.statistics
 
 
 class _ReachedError(Exception):
-    """The layer is reached: what lies behind it is of no account."""
+    """Raised at the layer to stop the forward: later layers are not needed."""
 
 
-class _UpTo(Mode):
+class _StopAt(Mode):
     def __init__(self, site: BatchNormSite, below: Mapping[tuple[int, int], tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self.seen: tuple[int, Tensor, Tensor] | None = None
+        self.statistics: tuple[int, Tensor, Tensor] | None = None
         self._site, self._below = site, below
         self._calls = BatchNormCalls([site])
 
@@ -226,7 +227,7 @@ class _UpTo(Mode):
         key = self._calls.key(call)
         if key == self._site.key:
             mean, var = moments(call.input)
-            self.seen = call.input.numel() // call.input.shape[1], mean.cpu().double(), var.cpu().double()
+            self.statistics = call.input.numel() // call.input.shape[1], mean.cpu().double(), var.cpu().double()
             raise _ReachedError
         if key in self._below:
             mean, var = (values.to(call.input) for values in self._below[key])
@@ -235,10 +236,10 @@ class _UpTo(Mode):
 
 
 @dataclass(frozen=True)
-class Parted:
-    """Mini-batches of a run's reference, through its training pipeline: the same whenever they are gone over.
+class ReferenceBatches:
+    """Mini-batches of a run's reference, through its training pipeline: the same at every iteration.
 
-    `rows` are the reference points of each.
+    `rows` holds the reference rows of each mini-batch.
     """
 
     pipeline: Pipeline
@@ -257,9 +258,10 @@ class Parted:
             yield self.pipeline.trained(self.train, rows, draw=number, purpose=counter_rng.POPULATION_AUGMENT)
 
 
-def parted(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> Parted:
-    """At most so many of the reference's points, without replacement and by the run's seed, in mini-batches of at most
-    `batch_size`, as equal in size as can be: each point is in one of them. At least two points must be there."""
+def reference_batches(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> ReferenceBatches:
+    """At most `points` of the reference points, without replacement and by the run's seed, in mini-batches of at most
+    `batch_size`, as equal in size as possible: each point is in one mini-batch. The reference must hold at least two
+    points."""
     chosen = counter_rng.batch_indices(
         pipeline.run.seed,
         0,
@@ -268,4 +270,4 @@ def parted(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -
         purpose=counter_rng.POPULATION,
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
-    return Parted(pipeline, train, tuple(np.array_split(chosen, count)))
+    return ReferenceBatches(pipeline, train, tuple(np.array_split(chosen, count)))

@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, machine, time, revision; and how long each stage took."""
+"""Provenance of a result: versions, machine, time, revision; and how long each stage took."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def provenance(
 ) -> dict[str, str]:
     """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
 
-    On CUDA also whether float32 products were rounded to TF32 in the samples, which are of this `precision`. Where
-    mini-batches are drawn `by_group`, which points of the reference `train` are of one group is in it too.
+    On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `precision`. Where
+    mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`.
     """
     codes = train.group if by_group and train is not None else None
-    known = {
+    values = {
         "bnuq": bnuq.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -61,22 +61,22 @@ def provenance(
         "reference_groups_sha256": None if codes is None else _digest_of(codes),
         "git": _git_revision(checkpoint.parent),
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _cuda_versions() -> dict[str, str | None]:
     driver = getattr(torch._C, "_cuda_getDriverVersion", None)
-    known = {
+    values = {
         "cuda": torch.version.cuda or torch.version.hip,
         "cuda_driver": None if driver is None else driver(),
         "cudnn": torch.backends.cudnn.version(),
     }
-    return {name: None if version is None else str(version) for name, version in known.items()}
+    return {name: None if version is None else str(version) for name, version in values.items()}
 
 
 def _float32_settings(precision: Precision) -> dict[str, str]:
-    """torch's switches as they stand while samples are computed, whatever they are outside; without those that this
-    torch does not let be read beside its newer ones."""
+    """torch's precision switches while samples are computed, whatever they are outside; without those that this torch
+    cannot read beside its newer ones."""
     backends = torch.backends
     readers: dict[str, Callable[[], object]] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision,
@@ -97,57 +97,57 @@ def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
 
 
 def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
-    """SHA-256 of what was asked, before the network settled what was left open: the request, the checkpoint's bytes,
-    and those of the code that makes the architecture. Where the result goes, and leave to run code, are not in it."""
+    """SHA-256 of the request before it is resolved for the network: the request, the checkpoint's bytes, and the code
+    of the architecture. The output path and the permission to run code are not part of it."""
     record = run.record()
-    asked = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    request = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def code_of(arch: Named | None) -> list[str]:
-    """SHA-256 of each file of code that makes the architecture: the one that is named, and those that it imports from
-    its own folder, or for a module from the folder that its name starts in. Installed packages are left out."""
-    place = "" if arch is None else arch.text.rpartition(":")[0]
-    if arch is None or not place:
+    """SHA-256 of each file of code that makes the architecture: the named file, and those that it imports from its
+    folder (for a module, from the folder of its top-level package). Installed packages are left out."""
+    location = "" if arch is None else arch.text.rpartition(":")[0]
+    if arch is None or not location:
         return []
     named_file = names_a_file(arch.text)
-    path = (arch.base / expanded(place)).resolve()
+    path = (arch.base / expanded(location)).resolve()
     finder = ModuleFinder([str(path.parent if named_file else arch.base)])
-    with suppress(ImportError, OSError, SyntaxError, ValueError, RecursionError):  # what was read so far is there
+    with suppress(ImportError, OSError, SyntaxError, ValueError, RecursionError):  # the modules found so far remain
         if named_file:
             finder.run_script(str(path))
         else:
-            finder.import_hook(place)
+            finder.import_hook(location)
     imported = (getattr(module, "__file__", None) for module in finder.modules.values())
     files = {Path(file) for file in imported if file} | ({path} if named_file else set())
     return sorted(sha256_of_file(file) for file in files if is_file(file))
 
 
 def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:
-    """What a network is and does, whichever files its code comes from: a digest of its structure and of the code of its
-    layers, "network", and its outputs for a few points, "outputs", in 16 random directions.
+    """A fingerprint of the network, whichever files its code comes from: "network", a digest of its structure and of
+    the code of its layers, and "outputs", its outputs for a few points in 16 random directions.
 
-    A checkpoint's bytes and its architecture file stay the same where code that the file imports is changed.
+    It detects changes in imported code, which leave the checkpoint and the architecture file unchanged.
     """
     structure = re.sub(r"0x[0-9a-f]+", "", repr(model))  # a function's address differs from process to process
     forwards = (getattr(getattr(type(layer), "forward", None), "__code__", None) for layer in model.modules())
     files = {Path(code.co_filename) for code in forwards if code is not None}
-    ours = (path for path in files if Path(torch.__file__).parent not in path.parents and is_file(path))
-    code = sorted(map(sha256_of_file, ours))
-    flat = Evaluation(model).passes(example)[0].double().cpu().numpy().ravel()
-    directions = np.random.default_rng(0).standard_normal((16, flat.size)) / np.sqrt(flat.size)
+    paths = (path for path in files if Path(torch.__file__).parent not in path.parents and is_file(path))
+    code = sorted(map(sha256_of_file, paths))
+    outputs = Evaluation(model).passes(example)[0].double().cpu().numpy().ravel()
+    directions = np.random.default_rng(0).standard_normal((16, outputs.size)) / np.sqrt(outputs.size)
     return {
         "network": hashlib.sha256(json.dumps([structure, code]).encode()).hexdigest(),
-        "outputs": " ".join(f"{value:.6e}" for value in directions @ flat),
+        "outputs": " ".join(f"{value:.6e}" for value in directions @ outputs),
     }
 
 
-def same_behaviour(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two networks are the same by `behaviour`; their outputs up to the rounding of another machine."""
-    if "network" not in one or one["network"] != other.get("network"):
+def same_behaviour(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
+    """Whether two networks are the same by `behaviour`; outputs may differ by the rounding of another machine."""
+    if "network" not in first or first["network"] != second.get("network"):
         return False
     try:
-        a, b = (np.array(told["outputs"].split(), dtype=np.float64) for told in (one, other))
+        a, b = (np.array(network["outputs"].split(), dtype=np.float64) for network in (first, second))
     except (KeyError, ValueError):
         return False
     return a.shape == b.shape and bool(np.all(np.abs(a - b) <= 1e-4 * np.max(np.abs(b), initial=0.0)))
@@ -156,21 +156,21 @@ def same_behaviour(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 def _git_revision(folder: Path) -> str | None:
     command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return completed.stdout.strip() if completed.returncode == 0 else None
 
 
 class Stopwatch:
-    """Seconds by stage."""
+    """Measures the seconds of each stage."""
 
     def __init__(self) -> None:
         self._start = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        """What passed since the last lap was this stage, again or for the first time."""
+        """Add the time since the last lap to this stage."""
         now = time.perf_counter()
         self._laps[stage], self._last = self._laps.get(stage, 0.0) + now - self._last, now
 

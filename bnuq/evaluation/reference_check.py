@@ -1,4 +1,4 @@
-"""Is the reference, through its pipeline, what the network was trained on? Its batch statistics tell."""
+"""Checks by batch statistics that the reference, through its pipeline, is what the network was trained on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reference_check(
     train_size: int | None = None,
     train_batch_size: int | None = None,
 ) -> ReferenceCheck | None:
-    """The checkpoint's running statistics against those of the reference batches in `bank`, layer by layer.
+    """The checkpoint's running statistics compared with those of the reference batches in `bank`, layer by layer.
 
     Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
     the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
@@ -35,12 +35,12 @@ def reference_check(
     Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
     the median layer exceeds 3 times that, or the worst layer 6 times.
 
-    A channel that is constant in some batch is left out, and a layer in which no channel varies from batch to batch:
-    without noise there is nothing to measure by. Where the mean alone does not vary, as another BatchNorm has just
-    centred it, or the variance alone, that counts as 0.
+    A channel that is constant in some batch is left out, and so is a layer in which no channel varies from batch to
+    batch: without noise the gap has no unit. Where only the mean does not vary (another BatchNorm has just centred it),
+    or only the variance, its gap counts as 0.
 
-    None where nothing can be checked: no layer keeps an exponential average of its own that was ever trained, or none
-    of them varies.
+    None where nothing can be checked: no layer has an exponential average of its own that was ever trained, or no layer
+    varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
     calls = Counter(site.address for site in sites)
@@ -86,8 +86,8 @@ def _expected(
     momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int | None
 ) -> float:
     average = batch_size / train_batch_size * momentum / (2 - momentum)
-    of_all = 0.0 if train_size is None else min(1.0, population / train_size)
-    reference = batch_size / population * (1 - of_all)
+    share = 0.0 if train_size is None else min(1.0, population / train_size)
+    reference = batch_size / population * (1 - share)
     return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
 
 
@@ -108,9 +108,9 @@ def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:
 
 
 def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float:
-    """NaN where no channel varies."""
+    """The root mean square over channels of the gap in units of batch noise; NaN where no channel varies."""
     spread = batches.std(axis=0, ddof=1)
-    varied = spread > 1e-6 * unit  # less is rounding: the mean of what another BatchNorm has just centred
+    varied = spread > 1e-6 * unit  # less is rounding, as for a mean that another BatchNorm has just centred
     if not varied.any():
         return math.nan
     z = (running - batches.mean(axis=0))[varied] / spread[varied]
@@ -118,7 +118,7 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
 
 
 def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caution]:
-    """What to tell the user of a check of `train`, the reference of `run`: nothing where it passed."""
+    """Warnings about a check of `train`, the reference of `run`: none where it passed."""
     if check is None:
         return [
             Caution(
@@ -132,11 +132,11 @@ def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caut
         return []
     ratios = {name: getattr(check, name) / check.expected for name in ("mean", "log_variance")}
     quantity, worst = max(
-        ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda at: ratios[at[0]][at[1]]
+        ((name, int(np.argmax(r))) for name, r in ratios.items()), key=lambda ratio: ratios[ratio[0]][ratio[1]]
     )
     keys = {"normalize": run.normalize, "augment": run.augment}
     if len(train.point_shape) != 3:
-        del keys["augment"]  # which is of pictures
+        del keys["augment"]  # augmentation is for pictures only
     missing = " and ".join(f"`{name}`" for name, given in keys.items() if not given)
     where = f"{run.run_file.name} has" if run.run_file is not None else "There is no run file, and so"
     advice = f" {where} no {missing}." if missing else ""

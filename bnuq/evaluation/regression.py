@@ -1,5 +1,5 @@
-"""From blocks of outputs to the figures of a regression: a streaming reduction, what is fitted to validation points,
-and the errors of all figures. Everything is in the unit of the targets."""
+"""The estimates of a regression from blocks of outputs: a streaming reduction, the fit to validation points, and the
+errors of each estimate. Everything is in the unit of the targets."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from bnuq.results.spool import Rounds, Scaled
 _ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 _RANGE = {"coverage50": _SHARE, "coverage95": _SHARE} | dict.fromkeys(
     ("mae", "crps", "crps_constant", "crps_optimum", "variance"), _POSITIVE
-)  # all other means may be anywhere
+)  # all other means are unbounded
 _MEANS = ("mae", "pll", "crps", "coverage50", "coverage95", "variance")
 _ORDER = ("rmse", "mae", "pll", "crps", "coverage50", "coverage95", "spearman", "variance", "tau")
-_LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is looked at
+_LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is computed
 _QUANTILES = {"coverage50": float(ndtri(0.75)), "coverage95": float(ndtri(0.975))}  # half a central interval, in sd
-_BLOCK = 2**17  # replicates × points × outputs held at once
-_WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS that are of the draws alone
-_NEAR = 0.05  # in ln τ: what a first-order step of a PLL may be
-_CURVE = 2000  # points of the uncertainty–error curve that are kept
+_BLOCK = 2**17  # replicates × points × outputs in memory at once
+_WITHOUT_NOISE = ("ensemble", "fair")  # kinds of CRPS of the draws alone
+_NEAR = 0.05  # in ln τ: the largest first-order step of a PLL
+_CURVE = 2000  # points of the uncertainty–error curve that are stored
 _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
 
 
 @dataclass(frozen=True)
 class Scores(SetScores):
-    """`mean` and `sigma` are those of the predictive distribution (n, Q); of the draws alone where there is no τ.
+    """The scores of one set. `mean` and `sigma` are those of the predictive distribution (n, Q), or of the draws alone
+    where there is no τ.
 
     `kept_error` and `kept_variance` are those of the points `ranked_rows` under every replicate; `targets` are None
     where the set has none, and `fitted` where nothing was fitted.
@@ -63,7 +64,7 @@ class Scores(SetScores):
 class Reduction:
     """Takes blocks of outputs (T, chunk, Q) in the order of the points, and gives their Scores.
 
-    Where the network was trained on standardised targets, `scale` brings its outputs back to their unit.
+    Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
     """
 
     def __init__(
@@ -94,33 +95,34 @@ class Reduction:
         outputs: Float[np.ndarray | Tensor, "sample chunk output"],
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
-        """Take the next points, wherever they lie; SamplingError where an output is not finite.
+        """Add the next points, on any device; SamplingError where an output is not finite.
 
-        With a bank `draws` are those that these points use. Computed in float64 on the CPU: outputs are few.
+        With a bank, `draws` are the draws that these points use. Computed in float64 on the CPU, because outputs are
+        few.
         """
         block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
         self._made_in = block.dtype
-        here = self._all
+        weights = self._all
         if draws is not None:
-            own, rows = self._draws.among(draws)
-            here = Weights(own, torch.from_numpy(own.weights), rows)
+            subset, rows = self._draws.among(draws)
+            weights = Weights(subset, torch.from_numpy(subset.weights), rows)
         step = max(1, _BLOCK // (len(self._draws.weights) * block.shape[-1]))
         with torch.inference_mode():
             for points in block.cpu().double().split(step, dim=1):
-                self._add(points, here)
+                self._add(points, weights)
 
-    def _add(self, f: Tensor, here: Weights) -> None:
-        self._spread.look_at(f, first=self._n, made_in=self._made_in)
+    def _add(self, f: Tensor, weights: Weights) -> None:
+        self._spread.add(f, first=self._n, made_in=self._made_in)
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
-        mean, variance = _moments(f, here)
+        mean, variance = _moments(f, weights)
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
         for name, value in (("mean", mean), ("variance", variance)):
             self._moments.setdefault(name, []).append(as_numpy(value[full]))
         if self._targets is not None:
             y = torch.tensor(self._targets[self._n : self._n + f.shape[1]])
-            values |= self._scored(f, mean, variance, y, here)
+            values |= self._scored(f, mean, variance, y, weights)
             self._keep("error", y - mean)
         self._keep("variance", variance)
         for name, value in values.items():
@@ -129,9 +131,9 @@ class Reduction:
         self._n += f.shape[1]
 
     def _scored(
-        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, here: Weights
+        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: Weights
     ) -> dict[str, Float[Tensor, "replicate chunk"]]:
-        """What the points score under every replicate."""
+        """The scores of the points under every replicate."""
         error = y - mean
         distance = ((y - f) ** 2).sum(-1)
         self._by_draw.setdefault("squared_distance", []).append(as_numpy(distance))
@@ -142,19 +144,19 @@ class Reduction:
             "pll_optimum": metrics.pll_optimum(mean, y),
         }
         if self._by.crps in _WITHOUT_NOISE:
-            values["crps"] = self._crps_of_draws(f, y, here, np.full(len(mean), math.inf))
+            values["crps"] = self._crps_of_draws(f, y, weights, np.full(len(mean), math.inf))
         if self._fitted is None:
             return values
         tau = torch.tensor(self._fitted.tau)
         sigma = (variance + (1 / tau)[:, None, None]).sqrt()
-        away = error.abs()
+        distance_to_mean = error.abs()
         for name, quantile in _QUANTILES.items():
-            values[name] = (away <= quantile * sigma).double().mean(-1)
+            values[name] = (distance_to_mean <= quantile * sigma).double().mean(-1)
         if self._by.crps == "gaussian":
             values["crps"] = metrics.crps_gaussian(mean, sigma, y)
         elif self._by.crps == "mixture":
-            values["crps"] = self._crps_of_draws(f, y, here, self._fitted.tau)
-        if (pll := self._pll(f, mean, sigma, distance, y, here)) is not None:
+            values["crps"] = self._crps_of_draws(f, y, weights, self._fitted.tau)
+        if (pll := self._pll(f, mean, sigma, distance, y, weights)) is not None:
             values["pll"] = pll
         if self._fitted.sigma is not None:
             constant = torch.tensor(self._fitted.sigma)[:, None, None].expand_as(mean)
@@ -163,14 +165,14 @@ class Reduction:
         return values
 
     def _crps_of_draws(
-        self, f: Tensor, y: Tensor, here: Weights, tau: Float[np.ndarray, " replicate"]
+        self, f: Tensor, y: Tensor, weights: Weights, tau: Float[np.ndarray, " replicate"]
     ) -> Float[Tensor, "replicate chunk"]:
-        own = tau[:1] if here.rows is not None else tau
-        found = _crps_of_draws(f, y, here.draws, tau=own, fair=self._by.crps == "fair")
-        return found if here.rows is None else found[torch.from_numpy(here.rows)]
+        tau_of_weights = tau[:1] if weights.rows is not None else tau
+        result = _crps_of_draws(f, y, weights.draws, tau=tau_of_weights, fair=self._by.crps == "fair")
+        return result if weights.rows is None else result[torch.from_numpy(weights.rows)]
 
     def _pll(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, distance: Tensor, y: Tensor, here: Weights
+        self, f: Tensor, mean: Tensor, sigma: Tensor, distance: Tensor, y: Tensor, weights: Weights
     ) -> Float[Tensor, "replicate chunk"] | None:
         assert self._fitted is not None
         if self._by.pll == "moment":
@@ -178,34 +180,34 @@ class Reduction:
         tau = self._fitted.tau
         full = self._draws.full.start
         if self._by.pll == "moment_full":
-            return _pll_of_full_covariance(f, mean, y, tau, here)
+            return _pll_of_full_covariance(f, mean, y, tau, weights)
         if math.isinf(tau[full]):
             return None
         self._by_draw.setdefault("log_likelihood", []).append(
             as_numpy(metrics.gaussian_log_likelihood(f, y, tau=float(tau[full])))
         )
-        return _mixture_pll(distance, f.shape[-1], tau, here, exact=(full, *_rows(self._draws.prefix)))
+        return _mixture_pll(distance, f.shape[-1], tau, weights, exact=(full, *_rows(self._draws.prefix)))
 
     def _keep(self, name: str, values: Float[Tensor, "replicate chunk output"]) -> None:
-        """The values of the points that are kept, under the leave-one-out and bootstrap replicates and the first k."""
+        """Store the values of the points `ranked_rows` under every replicate."""
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + values.shape[1]])
         rows = torch.from_numpy(self._ranked_rows[first:last] - self._n)
         self._kept.setdefault(name, []).append(as_numpy(values[:, rows]))
 
     @property
     def passes_differ(self) -> bool:
-        """Whether any output of any pass so far lies further from the first pass's than rounding explains."""
+        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
         return self._spread.passes_differ
 
     def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
-        """The scores of all points taken so far."""
+        """The scores of all points added so far."""
         full = self._draws.full.start
         mean, variance = (np.concatenate(self._moments[name]) for name in ("mean", "variance"))
-        kept = {name: np.concatenate(values, axis=1) for name, values in self._kept.items()}
+        subset = {name: np.concatenate(values, axis=1) for name, values in self._kept.items()}
         by_draw = {name: np.concatenate(values, axis=1) for name, values in self._by_draw.items()}
         noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[full]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        ranked = kept["variance"][replicates].mean(-1).astype(np.float32)
+        ranked = subset["variance"][replicates].mean(-1).astype(np.float32)
         return Scores(
             n=self._n,
             points={name: np.concatenate(values) for name, values in self._points.items()},
@@ -220,8 +222,8 @@ class Reduction:
             scoring=self._by,
             log_likelihood=by_draw.get("log_likelihood"),
             group=group,
-            kept_error=kept.get("error"),
-            kept_variance=kept["variance"],
+            kept_error=subset.get("error"),
+            kept_variance=subset["variance"],
             squared_distance=by_draw.get("squared_distance"),
         )
 
@@ -231,15 +233,15 @@ def _rows(part: slice) -> range:
 
 
 def _moments(
-    f: Float[Tensor, "sample chunk output"], here: Weights
+    f: Float[Tensor, "sample chunk output"], weights: Weights
 ) -> tuple[Float[Tensor, "replicate chunk output"], Float[Tensor, "replicate chunk output"]]:
     """Mean and variance (divisor T) over the draws under every replicate, from deviations from the first draw."""
     samples, points, outputs = f.shape
-    away = (f - f[0]).reshape(samples, -1)
-    mean = here.tensor @ away
-    variance = (here.tensor @ away**2 - mean**2).clamp_min_(0.0)
-    if here.rows is not None:
-        rows = torch.from_numpy(here.rows)
+    deviation = (f - f[0]).reshape(samples, -1)
+    mean = weights.tensor @ deviation
+    variance = (weights.tensor @ deviation**2 - mean**2).clamp_min_(0.0)
+    if weights.rows is not None:
+        rows = torch.from_numpy(weights.rows)
         mean, variance = mean[rows], variance[rows]
     return mean.view(-1, points, outputs) + f[0], variance.view(-1, points, outputs)
 
@@ -248,32 +250,32 @@ def _mixture_pll(
     distance: Float[Tensor, "sample chunk"],
     outputs: int,
     tau: Float[np.ndarray, " replicate"],
-    here: Weights,
+    weights: Weights,
     *,
     exact: tuple[int, ...],
 ) -> Float[Tensor, "replicate chunk"]:
     """PLL of the mixture under every replicate, each with its own τ; NaN where that is infinite.
 
-    Replicates whose τ lies near that of all draws take the step in ln τ to first order: one product for all of them.
+    Replicates whose τ is near that of all draws use a first-order step in ln τ: one matrix product for all of them.
     """
 
     def likelihood(precision: float) -> Float[Tensor, "sample chunk"]:
         return (outputs / 2) * math.log(precision / (2 * math.pi)) - precision / 2 * distance
 
     full = exact[0]
-    at = likelihood(float(tau[full]))
-    own = here.tensor
-    pll = metrics.pll_from_log_likelihood(at, weights=own)
-    share = (at - at.amax(0)).exp()
-    mean_distance = (own @ (share * distance)) / (own @ share)
+    log_likelihood = likelihood(float(tau[full]))
+    weight_rows = weights.tensor
+    pll = metrics.pll_from_log_likelihood(log_likelihood, weights=weight_rows)
+    share = (log_likelihood - log_likelihood.amax(0)).exp()
+    mean_distance = (weight_rows @ (share * distance)) / (weight_rows @ share)
     slope = (outputs / 2 - float(tau[full]) / 2 * mean_distance).nan_to_num(0.0)
-    rows = torch.arange(len(tau)) if here.rows is None else torch.from_numpy(here.rows)
+    rows = torch.arange(len(tau)) if weights.rows is None else torch.from_numpy(weights.rows)
     finite = np.where(np.isfinite(tau), tau, tau[full])
     step = torch.tensor(np.log(finite / tau[full]))[:, None]
     moved = pll[rows] + slope[rows] * step
-    far = np.flatnonzero(np.abs(as_numpy(step)[:, 0]) > _NEAR)
-    for row in {*exact, *far.tolist()}:
-        moved[row] = metrics.pll_from_log_likelihood(likelihood(float(finite[row])), weights=own[rows[row]])
+    not_near = np.flatnonzero(np.abs(as_numpy(step)[:, 0]) > _NEAR)
+    for row in {*exact, *not_near.tolist()}:
+        moved[row] = metrics.pll_from_log_likelihood(likelihood(float(finite[row])), weights=weight_rows[rows[row]])
     moved[torch.from_numpy(~np.isfinite(tau))] = math.nan
     return moved
 
@@ -286,55 +288,57 @@ def _crps_of_draws(
     tau: Float[np.ndarray, " replicate"],
     fair: bool,
 ) -> Float[Tensor, "replicate chunk"]:
-    """CRPS of the draws themselves, each with its noise, under every replicate.
+    """CRPS of the mixture of draws, each with its noise, under every replicate.
 
-    Without a draw only its own terms fall out of both sums; the noise is then that of all draws, whose τ is near. The
-    first k draws have their own τ. NaN for bootstrap rows, whose repeated draws are no sample.
+    Leaving out a draw removes only its terms from both sums; the noise is then that of all draws, whose τ is near. The
+    first k draws have their own τ. NaN for bootstrap rows, because repeated draws are not a sample.
     """
-    found = torch.full((len(draws.weights), f.shape[1]), math.nan, dtype=torch.float64)
+    result = torch.full((len(draws.weights), f.shape[1]), math.nan, dtype=torch.float64)
 
-    def of(near: Tensor, apart: Tensor, count: int) -> Tensor:
-        pairs = count * (count - 1 if fair and count > 1 else count)  # one draw alone: |error|
-        return near / count - apart / (2 * pairs)
+    def crps(to_target: Tensor, between_draws: Tensor, count: int) -> Tensor:
+        pairs = count * (count - 1 if fair and count > 1 else count)  # a single draw: |error|
+        return to_target / count - between_draws / (2 * pairs)
 
-    whole = float(tau[draws.full.start])
-    near, apart = metrics.crps_terms(f, y, tau=whole)
-    itself = metrics.crps_terms(f[:1], y, tau=whole)[1][0]
+    tau_of_all_draws = float(tau[draws.full.start])
+    to_target, between_draws = metrics.crps_terms(f, y, tau=tau_of_all_draws)
+    itself = metrics.crps_terms(f[:1], y, tau=tau_of_all_draws)[1][0]
     samples = len(f)
-    found[draws.full.start] = of(near.sum(0), apart.sum(0), samples)
+    result[draws.full.start] = crps(to_target.sum(0), between_draws.sum(0), samples)
     for draw, row in enumerate(_rows(draws.jackknife)):
-        found[row] = of(near.sum(0) - near[draw], apart.sum(0) - 2 * apart[draw] + itself, samples - 1)
+        result[row] = crps(
+            to_target.sum(0) - to_target[draw], between_draws.sum(0) - 2 * between_draws[draw] + itself, samples - 1
+        )
     for count, row in zip(draws.prefix_sizes, _rows(draws.prefix), strict=True):
         first = metrics.crps_terms(f[:count], y, tau=float(tau[min(row, len(tau) - 1)]))
-        found[row] = of(first[0].sum(0), first[1].sum(0), count)
-    return found
+        result[row] = crps(first[0].sum(0), first[1].sum(0), count)
+    return result
 
 
 def _pll_of_full_covariance(
-    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], here: Weights
+    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: Weights
 ) -> Float[Tensor, "replicate chunk"]:
     """Log density of N(f̄, Cov f + I/τ) under every replicate."""
-    rows = range(len(tau)) if here.rows is None else here.rows
-    found = torch.empty(mean.shape[:2], dtype=torch.float64)
+    rows = range(len(tau)) if weights.rows is None else weights.rows
+    result = torch.empty(mean.shape[:2], dtype=torch.float64)
     for replicate, row in enumerate(rows):
-        away = f - mean[replicate]
-        covariance = torch.einsum("t,tnq,tnr->nqr", here.tensor[int(row)], away, away)
+        deviation = f - mean[replicate]
+        covariance = torch.einsum("t,tnq,tnr->nqr", weights.tensor[int(row)], deviation, deviation)
         error = as_numpy(y - mean[replicate])
-        found[replicate] = torch.from_numpy(
+        result[replicate] = torch.from_numpy(
             metrics.pll_of_covariance(error, as_numpy(covariance), tau=float(tau[replicate]))
         )
-    return found
+    return result
 
 
 def fitted(scores: Scores, draws: DrawWeights) -> Fitted:
-    """τ and the constant σ that are the best on these validation points, for all draws and every replicate."""
+    """The best τ and constant σ on these validation points, for all draws and every replicate."""
     assert scores.targets is not None and scores.kept_error is not None and scores.kept_variance is not None
     return fit(
         scores.targets - scores.mean,
         scores.variance,
         scores.squared_distance,
-        kept=(scores.kept_error, scores.kept_variance),
-        by=scores.scoring,
+        subset=(scores.kept_error, scores.kept_variance),
+        scoring=scores.scoring,
         draws=draws,
     )
 
@@ -343,17 +347,17 @@ def fitted(scores: Scores, draws: DrawWeights) -> Fitted:
 
 
 def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
-    """The figures of one set with both errors; a set without targets has the variance of the draws alone."""
-    found = {name: _mean(name, scores, draws) for name in _MEANS if name in scores.points}
+    """The estimates of one set with both errors; a set without targets has only the variance of the draws."""
+    result = {name: _mean(name, scores, draws) for name in _MEANS if name in scores.points}
     if "squared_error" in scores.points:
-        found["rmse"] = _root(scores, draws)
+        result["rmse"] = _root(scores, draws)
         if draws.samples > 1:
-            found["spearman"] = _rank_correlation(scores, draws)
+            result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
-        found["tau"] = estimates.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
-    if draws.samples == 1:  # which spreads nowhere
-        found.pop("variance")
-    return {name: found[name] for name in _ORDER if name in found}
+        result["tau"] = estimates.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
+    if draws.samples == 1:  # a single draw has no variance
+        result.pop("variance")
+    return {name: result[name] for name in _ORDER if name in result}
 
 
 def _mean(name: str, scores: Scores, draws: DrawWeights) -> Figure:
@@ -367,7 +371,7 @@ def _mean(name: str, scores: Scores, draws: DrawWeights) -> Figure:
 
 
 def _root(scores: Scores, draws: DrawWeights) -> Figure:
-    """The root of the mean squared error; its error over points is that of the mean, by the slope of the root."""
+    """The root of the mean squared error; its error over points follows from that of the mean, to first order."""
     replicates = np.sqrt(scores.replicates["squared_error"])
     value = float(replicates[draws.full.start])
     error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
@@ -376,124 +380,126 @@ def _root(scores: Scores, draws: DrawWeights) -> Figure:
 
 
 def _rank_correlation(scores: Scores, draws: DrawWeights) -> Figure:
-    """Spearman's correlation of predictive sd and |error|, and its errors on the points that are kept."""
-    sigma, away = _sigma(scores), _away(scores)
-    value = metrics.spearman(sigma, away)
+    """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
+    sigma, error = _sigma(scores), _absolute_error(scores)
+    value = metrics.spearman(sigma, error)
     assert scores.kept_variance is not None and scores.kept_error is not None
     noise = 0.0 if scores.fitted is None else 1 / scores.fitted.tau[:, None]
-    sigmas = np.sqrt((scores.kept_variance.mean(-1) + noise).astype(np.float32))
-    aways = np.sqrt((scores.kept_error**2).mean(-1))
-    each = np.array([metrics.spearman(s, a) for s, a in zip(sigmas, aways, strict=True)])
+    sigma_replicates = np.sqrt((scores.kept_variance.mean(-1) + noise).astype(np.float32))
+    error_replicates = np.sqrt((scores.kept_error**2).mean(-1))
+    replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
     return figure(
         "spearman",
         value,
-        se=error_over_points(_resampled_correlation(sigma, away, scores.group), scores),
-        jackknife=value + each[draws.jackknife] - each[draws.full.start],
-        bootstrap=value + each[draws.bootstrap] - each[draws.full.start],
+        se=error_over_points(_resampled_correlation(sigma, error, scores.group), scores),
+        jackknife=value + replicates[draws.jackknife] - replicates[draws.full.start],
+        bootstrap=value + replicates[draws.bootstrap] - replicates[draws.full.start],
         samples=draws.samples,
         limits=(-1.0, 1.0),
     )
 
 
 def _resampled_correlation(
-    sigma: Float[np.ndarray, " point"], away: Float[np.ndarray, " point"], group: Int64[np.ndarray, " point"] | None
+    sigma: Float[np.ndarray, " point"], error: Float[np.ndarray, " point"], group: Int64[np.ndarray, " point"] | None
 ) -> float:
-    """The bootstrap's standard error over points (over groups, where there are any).
+    """The bootstrap standard error over points (over groups, where there are any).
 
-    Resampled are the points that are kept; the error of all is smaller by the root of how many more there are.
+    Only the points of `ranked_rows` are resampled; the error of all n points is smaller by the root of the ratio of
+    their numbers.
     """
     generator = np.random.default_rng(0)
-    kept = estimates.ranked_rows(len(sigma))
-    share = math.sqrt(len(kept) / len(sigma))
-    sigma, away, group = sigma[kept], away[kept], None if group is None else group[kept]
+    subset = estimates.ranked_rows(len(sigma))
+    share = math.sqrt(len(subset) / len(sigma))
+    sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
     names = np.arange(len(sigma)) if group is None else np.unique(group, return_inverse=True)[1]
     members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
-    found = []
+    result = []
     for _ in range(_BOOTSTRAPPED):
         rows = np.concatenate([members[k] for k in generator.integers(len(members), size=len(members))])
-        found.append(metrics.spearman(sigma[rows], away[rows]))
-    return share * float(np.std(found, ddof=1)) if np.isfinite(found).all() else math.nan
+        result.append(metrics.spearman(sigma[rows], error[rows]))
+    return share * float(np.std(result, ddof=1)) if np.isfinite(result).all() else math.nan
 
 
 def _sigma(scores: Scores) -> Float[np.ndarray, " point"]:
-    """One predictive sd a point: the root mean square over outputs, in float32, so that rounding makes no ranks."""
+    """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
+    break ties."""
     return np.sqrt((scores.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
 
 
-def _away(scores: Scores) -> Float[np.ndarray, " point"]:
+def _absolute_error(scores: Scores) -> Float[np.ndarray, " point"]:
     assert scores.targets is not None
     return np.sqrt(((scores.targets - scores.mean) ** 2).mean(-1))
 
 
 def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
-    """PLL and CRPS of the constant uncertainty (with its σ) and of the per-point optimum about the same means."""
+    """PLL and CRPS of the constant uncertainty (and its σ) and of the per-point optimum around the same means."""
     if scores.fitted is None:
         return {}
-    found: dict[str, dict[str, Figure]] = {}
+    result: dict[str, dict[str, Figure]] = {}
     for bound in ("constant", "optimum"):
         for name in ("pll", "crps"):
             if (key := f"{name}_{bound}") in scores.points:
-                found.setdefault(bound, {})[name] = _mean(key, scores, draws)
+                result.setdefault(bound, {})[name] = _mean(key, scores, draws)
     if scores.fitted.sigma is not None:
-        found["constant"]["sigma"] = estimates.of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
-    return found
+        result["constant"]["sigma"] = estimates.of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
+    return result
 
 
 def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
     """PLL and CRPS between the constant baseline (0) and the per-point optimum (100), in percent.
 
-    A CRPS of the draws alone, without the noise that the constant holds, is not put between them.
-    Where a point is met exactly the PLL's optimum is infinite and its normalised score NaN: "pll_without_exact" is that
-    of the other points.
+    A CRPS of the draws alone, without the noise that the constant baseline has, is not normalised. Where a point is
+    predicted exactly, the optimal PLL is infinite and the normalised score NaN: "pll_without_exact" is the normalised
+    PLL of the other points.
     """
-    found = {}
+    result = {}
     for name in ("pll", "crps"):
         if name == "crps" and scores.scoring.crps in _WITHOUT_NOISE:
             continue
         if f"{name}_constant" in scores.points and name in scores.points:
             of_points, replicates = (
-                {bound: where[f"{name}_{bound}"] for bound in ("constant", "optimum")}
-                for where in (scores.points, scores.replicates)
+                {bound: values[f"{name}_{bound}"] for bound in ("constant", "optimum")}
+                for values in (scores.points, scores.replicates)
             )
-            found[name] = estimates.normalized_figure(name, scores, of_points, replicates, draws)
+            result[name] = estimates.normalized_figure(name, scores, of_points, replicates, draws)
     exact = np.isposinf(scores.points.get("pll_optimum", np.empty(0)))
-    if "pll" in found and exact.any() and not exact.all():
+    if "pll" in result and exact.any() and not exact.all():
         others = ~exact
         value, constant, optimum = (
             float(scores.points[key][others].mean()) for key in ("pll", "pll_constant", "pll_optimum")
         )
-        found["pll_without_exact"] = Figure(float(metrics.normalized(value, constant, optimum)))
-    return found
+        result["pll_without_exact"] = Figure(float(metrics.normalized(value, constant, optimum)))
+    return result
 
 
 def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the figures that tell whether T draws suffice, by their names in words.
+    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
 
     Mean variance of every set, relative to it; PLL on the test set where there is one, in nats, and AUROC by variance
     of every other set.
     """
     test = scores["test"]
-    found = estimates.relative_errors("variance", "variance", scores, draws)
+    errors = estimates.relative_errors("variance", "variance", scores, draws)
     if "pll" in test.replicates:
-        found["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return found | estimates.detection_errors("variance", "variance", scores, draws)
+        errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
+    return errors | estimates.detection_errors("variance", "variance", scores, draws)
 
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to as many."""
+    """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to those draws."""
     if draws.samples == 1:
         return {}
-    found = {"samples": np.array(draws.prefix_sizes)}
+    result = {"samples": np.array(draws.prefix_sizes)}
     for name in ("pll", "crps", "variance"):
         if name in scores.replicates:
-            found[name] = scores.replicates[name][draws.prefix]
+            result[name] = scores.replicates[name][draws.prefix]
     if "squared_error" in scores.replicates:
-        found["rmse"] = np.sqrt(scores.replicates["squared_error"][draws.prefix])
-    return found
+        result["rmse"] = np.sqrt(scores.replicates["squared_error"][draws.prefix])
+    return result
 
 
 def calibration_curve(scores: Scores) -> dict[str, np.ndarray]:
-    """The coverage of central intervals against their level, 5 to 95 %; empty where there is no τ."""
+    """The coverage of central intervals by level, 5 to 95 %; empty where there is no τ."""
     if scores.fitted is None or scores.targets is None:
         return {}
     observed = metrics.interval_calibration(scores.mean, scores.sigma, scores.targets, levels=_LEVELS)
@@ -501,19 +507,19 @@ def calibration_curve(scores: Scores) -> dict[str, np.ndarray]:
 
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
-    """Mean |error| of the most certain points (by predictive sd) against their share, at up to 200 coverages."""
+    """Mean |error| of the most certain points (by predictive sd) by coverage, at up to 200 coverages."""
     if scores.targets is None or not np.ptp(_sigma(scores)) > 0:
         return {}
-    coverage, risk = metrics.risk_coverage(_sigma(scores), _away(scores))
+    coverage, risk = metrics.risk_coverage(_sigma(scores), _absolute_error(scores))
     rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
     return {"coverage": coverage[rows], "risk": risk[rows]}
 
 
 def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
-    """Predictive sd, |error| and its running mean of the points by ascending sd, of up to 2000 of them."""
+    """Predictive sd, |error| and the running mean of |error|, by ascending sd, for up to 2000 points."""
     if scores.targets is None:
         return {}
-    curve = metrics.uncertainty_error_curve(_sigma(scores), _away(scores))
+    curve = metrics.uncertainty_error_curve(_sigma(scores), _absolute_error(scores))
     rows = np.unique(np.linspace(0, scores.n - 1, _CURVE).round().astype(int))
     return {
         "rank": rows,
@@ -524,20 +530,20 @@ def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
 
 
 class Scorer:
-    """How the passes of a regression are scored."""
+    """Scores the samples of a regression."""
 
     def __init__(self, run: Run, scale: Scale | None) -> None:
         self._by, self._scale = run.scoring, scale
 
     def reduction(self, weights: DrawWeights, points: Points, *, fitted: Fitted | None, labelled: bool) -> Reduction:
-        """What takes the outputs of these points."""
+        """The reduction for the outputs of these points."""
         targets = points.targets if labelled else None
         return Reduction(
             weights, points=len(points), scoring_by=self._by, targets=targets, scale=self._scale, fitted=fitted
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
-        """What is fitted to the validation points, or was given."""
+        """What is fitted to the validation points, or the given τ."""
         if validation is not None:
             return fitted(validation, draws)
         return None if self._by.tau is None else Fitted(np.full(len(draws.weights), self._by.tau), None)
@@ -552,7 +558,7 @@ class Scorer:
         return headline_errors(scores, draws)
 
     def cautions(self, method: str, fitted: Fitted | None) -> Iterator[Caution]:
-        """What to be careful about in what was fitted."""
+        """Warnings about what was fitted."""
         return iter(()) if fitted is None else fitted.cautions(method, self._by)
 
     def result(
@@ -562,22 +568,22 @@ class Scorer:
         draws: DrawWeights,
         kept: Mapping[str, Rounds],
     ) -> MethodResult:
-        """All of one method."""
+        """The result of one method."""
         test = scores["test"]
-        others = {name: one for name, one in scores.items() if name != "test"}
+        ood_scores = {name: set_scores for name, set_scores in scores.items() if name != "test"}
         return MethodResult(
             sets={
                 name: SetResult(
-                    figures=figures(one, draws),
-                    points=_told(one, draws),
-                    predicted=one.mean,
-                    sigma=one.sigma,
-                    log_likelihood=one.log_likelihood,
+                    figures=figures(set_scores, draws),
+                    points=_reported_scores(set_scores, draws),
+                    predicted=set_scores.mean,
+                    sigma=set_scores.sigma,
+                    log_likelihood=set_scores.log_likelihood,
                     samples=self._in_target_units(kept.get(name)),
                 )
-                for name, one in scores.items()
+                for name, set_scores in scores.items()
             },
-            ood={name: estimates.detection_figures(test, one, draws) for name, one in others.items()},
+            ood={name: estimates.detection_figures(test, set_scores, draws) for name, set_scores in ood_scores.items()},
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),
@@ -587,6 +593,6 @@ class Scorer:
         )
 
 
-def _told(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """The per-point scores of the result: a single draw has no variance to tell."""
+def _reported_scores(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
+    """The per-point scores of the result: a single draw has no variance to report."""
     return {name: values for name, values in scores.points.items() if name != "variance" or draws.samples > 1}

@@ -1,4 +1,4 @@
-"""Whether a request fits into memory and on the disk: added up from its sizes, before anything is drawn."""
+"""Whether a request fits in memory and on the disk, added up from its sizes before anything is drawn."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from bnuq.evaluation import estimates, memory
 from bnuq.evaluation.plan import Plan
 from bnuq.sampling.sites import BatchNormSite
 
-_HELD = 4  # times that a draw of ω is held at once: as it was measured, stacked, in the engine, and in the file
-_OBJECTS = 1000  # bytes of a layer's tensors in one draw, beside their values
+_COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, in the engine, and in the file
+_OBJECTS = 1000  # bytes of a layer's tensors in one draw, in addition to their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
-_SMALL = 64 * 2**20  # bytes of memory that are never refused: as much more or less is used by everything else
+_ALWAYS_ALLOWED_BYTES = 64 * 2**20  # bytes of memory that are never refused: everything else varies by as much
 _FIGURES, _SEPARATIONS = 16, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
-Need = Callable[[int], int]  # bytes, from a number of draws; it grows with them
+Need = Callable[[int], int]  # bytes as an increasing function of a number of draws
 
 
-def check_room(run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Sequence[str], bank: int | None) -> None:
-    """RequestError where draws and scores of `run` do not fit, with the number of draws that would.
+def check_resources(
+    run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Sequence[str], bank: int | None
+) -> None:
+    """RequestError where draws and scores of `run` do not fit, with the number of draws that would fit.
 
-    `bank` is that of the run where points use their own draws of it.
+    `bank` is the size of the bank where points use their own draws of it.
     """
     if not todo.methods:
         return
@@ -39,15 +41,33 @@ def check_room(run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Se
     option = "--max-samples" if run.samples == "auto" else "--samples"
     free = memory.available(torch.device("cpu"))
 
-    def of(samples: int, bank: int) -> int:
+    def need_of(samples: int, bank: int) -> int:
         return _memory(run, todo, sets, labelled, samples=samples, bank=bank)
 
     what = "draws and scores"
-    _check(option, samples, lambda most: of(most, most), free, what, "memory", floor=_SMALL)
+    _check(
+        option,
+        samples,
+        lambda number: need_of(number, number),
+        free,
+        what,
+        "memory",
+        always_allowed=_ALWAYS_ALLOWED_BYTES,
+    )
     if bank is not None:
-        _check("--bank", bank, lambda most: of(min(samples, most), most), free, what, "memory", floor=_SMALL)
+        _check(
+            "--bank",
+            bank,
+            lambda number: need_of(min(samples, number), number),
+            free,
+            what,
+            "memory",
+            always_allowed=_ALWAYS_ALLOWED_BYTES,
+        )
     auto = run.samples == "auto"
-    if (run.save_samples or auto) and not (auto and run.max_samples == Run.max_samples):  # of which few may be drawn
+    if (run.save_samples or auto) and not (
+        auto and run.max_samples == Run.max_samples
+    ):  # the default limit of "auto" is rarely reached
         folder = run.out.parent
         place = f"disk ({folder})"
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
@@ -55,50 +75,70 @@ def check_room(run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Se
         _check(option, samples, need, _free_on(folder), "the raw samples", place, hint=hint)
 
 
-def check_room_of_sweep(
+def check_resources_of_sweep(
     todo: Plan, sets: Mapping[str, Points], *, labelled: Sequence[str], sizes: int, samples: int, draw_sets: int
 ) -> None:
-    """RequestError where `draw_sets` sets of `samples` draws at each of so many sizes do not fit, with what would."""
-    known = sum(len(points) for name, points in sets.items() if name in labelled)
+    """RequestError where `draw_sets` sets of `samples` draws at each of `sizes` sizes do not fit, with the number that
+    would fit."""
+    labelled_points = sum(len(points) for name, points in sets.items() if name in labelled)
     points = sum(map(len, sets.values()))
 
-    def of(samples: int, draw_sets: int) -> int:
+    def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
-        of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * known
+        of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     free, what = memory.available(torch.device("cpu")), f"draws and scores of {sizes} sizes"
-    _check("--samples", samples, lambda most: of(most, 2), free, what, "memory", floor=_SMALL)
-    _check("--draw-sets", draw_sets, lambda most: of(samples, most), free, what, "memory", floor=_SMALL)
+    _check(
+        "--samples",
+        samples,
+        lambda number: need_of(number, 2),
+        free,
+        what,
+        "memory",
+        always_allowed=_ALWAYS_ALLOWED_BYTES,
+    )
+    _check(
+        "--draw-sets",
+        draw_sets,
+        lambda number: need_of(samples, number),
+        free,
+        what,
+        "memory",
+        always_allowed=_ALWAYS_ALLOWED_BYTES,
+    )
 
 
-def check_room_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int, *, title: str) -> None:
-    """SamplingError where the statistics of so many mini-batches do not fit into memory, with the number that would."""
+def check_memory_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int, *, title: str) -> None:
+    """SamplingError where the statistics of `draws` mini-batches do not fit in memory, with the number that would
+    fit."""
     free = memory.available(torch.device("cpu"))
     need = bytes_of_draws(draws, layers, batch_size)
-    if free is not None and need > max(free, _SMALL):
+    if free is not None and need > max(free, _ALWAYS_ALLOWED_BYTES):
         raise SamplingError(
             f"{title}: that takes about {memory.in_words(need)} of memory, and {memory.in_words(free)} are free. At "
-            f"most {_largest(draws, lambda most: bytes_of_draws(most, layers, batch_size), free):,} mini-batches fit."
+            f"most {_largest(draws, lambda count: bytes_of_draws(count, layers, batch_size), free):,} mini-batches fit."
         )
 
 
 def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int) -> int:
-    """About what the statistics of so many mini-batches take, and the rows that the mini-batches are of."""
+    """The approximate bytes of the statistics of `draws` mini-batches, and of the row numbers of their points."""
     channels = sum(site.channels for site in layers)
-    return draws * (2 * 4 * _HELD * channels + _OBJECTS * len(layers) + 2 * 8 * batch_size)
+    return draws * (2 * 4 * _COPIES * channels + _OBJECTS * len(layers) + 2 * 8 * batch_size)
 
 
 def _memory(
     run: Run, todo: Plan, sets: Mapping[str, Points], labelled: Sequence[str], *, samples: int, bank: int
 ) -> int:
-    """About what draws, replicates and scores take together, where points pass one by one."""
+    """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
     methods = len(todo.methods)
     replicates = bank + estimates.RESAMPLES + bank.bit_length() + 2
-    weights = 8 * replicates * bank * (methods + 3)  # one of each method, and those that one is made from
-    laws = sum(method in ANALYTIC for method in todo.methods)
-    omega = (1 + laws) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
-    normal = laws and 8 * _HELD * bank * max(run.sampler.law_draws, *(2 * site.channels for site in todo.layers))
+    weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
+    noise_models = sum(method in ANALYTIC for method in todo.methods)
+    omega = (1 + noise_models) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
+    normal = noise_models and 8 * _COPIES * bank * max(
+        run.sampler.law_draws, *(2 * site.channels for site in todo.layers)
+    )
     scores = 0
     for name, points in sets.items():
         scores += (bank + estimates.RESAMPLES) * min(len(points), estimates.RANKED) * _RANKED_BYTES
@@ -109,9 +149,9 @@ def _memory(
 
 
 def _disk(run: Run, todo: Plan, sets: Mapping[str, Points], samples: int) -> int:
-    """What the raw samples take while they are kept aside, and in the result where they were asked for."""
-    each = (8 if run.precision == "float64" else 4) * todo.outputs * sum(map(len, sets.values()))
-    return len(todo.methods) * samples * each * (2 if run.save_samples else 1)
+    """The bytes of the raw samples in temporary files, and in the result where they are saved."""
+    bytes_per_sample = (8 if run.precision == "float64" else 4) * todo.outputs * sum(map(len, sets.values()))
+    return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
 
 
 def _free_on(folder: Path) -> int | None:
@@ -122,18 +162,26 @@ def _free_on(folder: Path) -> int | None:
 
 
 def _check(
-    option: str, asked: int, need: Need, free: int | None, what: str, place: str, *, floor: int = 0, hint: str = ""
+    option: str,
+    requested: int,
+    need: Need,
+    free: int | None,
+    what: str,
+    place: str,
+    *,
+    always_allowed: int = 0,
+    hint: str = "",
 ) -> None:
-    if free is None or need(asked) <= max(free, floor):
+    if free is None or need(requested) <= max(free, always_allowed):
         return
-    fits = _largest(asked, need, free)
+    fits = _largest(requested, need, free)
     advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."
     raise RequestError(
-        f"{option} is {asked}: {what} would take about {memory.in_words(need(asked))} of {place}, and "
+        f"{option} is {requested}: {what} would take about {memory.in_words(need(requested))} of {place}, and "
         f"{memory.in_words(free)} are free. {advice}{hint}"
     )
 
 
-def _largest(asked: int, need: Need, free: int) -> int:
-    """The largest number below `asked` whose need is met."""
-    return bisect_right(range(asked), free, key=need) - 1
+def _largest(requested: int, need: Need, free: int) -> int:
+    """The largest number below `requested` that fits."""
+    return bisect_right(range(requested), free, key=need) - 1

@@ -1,4 +1,4 @@
-"""What every command does first: check the request, read the network and the points of a run, find what scores them."""
+"""The first steps of every command: check the request, read the network and the points, and choose the scorer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bnuq.trust import BY_USER
 
 @dataclass(frozen=True)
 class Prepared:
-    """The network on its device, the points of the run, their pipeline, and a few test points ready for the network."""
+    """The network on its device, the points of the run, their pipeline, and a few test points as network input."""
 
     loaded: LoadedModel
     model: nn.Module
@@ -36,8 +36,8 @@ class Prepared:
 
 
 def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
-    """Read the network and the points of `run`, unless they are at hand; BnuqError where they cannot be read, or do not
-    belong together. With `only_finite`, weights that are NaN or infinite are refused."""
+    """Read the network and the points of `run`, unless `material` is given; BnuqError where they cannot be read or do
+    not fit together. With `only_finite`, weights that are NaN or infinite are refused."""
     loaded = load_model(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
@@ -63,7 +63,8 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
 
 
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
-    """The sets in the order they pass, and what scores them; SamplingError for strata of a task without classes."""
+    """The sets in the order of evaluation, and the scorer; SamplingError for stratified mini-batches of a
+    regression."""
     scorer: Scorer = classification.Scorer(run, todo.outputs)
     check = check_labels
     if todo.task == "regression":
@@ -75,18 +76,18 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     return checked | material.ood, scorer
 
 
-def output_cautions(ready: Prepared, todo: Plan) -> tuple[Caution, ...]:
-    """What is odd about the outputs of a classifier; ModelError where they are probabilities."""
+def output_cautions(prepared: Prepared, todo: Plan) -> tuple[Caution, ...]:
+    """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
     if todo.task != "classification":
         return ()
-    test = ready.material.test
-    return check_outputs(ready.model, lambda rows: ready.pipeline.evaluated(test, rows), test)
+    test = prepared.material.test
+    return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)
 
 
 def check_request(run: Run) -> None:
-    """Raise BnuqError for what can be told to be wrong with `run` before anything is read or computed."""
-    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {wrong}")
+    """Raise BnuqError for every error in `run` that can be found before anything is read or computed."""
+    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {problem}")
     if run.task == "segmentation":
         raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
     if run.test is None:
@@ -113,7 +114,7 @@ def check_request(run: Run) -> None:
 
 
 def _check_by_query(run: Run) -> None:
-    """Where queries pass with mini-batches there is no ω that could be handed out or planned with."""
+    """Raise RequestError for a bank or a reduced precision where queries pass with mini-batches."""
     option = "--per-query" if run.sampler.per_query else "--query-in-batch"
     if not run.sampler.by_query or (run.methods is not None and "mcbn" not in run.methods):
         return
@@ -127,7 +128,8 @@ def _check_by_query(run: Run) -> None:
 
 
 def _check_bank(run: Run) -> None:
-    """A bank is of at least T draws, so T must be known; where nothing samples BatchNorm it is of no account."""
+    """Raise RequestError for a bank of fewer than T draws, or where T is "auto"; ignored where no method samples
+    BatchNorm."""
     if run.bank is None or (run.methods is not None and not any(name.startswith("mcbn") for name in run.methods)):
         return
     if run.samples == "auto":
@@ -142,8 +144,8 @@ def _check_bank(run: Run) -> None:
         )
 
 
-def how_asked(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
-    """Notes on run files that were merely found, and on the result that the new one replaces."""
+def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
+    """Notes on run files that were found and not named, and on an earlier result that is replaced."""
     for run in runs:
         if run.run_file is not None and run.run_file_was_found:
             where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"

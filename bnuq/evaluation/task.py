@@ -1,4 +1,4 @@
-"""Whether a network classifies or regresses, and outputs of a classifier that are not logits."""
+"""The task of a network, classification or regression, and the check that a classifier's outputs are logits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.passes import Evaluation
 
 TASK_KEY = 'task = "regression" under [model] of the run file'
-_LOOKED_AT = 64  # points whose outputs say whether they are logits
+_CHECKED_POINTS = 64  # points whose outputs are checked
 _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 
 
 def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classification", "regression"]:
-    """The task by the run file, or else by the number of outputs and the targets of `points`.
+    """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`.
 
-    Raises DataError for targets that may be of either, or of several labels a point, and says what to write.
+    Raises DataError for ambiguous targets, and for several labels per point.
     """
     if run.task is not None:
         return "regression" if run.task == "regression" else "classification"
@@ -59,14 +59,16 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
 
 
 def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Caution, ...]:
-    """Raise ModelError where a classifier's outputs come from a softmax or a sigmoid and are not logits; a caution
-    where they only look like those of a sigmoid. `feed` gives rows of `points`, ready for the network."""
+    """Raise ModelError where a classifier's outputs come from a softmax or a sigmoid and are not logits; a warning
+    where they only look like those of a sigmoid. `feed` gives rows of `points` as network input."""
     if not _within_0_and_1(Evaluation(model).passes(feed(slice(0, 3)))):
         return ()
-    count, size = min(_LOOKED_AT, len(points)), default_chunk(points.point_shape)
-    with _Sigmoids() as seen:
-        found = [(block[0], seen.made(block)) for block in chunks(Evaluation(model), count, feed, size=size)]
-    outputs, of_sigmoid = torch.cat([block for block, _ in found]), all(made for _, made in found)
+    count, size = min(_CHECKED_POINTS, len(points)), default_chunk(points.point_shape)
+    with _LatestSigmoid() as seen:
+        blocks = [
+            (block[0], seen.made_by_sigmoid(block)) for block in chunks(Evaluation(model), count, feed, size=size)
+        ]
+    outputs, made_by_sigmoid = torch.cat([block for block, _ in blocks]), all(by_sigmoid for _, by_sigmoid in blocks)
     if not _within_0_and_1(outputs):
         return ()
     where = f"on {count} points of {points.reference} all lie between 0 and 1"
@@ -77,7 +79,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
             "Remove the last softmax from the architecture, or return the logarithm of these outputs from the --arch "
             "factory."
         )
-    if of_sigmoid:
+    if made_by_sigmoid:
         raise ModelError(
             f"the network ends in a sigmoid: its outputs {where}. bnuq treats outputs as logits and applies a softmax "
             "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. "
@@ -97,17 +99,17 @@ def _within_0_and_1(outputs: Tensor) -> bool:
     return bool(((outputs >= 0) & (outputs <= 1)).all())
 
 
-class _Sigmoids(Mode):
-    """Tells whether an output is what the latest sigmoid gave, or a view of it."""
+class _LatestSigmoid(Mode):
+    """Remembers the output of the latest sigmoid, to recognise it or a view of it."""
 
-    _latest: Tensor | None = None  # kept, so that no other tensor takes its place in memory
+    _latest: Tensor | None = None  # referenced, so that no other tensor reuses its memory
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func.overloadpacket in _SIGMOIDS:
-            self._latest = found
-        return found
+            self._latest = result
+        return result
 
-    def made(self, output: Tensor) -> bool:
+    def made_by_sigmoid(self, output: Tensor) -> bool:
         latest = self._latest
         return latest is not None and latest.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()

@@ -279,7 +279,7 @@ def _statistics(
                     (batch() for batch in batches),
                     layers=sites,
                     on_draw=lambda: advance(1),
-                    room=memory.available(pipeline.device),
+                    memory_limit=memory.available(pipeline.device),
                 )
                 for batches, sites in asked
             )

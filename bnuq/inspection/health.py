@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from bnuq.evaluation import memory
-from bnuq.evaluation.population import Parted
+from bnuq.evaluation.population import ReferenceBatches
 from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
 from bnuq.progress import Progress
 from bnuq.records import Caution
@@ -88,13 +88,13 @@ def _dropout_row(site: DropoutSite) -> SiteRow:
 
 
 def batch_statistics(
-    model: nn.Module, batches: Parted, sites: Sequence[BatchNormSite], progress: Progress
+    model: nn.Module, batches: ReferenceBatches, sites: Sequence[BatchNormSite], progress: Progress
 ) -> BatchStatistics:
     """The statistics of these mini-batches in float64; their `pooled()` is the population, by the estimator that
     `bnuq precise-bn` has by default."""
     with progress(f"Taking the population statistics of {batches.points} points", len(batches)) as advance:
         free = memory.available(batches.pipeline.device)
-        bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), room=free)
+        bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=free)
     wide = (
         replace(layer, mean=layer.mean.astype(np.float64), var=layer.var.astype(np.float64)) for layer in bank.layers
     )

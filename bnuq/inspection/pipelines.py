@@ -419,9 +419,11 @@ class _Tried:
     def _statistics(
         self, settings: Sequence[_Setting], *, sites: Sequence[BatchNormSite], batches: int, batch_size: int, advance
     ) -> list[BatchStatistics | None]:
-        room = memory.available(_device(self.model))
+        free = memory.available(_device(self.model))
         each = (self._batches(settings, draw, batch_size) for draw in range(batches))
-        bank = statistics_of(self.model, itertools.chain.from_iterable(each), layers=sites, on_draw=advance, room=room)
+        bank = statistics_of(
+            self.model, itertools.chain.from_iterable(each), layers=sites, on_draw=advance, memory_limit=free
+        )
         return [bank[number :: len(settings)] for number in range(len(settings))]
 
     def _batches(self, settings: Sequence[_Setting], draw: int, batch_size: int) -> Iterator[Tensor]:

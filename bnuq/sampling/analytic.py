@@ -19,7 +19,7 @@ FEWEST = 2.0  # independent values: of fewer there is no variance
 
 
 @dataclass(frozen=True)
-class LayerLaw:
+class LayerNoiseModel:
     """What a factorised law knows of one layer: mean and variance (C,) of its population, and how many independent
     values of a channel the mini-batch's mean and its deviation are taken of; `count` is their nominal number, b·z."""
 
@@ -32,7 +32,9 @@ class LayerLaw:
     count: int
 
 
-def law_of(site: BatchNormSite, *, batch_size: int, density: tuple[float, float] | None, shrink: float) -> LayerLaw:
+def noise_model_of(
+    site: BatchNormSite, *, batch_size: int, density: tuple[float, float] | None, shrink: float
+) -> LayerNoiseModel:
     """The law of one layer around its running statistics, for mini-batches of `batch_size`.
 
     `density` holds the independent values that an item of the mini-batch is worth, to the mean and to the deviation;
@@ -40,7 +42,7 @@ def law_of(site: BatchNormSite, *, batch_size: int, density: tuple[float, float]
     """
     assert site.running_mean is not None and site.running_var is not None
     of_mean, of_deviation = density or (site.positions, site.positions)
-    return LayerLaw(
+    return LayerNoiseModel(
         name=site.name,
         eps=site.eps,
         mean=site.running_mean.double().cpu().numpy(),
@@ -52,7 +54,7 @@ def law_of(site: BatchNormSite, *, batch_size: int, density: tuple[float, float]
 
 
 def draw_chi2(
-    layers: Sequence[LayerLaw], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
 ) -> BatchStatistics:
     """ω of independent Gaussian values: M ∼ N(μ, σ²/n), n·S²/σ² ∼ χ² with n − 1 degrees of freedom, all independent.
 
@@ -63,7 +65,7 @@ def draw_chi2(
     Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
     """
 
-    def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
+    def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         degrees = layer.values_deviation - 1
         uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 2 * gammaincinv(degrees / 2, uniform) / degrees
@@ -77,7 +79,7 @@ def draw_chi2(
 
 
 def draw_gaussian(
-    layers: Sequence[LayerLaw], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
 ) -> BatchStatistics:
     """ω of the central limit: M ∼ N(μ, σ²/n), S ∼ N(σ, (κ − 1)σ²/(4n)) above 0, all independent.
 
@@ -85,7 +87,7 @@ def draw_gaussian(
     normal law above 0. Draw t depends on (seed, t) alone. Source: Teye et al. 2018, footnotes 8 and 9.
     """
 
-    def drawn(layer: LayerLaw, order: int) -> LayerStatistics:
+    def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         sd = np.sqrt(1 / (2 * layer.values_deviation))  # of S/σ
         below = ndtr(-1 / sd)  # the probability that S < 0
         uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
@@ -154,13 +156,13 @@ def _per_channel(
     return np.concatenate([sd * first, other * (r * first + np.sqrt(1 - r**2) * second)], axis=1)
 
 
-def _means(layer: LayerLaw, order: int, draws: range, seed: int) -> Float64[np.ndarray, "draw channel"]:
+def _means(layer: LayerNoiseModel, order: int, draws: range, seed: int) -> Float64[np.ndarray, "draw channel"]:
     normal = _normal(draws, len(layer.mean), seed=seed, site=order)
     return layer.mean + np.sqrt(layer.var / layer.values_mean) * normal
 
 
 def _layer(
-    layer: LayerLaw,
+    layer: LayerNoiseModel,
     mean: Float64[np.ndarray, "draw channel"],
     var: Float64[np.ndarray, "draw channel"],
     variance: Variance,

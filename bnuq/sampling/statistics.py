@@ -86,7 +86,7 @@ def statistics_of(
     layers: str | Sequence[str] | Sequence[BatchNormSite] = "all",
     variance: Variance = "biased",
     on_draw: Callable[[], object] | None = None,
-    room: int | None = None,
+    memory_limit: int | None = None,
 ) -> BatchStatistics:
     """ω of mini-batches that you chose: a (T, b, *input) tensor or an iterable of (b, *input) batches.
 
@@ -94,7 +94,7 @@ def statistics_of(
     deeper layers see what training would show them. The other layers keep their running statistics. The variance is
     biased, as in training, or "unbiased": n/(n − 1) times that, both in ω and on the way through the network.
     `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch. A batch that
-    would take more than `room` bytes is refused with the size that fits.
+    would take more than `memory_limit` bytes is refused with the size that fits.
     """
     iterator = iter(batches)
     try:
@@ -104,7 +104,7 @@ def statistics_of(
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
     with undisturbed(model):
-        measure = _measure(model, sites, fed(model, first), variance, room)
+        measure = _measure(model, sites, fed(model, first), variance, memory_limit)
         for batch in chain([first], iterator):
             draws.append(_measured(measure, fed(model, batch)))
             if on_draw is not None:
@@ -229,14 +229,14 @@ def _measure(
     sites: Sequence[BatchNormSite],
     batch: Tensor,
     variance: Variance = "biased",
-    room: int | None = None,
+    memory_limit: int | None = None,
 ) -> Callable[[Tensor], Measurement]:
     """What takes the statistics of a mini-batch: a plan of the network's operations, or the network itself where it has
     no plan that gives the same. They are compared on other inputs, and on the first mini-batch of every size."""
     planned = _planned(model, sites, batch, variance) if len(batch) > 1 else None
     each = planned.bytes_per_point if planned is not None else 0
-    if room is not None and each * len(batch) > room:
-        raise too_large(len(batch), room // each)
+    if memory_limit is not None and each * len(batch) > memory_limit:
+        raise too_large(len(batch), memory_limit // each)
     verified: set[int] = set()
 
     def measure(batch: Tensor) -> Measurement:

@@ -26,7 +26,7 @@ from bnuq.evaluation.exactness import check_network
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of
 from bnuq.evaluation.reference_check import cautions as reference_cautions
-from bnuq.evaluation.resources import check_room_of_sweep
+from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.runner import VALIDATION, check_precision
 from bnuq.evaluation.setup import Prepared, output_cautions, scored_sets
 from bnuq.metrics.decay import least_squares_coefficients
@@ -133,7 +133,7 @@ class Network:
         self._odd_outputs = output_cautions(ready, self.todo)
         check_precision(run, ready.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
-        check_room_of_sweep(
+        check_resources_of_sweep(
             self.todo,
             self.sets,
             labelled=("test", VALIDATION),

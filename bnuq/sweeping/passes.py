@@ -27,7 +27,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import draw_bank
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.runner import VALIDATION, Ahead, Scorer, fitting_chunk, precision_in_words
+from bnuq.evaluation.runner import VALIDATION, Prefetch, Scorer, fitting_chunk, precision_in_words
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
@@ -122,7 +122,7 @@ def at_sizes(
     training: Training | None,
     parts: Parts,
     progress: Progress,
-) -> Passed:
+) -> SweepPasses:
     """What the network gives at each size of `banks`.
 
     `sets` hold "test", OOD sets, and "validation" where there are such points, which a regression is fitted to first.
@@ -150,11 +150,11 @@ def at_sizes(
             }
         by_draw, by_point = likelihood.get(size, (None, None))
         found[size] = AtSize(size, degenerate, told, fitted[size], by_draw, by_point)
-    return Passed(found, tuple(passing.notes))
+    return SweepPasses(found, tuple(passing.notes))
 
 
 @dataclass(frozen=True)
-class Passed:
+class SweepPasses:
     """What the passes came to at each size, and what the user should know."""
 
     at: dict[int, AtSize]
@@ -305,7 +305,7 @@ class _Passing:
             return self._pipeline.evaluated(points, rows)
 
         with ExitStack() as closing:
-            feed = Ahead(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
+            feed = Prefetch(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
             for block in chunks(engine, len(points), feed, size=chunk, on_halved=self._halved):
                 yield block
                 self._advance(engine.samples * block.shape[1])

@@ -16,13 +16,13 @@ from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
 from bnuq.evaluation.duration import Subject, forecast
 from bnuq.evaluation.exactness import check_network
-from bnuq.evaluation.noise_models import Laws, fit_laws
+from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, provenance, request_digest
 from bnuq.evaluation.reference_check import cautions as reference_cautions
-from bnuq.evaluation.resources import check_room
-from bnuq.evaluation.runner import VALIDATION, Passed, bank_of, check_precision, passed
-from bnuq.evaluation.setup import check_request, how_asked, output_cautions, prepare, scored_sets
+from bnuq.evaluation.resources import check_resources
+from bnuq.evaluation.runner import VALIDATION, RunnerResult, bank_of, check_precision, passed
+from bnuq.evaluation.setup import check_request, notes_on_request, output_cautions, prepare, scored_sets
 from bnuq.progress import Foresight, Progress, silent
 from bnuq.records import Caution
 from bnuq.results import file as result_file
@@ -69,7 +69,7 @@ def evaluate(
     if look is not None:
         look(described)
     check_precision(run, pipeline.device)
-    check_room(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
+    check_resources(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
     checked = check_network(run, todo, model, pipeline, sets, material.train)
     if foresight is not None:
         subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
@@ -79,12 +79,16 @@ def evaluate(
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
     stale = check is not None and not check.passed
-    laws = fit_laws(run, todo, model, pipeline, material.train, progress)
+    noise_models = fit_noise_models(run, todo, model, pipeline, material.train, progress)
     watch.lap("draw")
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
-        found = {} if laws is None else {name: laws.draw(name, draws) for name in todo.methods if name in ANALYTIC}
+        found = (
+            {}
+            if noise_models is None
+            else {name: noise_models.draw(name, draws) for name in todo.methods if name in ANALYTIC}
+        )
         if needs_bank(run, todo, stale=stale):
             assert material.train is not None  # the plan saw to it
             found["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
@@ -96,7 +100,7 @@ def evaluate(
         found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
         watch.lap("evaluate")
         result = Result(
-            run=_resolved(run, todo, laws).record(),
+            run=_resolved(run, todo, noise_models).record(),
             model={
                 "path": str(run.checkpoint),
                 "sha256": loaded.checkpoint.sha256,
@@ -128,14 +132,14 @@ def evaluate(
                 *_cautions(run, todo, check, found, material),
             ),
             notes=(
-                *how_asked([run], replaces=run.out if replaces else None),
+                *notes_on_request([run], replaces=run.out if replaces else None),
                 *_without_validation(material, run, todo),
                 *loaded.notes,
                 *material.notes,
                 *todo.notes,
                 *checked.notes,
                 *found.notes,
-                *(() if laws is None else laws.notes()),
+                *(() if noise_models is None else noise_models.notes()),
                 *_dead_channels(found.omega),
             ),
             seconds=watch.seconds(),
@@ -160,11 +164,11 @@ def evaluate(
     return result
 
 
-def _resolved(run: Run, todo: Plan, laws: Laws | None) -> Run:
+def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
     """The run with what was left to the network and the data."""
     sampler = run.sampler
-    if laws is not None and laws.counts is not None:
-        sampler = msgspec.structs.replace(sampler, counts=laws.counts)
+    if noise_models is not None and noise_models.counts is not None:
+        sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
     return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler)
 
 
@@ -184,7 +188,7 @@ def _cautions(
     run: Run,
     todo: Plan,
     check: ReferenceCheck | None,
-    found: Passed,
+    found: RunnerResult,
     material: Material,
 ) -> Iterator[Caution]:
     if material.train is not None and todo.sites.live_batchnorms:
@@ -243,7 +247,7 @@ def _law_cautions(result: Result) -> Iterator[Caution]:
         )
 
 
-def _scale_cautions(material: Material, found: Passed) -> Iterator[Caution]:
+def _scale_cautions(material: Material, found: RunnerResult) -> Iterator[Caution]:
     """Whether the targets of the sets, and the network's errors, are of one size."""
     spread = {name: np.std(targets) for name, targets in _targets(material)}
     error = found.methods[DETERMINISTIC].sets["test"].figures["mae"].value

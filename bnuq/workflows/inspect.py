@@ -16,10 +16,10 @@ from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.draws import check_layers
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
-from bnuq.evaluation.population import Parted, parted
+from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import cautions as reference_cautions
-from bnuq.evaluation.setup import how_asked
+from bnuq.evaluation.setup import notes_on_request
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.inspection.domains import domains
 from bnuq.inspection.health import (
@@ -132,7 +132,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         pipelines=pipelines,
         cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *none_fits),
         notes=(
-            *how_asked([run], replaces=run.out if replaces else None),
+            *notes_on_request([run], replaces=run.out if replaces else None),
             *ready.loaded.notes,
             *ready.notes,
             *untold,
@@ -273,7 +273,7 @@ def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progres
     assert train is not None
     known = _trained_with(run, ready)
     batch_size, how = _noise_batch_size(run, settings, known, len(train))
-    batches = parted(
+    batches = reference_batches(
         pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
     )
     checked = check_mcbn(model, sites, [mini_batch(pipeline, train, batch_size)], layers)
@@ -338,7 +338,7 @@ def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference
     return chosen, tuple(notes)
 
 
-def _other_points(train: Points, batches: Parted, *, largest: int) -> tuple[Points, tuple[str, ...]]:
+def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> tuple[Points, tuple[str, ...]]:
     """The points that the noise is measured on: those that the population was not taken from, where they are enough."""
     rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
     if len(rest) >= APART * largest:

@@ -20,9 +20,9 @@ from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, loa
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
-from bnuq.evaluation.population import Parted, Population, parted, population_statistics
+from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.setup import Prepared, how_asked, output_cautions, prepare, scored_sets
+from bnuq.evaluation.setup import Prepared, notes_on_request, output_cautions, prepare, scored_sets
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
@@ -70,7 +70,7 @@ def precise_bn(
     size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
     if len(train) < 2:
         raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
-    batches = parted(ready.pipeline, train, points=points, batch_size=size)
+    batches = reference_batches(ready.pipeline, train, points=points, batch_size=size)
     checked = check_mcbn(model, sites, [next(iter(batches))], sites.live_batchnorms)
     broken = _not_finite(run, model, layers)
     scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
@@ -82,7 +82,7 @@ def precise_bn(
         estimator=estimator,
         sites=sites.live_batchnorms,
         progress=progress,
-        room=memory.available(ready.pipeline.device),
+        memory_limit=memory.available(ready.pipeline.device),
     )
     watch.lap("draw")
     by_name = {one.name: one for one in found}
@@ -122,7 +122,7 @@ def precise_bn(
         test=test,
         cautions=(*ready.material.cautions, *checked.cautions),
         notes=(
-            *how_asked([run], replaces=None),
+            *notes_on_request([run], replaces=None),
             *([f"an earlier file was replaced: {run.out.name}"] if replaces else ()),
             *why_size,
             *_fewer(points, train),
@@ -398,7 +398,7 @@ def _change(site: BatchNormSite, new: Population) -> LayerChange:
     )
 
 
-def _few(batches: Parted) -> Iterator[str]:
+def _few(batches: ReferenceBatches) -> Iterator[str]:
     if batches.points < FEW:
         yield (
             f"the statistics are from only {batches.points} points, so they are noisy; use at least {FEW}, better "

@@ -16,7 +16,7 @@ from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.runner import VALIDATION
-from bnuq.evaluation.setup import check_request, how_asked, prepare
+from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.progress import Forecast, Foresight, Progress, silent
 from bnuq.records import Caution
 from bnuq.results import sweep as sweep_file
@@ -86,7 +86,7 @@ def sweep(
         recommended=best,
         cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
         notes=(
-            *how_asked(runs, replaces=out if replaces else None),
+            *notes_on_request(runs, replaces=out if replaces else None),
             *_put_in_order(settings),
             *_once(note for one in networks for note in one.notes),
         ),

@@ -13,7 +13,7 @@ import small_run
 import torch
 
 from bnuq.evaluation import memory
-from bnuq.evaluation.runner import Ahead
+from bnuq.evaluation.runner import Prefetch
 from bnuq.results.result import Result
 from bnuq.sampling.engine import Stochastic
 
@@ -166,7 +166,7 @@ def test_points_loaded_ahead_are_those_that_were_asked_for():
         return torch.arange(rows.start, rows.stop)
 
     with ExitStack() as closing:
-        feed = Ahead(load, 10, closing)
+        feed = Prefetch(load, 10, closing)
         asked = [slice(0, 4), slice(4, 8), slice(4, 6), slice(6, 8), slice(8, 10)]  # the second was halved
         for rows in asked:
             assert feed(rows).tolist() == list(range(rows.start, rows.stop))
@@ -181,7 +181,7 @@ def test_an_error_while_loading_ahead_comes_when_the_points_are_asked_for():
         return torch.zeros(rows.stop)
 
     with ExitStack() as closing:
-        feed = Ahead(load, 4, closing)
+        feed = Prefetch(load, 4, closing)
         feed(slice(0, 2))
         with pytest.raises(ValueError, match="unreadable"):
             feed(slice(2, 4))

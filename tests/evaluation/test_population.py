@@ -15,7 +15,7 @@ from bnuq.config import Augment, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.population import parted, population_statistics
+from bnuq.evaluation.population import population_statistics, reference_batches
 from bnuq.sampling import counter_rng
 
 ESTIMATORS = ("population", "mean_of_var", "full")
@@ -93,7 +93,7 @@ def test_all_as_one_batch_is_the_same_as_layer_by_layer_with_the_layers_below_at
     net, batches = made(kind)
     whole = seen_in_training(net, torch.cat(batches))
     joint = population_statistics(net, batches, estimator="full")
-    swept = population_statistics(net, batches, estimator="full", room=0)
+    swept = population_statistics(net, batches, estimator="full", memory_limit=0)
     for one, other in zip(joint, swept, strict=True):
         assert (one.name, one.count) == (other.name, other.count)
         for found in (one, other):
@@ -109,26 +109,28 @@ def test_at_the_first_layer_population_and_full_are_the_same_and_deeper_they_dif
     assert np.abs(population[1].var / full[1].var - 1).max() > 0.01
 
 
-@pytest.mark.parametrize("room", [None, 0])
+@pytest.mark.parametrize("memory_limit", [None, 0])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_mean_of_ten_thousand_in_float32_costs_no_precision(estimator, room):
+def test_a_mean_of_ten_thousand_in_float32_costs_no_precision(estimator, memory_limit):
     net, batches = made("dense", torch.float32)
     batches = [batch + 1e4 for batch in batches]
     exact = population_statistics(net.double(), [batch.double() for batch in batches], estimator=estimator)
-    found = population_statistics(net.float(), batches, estimator=estimator, room=None if estimator != "full" else room)
+    found = population_statistics(
+        net.float(), batches, estimator=estimator, memory_limit=None if estimator != "full" else memory_limit
+    )
     for one, other in zip(found, exact, strict=True):
         sigma = np.sqrt(other.var)
         np.testing.assert_allclose(one.mean / sigma, other.mean / sigma, rtol=0, atol=1e-3)
         np.testing.assert_allclose(one.var, other.var, rtol=1e-3)
 
 
-@pytest.mark.parametrize("room", [None, 0])
+@pytest.mark.parametrize("memory_limit", [None, 0])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_model_is_left_as_it_was(estimator, room):
+def test_the_model_is_left_as_it_was(estimator, memory_limit):
     net, batches = made("residual")
     net.train()
     before, state = {k: v.clone() for k, v in net.state_dict().items()}, torch.get_rng_state()
-    population_statistics(net, batches, estimator=estimator, room=room if estimator == "full" else None)
+    population_statistics(net, batches, estimator=estimator, memory_limit=memory_limit if estimator == "full" else None)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(layer.training for layer in net.modules())
     assert torch.equal(torch.get_rng_state(), state)
@@ -151,9 +153,9 @@ def test_what_has_no_population_is_refused():
         population_statistics(nn.Linear(3, 2).double(), batches)
     with torch.no_grad():
         net[1].weight.fill_(1e308)
-    for room in (None, 0):
+    for memory_limit in (None, 0):
         with pytest.raises(SamplingError, match=r"layer 2: the statistics of .* are not finite"):
-            population_statistics(net, batches, estimator="full", room=room)
+            population_statistics(net, batches, estimator="full", memory_limit=memory_limit)
 
 
 # ── which points ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,7 +179,7 @@ def reference(n: int, *, seed: int = 0, augment: Augment | None = None) -> tuple
     ],
 )
 def test_every_point_is_used_once_in_batches_as_equal_as_can_be(n, points, batch_size, sizes):
-    batches = parted(*reference(n), points=points, batch_size=batch_size)
+    batches = reference_batches(*reference(n), points=points, batch_size=batch_size)
     rows = np.concatenate(batches.rows)
     assert [len(one) for one in batches.rows] == sizes
     assert len(set(rows)) == len(rows) == batches.points == min(n, points)
@@ -185,16 +187,16 @@ def test_every_point_is_used_once_in_batches_as_equal_as_can_be(n, points, batch
 
 
 def test_the_points_are_the_seeds_choice_and_come_mixed():
-    one, same, other = (parted(*reference(100, seed=s), points=40, batch_size=10).rows for s in (1, 1, 2))
+    one, same, other = (reference_batches(*reference(100, seed=s), points=40, batch_size=10).rows for s in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    whole = np.concatenate(parted(*reference(100), points=100, batch_size=10).rows)
+    whole = np.concatenate(reference_batches(*reference(100), points=100, batch_size=10).rows)
     assert not np.array_equal(whole, np.arange(100))
 
 
 def test_points_and_their_augmentation_share_no_random_numbers_with_those_of_mcbn():
     pipeline, points = reference(20, augment=Augment(pad=2, crop=4))
-    batches = parted(pipeline, points, points=10, batch_size=10)
+    batches = reference_batches(pipeline, points, points=10, batch_size=10)
     purposes = (counter_rng.POPULATION, counter_rng.SUBSET, counter_rng.BATCH)
     own, *others = (counter_rng.batch_indices(0, 0, population=20, batch_size=10, purpose=one) for one in purposes)
     (rows,), (batch,) = batches.rows, batches
@@ -208,7 +210,7 @@ def test_points_and_their_augmentation_share_no_random_numbers_with_those_of_mcb
 
 def test_batches_come_through_the_training_pipeline_and_are_the_same_every_time():
     pipeline, points = reference(20, augment=Augment(pad=2, crop=4))
-    batches = parted(pipeline, points, points=20, batch_size=10)
+    batches = reference_batches(pipeline, points, points=20, batch_size=10)
     first, again = list(batches), list(batches)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert any((image == 0).any() and (image != 0).any() for image in torch.cat(first))  # padded and cropped

@@ -16,7 +16,7 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import check_layers
-from bnuq.evaluation.population import parted
+from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import (
     batch_statistics,
     gap,
@@ -120,7 +120,7 @@ def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, Noise]
     points = Points("train", "train", data)
     pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
     sites = find_sites(net, torch.from_numpy(data[:3])).live_batchnorms
-    bank = batch_statistics(net, parted(pipeline, points, points=4000, batch_size=M), sites, silent)
+    bank = batch_statistics(net, reference_batches(pipeline, points, points=4000, batch_size=M), sites, silent)
     population = bank.pooled()
     sizes = {"batch_size": M, "draws": 40, "sizes": (M,), "size_draws": 40}
     measured = noise(net, pipeline, points, sites, population, progress=silent, **sizes)

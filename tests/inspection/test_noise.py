@@ -13,7 +13,7 @@ from torch import nn
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.population import parted
+from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import batch_statistics
 from bnuq.inspection.noise import _spatial_slope, noise, sizes_for
 from bnuq.metrics.noise import small_sample_slope
@@ -32,7 +32,7 @@ def noise_of(
     points = Points("train", "train", values.astype(np.float32))
     pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
     sites = find_sites(model, torch.from_numpy(values[:3].astype(np.float32))).live_batchnorms
-    bank = batch_statistics(model, parted(pipeline, points, points=10_000, batch_size=64), sites, silent)
+    bank = batch_statistics(model, reference_batches(pipeline, points, points=10_000, batch_size=64), sites, silent)
     return noise(
         model, pipeline, points, sites, bank.pooled(),
         batch_size=batch_size, draws=draws, sizes=sizes, size_draws=draws, progress=silent,

@@ -9,7 +9,7 @@ import zoo
 from scipy import stats
 
 import bnuq
-from bnuq.sampling.analytic import LayerLaw, draw_chi2, draw_empirical, draw_gaussian, law_of
+from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import find_sites, fingerprint
 
@@ -17,9 +17,9 @@ MANY = range(4000)
 KEPT = {"fingerprint": "f", "batch_size": 8}
 
 
-def law(n: float = 8.0, *, of_deviation: float | None = None, channels: int = 3) -> LayerLaw:
+def law(n: float = 8.0, *, of_deviation: float | None = None, channels: int = 3) -> LayerNoiseModel:
     mean, var = np.linspace(-1, 2, channels), np.linspace(0.5, 3, channels)
-    return LayerLaw("bn", 1e-5, mean, var, n, of_deviation or n, int(n))
+    return LayerNoiseModel("bn", 1e-5, mean, var, n, of_deviation or n, int(n))
 
 
 def test_under_chi2_the_mean_is_gaussian_and_the_variance_chi_square_of_n_minus_one():
@@ -35,9 +35,9 @@ def test_under_chi2_the_mean_is_gaussian_and_the_variance_chi_square_of_n_minus_
 def test_chi2_is_the_law_of_mini_batches_of_independent_gaussian_values():
     random = np.random.default_rng(0)
     batches = random.normal(2, 1.5, (4000, 6))
-    drawn = draw_chi2([LayerLaw("bn", 1e-5, np.array([2.0]), np.array([2.25]), 6, 6, 6)], MANY, seed=0, **KEPT).layers[
-        0
-    ]
+    drawn = draw_chi2(
+        [LayerNoiseModel("bn", 1e-5, np.array([2.0]), np.array([2.25]), 6, 6, 6)], MANY, seed=0, **KEPT
+    ).layers[0]
     assert stats.ks_2samp(batches.mean(1), drawn.mean[:, 0]).pvalue > 1e-3
     assert stats.ks_2samp(batches.var(1), drawn.var[:, 0]).pvalue > 1e-3
 
@@ -135,12 +135,12 @@ def test_a_law_is_drawn_from_running_statistics_alone_and_predicts_like_any_omeg
     net = zoo.made("2d", torch.float64)
     points = zoo.points("2d", 6, dtype=torch.float64)
     sites = find_sites(net, points).live_batchnorms
-    laws = [law_of(site, batch_size=16, density=None, shrink=1.0) for site in sites]
+    laws = [noise_model_of(site, batch_size=16, density=None, shrink=1.0) for site in sites]
     assert [one.count for one in laws] == [16 * site.positions for site in sites]
     omega = draw_chi2(laws, range(5), seed=0, fingerprint=fingerprint(net), batch_size=16)
     outputs = bnuq.predict(net, points, omega)
     assert outputs.shape[0] == 5 and outputs.std(0).max() > 0
-    sharp = [law_of(site, batch_size=10**12, density=None, shrink=1.0) for site in sites]
+    sharp = [noise_model_of(site, batch_size=10**12, density=None, shrink=1.0) for site in sites]
     fixed = bnuq.predict(net, points, draw_chi2(sharp, range(2), seed=0, fingerprint=fingerprint(net), batch_size=2))
     with torch.no_grad():
         assert torch.allclose(fixed, net.eval()(points).expand_as(fixed), rtol=1e-4, atol=1e-5)
@@ -148,6 +148,6 @@ def test_a_law_is_drawn_from_running_statistics_alone_and_predicts_like_any_omeg
 
 def test_a_finite_population_sharpens_the_law():
     site = find_sites(zoo.made("2d", torch.float64), zoo.points("2d", 6, dtype=torch.float64)).live_batchnorms[0]
-    whole, part = (law_of(site, batch_size=16, density=(2.0, 3.0), shrink=s) for s in (1.0, 0.5))
+    whole, part = (noise_model_of(site, batch_size=16, density=(2.0, 3.0), shrink=s) for s in (1.0, 0.5))
     assert (whole.values_mean, whole.values_deviation) == (32, 48)
     assert (part.values_mean, part.values_deviation) == (64, 96)

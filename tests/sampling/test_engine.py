@@ -670,8 +670,8 @@ def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
         each = statistics._planned(net, layers, x[0], "biased").bytes_per_point
     assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
     with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
-        bnuq.statistics_of(net, x, layers=layers, room=7 * each + 1)
-    assert bnuq.statistics_of(net, x, layers=layers, room=20 * each).samples == 2
+        bnuq.statistics_of(net, x, layers=layers, memory_limit=7 * each + 1)
+    assert bnuq.statistics_of(net, x, layers=layers, memory_limit=20 * each).samples == 2
 
 
 def test_a_bfloat16_plan_of_a_network_with_tensors_of_its_own_making_runs_without_gradients():

@@ -1,5 +1,5 @@
-"""Domains: laboratories, cameras, sites. Which layers tell them apart, and what evaluating with another one's batch
-statistics does."""
+"""Domains, such as laboratories, cameras or sites: which layers separate them, and the effect of evaluating with the
+batch statistics of another domain."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
 
 SAMPLES = 16  # T
-POPULATION = 4096  # points of a set, at most, that its population statistics are taken over
+POPULATION = 4096  # points of a set, at most, for its population statistics
 EVALUATED = 2000  # points of a set, at most, for accuracy and likelihood, where --limit says nothing
-SPREAD_OVER = 256  # of them, at most, for the spread of MCBN, which takes T passes of every statistics
+SPREAD_OVER = 256  # of these, at most, for the spread of MCBN, which takes T passes for each of the statistics
 MIXED_BATCHES = 24
-APART, LEAST_SIZE = 10, 8  # times a mini-batch that a set should hold, and the size below which it need not
-_LEAST_DRAWS = 8  # that the noise of batch statistics is told by
+POINTS_PER_BATCH_POINT, LEAST_SIZE = (
+    10,
+    8,
+)  # mini-batches that a set should hold, and the batch size below which it need not
+_LEAST_DRAWS = 8  # that the noise of batch statistics is estimated from
 
 RUNNING, TRAIN, TEST, MIXED = "running", "train", "test", "mixed"
-_SPLIT = 1  # the key that a domain is halved by
+_SPLIT = 1  # random key of splitting a domain in half
 
 
 def domains(
@@ -57,17 +60,18 @@ def domains(
     samples: int = SAMPLES,
     progress: Progress = silent,
 ) -> tuple[Domains, tuple[str, ...]]:
-    """How far every domain's BatchNorm statistics lie from the reference's, and what its points come to under others':
-    the record, and notes on what was cut.
+    """How far every domain's BatchNorm statistics are from the reference's, and the scores of its points under the
+    statistics of each domain: the record, and notes on sets that were limited.
 
     Half of a domain (by the run's seed, whole groups where it has groups) gives its statistics, through the training
     pipeline; the other half is evaluated, and so is `test`. Accuracy and PLL (RMSE of a regression) are those of the
     network with population statistics; mutual information (the variance) that of `samples` draws of MCBN with
-    mini-batches from there, in the layers that `run.layers` picks. "mixed" batches hold as many points of every domain;
-    of the only one and the reference, where there is but one. `run.limit` bounds the evaluated points of each set.
+    mini-batches from there, in the layers that `run.layers` picks. "mixed" batches hold equally many points of every
+    domain, or, where there is a single domain, of it and the reference. `run.limit` bounds the evaluated points of each
+    set.
 
-    Mini-batches hold a tenth of the smallest set that they are drawn from at most, 8 where that is less: drawing
-    without replacement takes (b − 1)/(n − 1) off their noise, which would tell large sets from small ones.
+    Mini-batches hold at most a tenth of the smallest set that they are drawn from, or 8 where that is less: drawing
+    without replacement reduces their noise by (b − 1)/(n − 1), which would make small sets differ from large sets.
 
     Raises DataError, RequestError or SamplingError, with the domain's name, for a domain that cannot be read, has
     points of another shape, or labels that are not the network's, too few points, and for a name given twice.
@@ -87,41 +91,48 @@ def domains(
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
     if len(train) < 4:
         raise DataError(f"the reference ({train.reference}) holds {len(train)} points; expected at least 4.")
-    read = _read(run, named, train)
-    scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *read.values()])
-    halves = {name: _halves(points, run.seed) for name, points in read.items()}
+    points_of_domains = _read(run, named, train)
+    scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()])
+    halves = {name: _halves(points, run.seed) for name, points in points_of_domains.items()}
     size, notes = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
     sources = {TRAIN: _Source(TRAIN, (train,))}
     sources |= {name: _Source(name, (first,)) for name, (first, _) in halves.items()}
     together = tuple(first for first, _ in halves.values())
     sources[MIXED] = _Source(MIXED, together if len(together) > 1 else (*together, train))
-    taken = {
-        name: _statistics(one, model, layers, sampled, pipeline, size, samples, progress)
-        for name, one in sources.items()
+    statistics_of_sources = {
+        name: _statistics(source, model, layers, sampled, pipeline, size, samples, progress)
+        for name, source in sources.items()
     }
     evaluated = {name: scorer.labelled(name, second) for name, (_, second) in halves.items()}
     if test is not None:
         evaluated[TEST] = scorer.labelled(TEST, test)
     evaluated = {name: limited(points, run.limit or EVALUATED, run.seed) for name, points in evaluated.items()}
-    crossing = _Crossing(run, model, sites, pipeline, scorer, taken, samples, progress)
-    crossings = [one for name, points in evaluated.items() for one in crossing.of(name, points)]
-    found = Domains(
+    crossing = _Crossing(run, model, sites, pipeline, scorer, statistics_of_sources, samples, progress)
+    crossings = [source for name, points in evaluated.items() for source in crossing.of(name, points)]
+    result = Domains(
         domains=tuple(
-            _domain(name, points, evaluated[name].targets is not None, taken[name], taken[TRAIN], size)
-            for name, points in read.items()
+            _domain(
+                name,
+                points,
+                evaluated[name].targets is not None,
+                statistics_of_sources[name],
+                statistics_of_sources[TRAIN],
+                size,
+            )
+            for name, points in points_of_domains.items()
         ),
         crossings=tuple(crossings),
         batch_size=size,
         samples=samples,
     )
-    return found, (*notes, *_evaluated_notes(evaluated, halves, test))
+    return result, (*notes, *_evaluated_notes(evaluated, halves, test))
 
 
 # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
-    found: dict[str, Points] = {}
+    result: dict[str, Points] = {}
     for ref in named:
         points = read_named(run, ref, "test", ood=True)
         if points.name in (RUNNING, MIXED):
@@ -129,7 +140,7 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
                 f"a domain is called {points.name}, which has a meaning here; give it another name: "
                 f"--domain NAME={points.reference}."
             )
-        if points.name in found:
+        if points.name in result:
             raise RequestError(
                 f"two domains are called {points.name}; give them different names: --domain NAME={points.reference}."
             )
@@ -138,8 +149,8 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
                 f"domain {points.name} ({points.reference}) has points of shape {points.point_shape}, the reference of "
                 f"{train.point_shape}; expected the same."
             )
-        found[points.name] = points
-    return found
+        result[points.name] = points
+    return result
 
 
 def _halves(points: Points, seed: int) -> tuple[Points, Points]:
@@ -154,8 +165,8 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
         )
     order = counter_rng.batch_indices(seed, _SPLIT, population=groups, batch_size=groups, purpose=counter_rng.SUBSET)
     reached = np.cumsum(np.bincount(members)[order])
-    taken = min(int(np.searchsorted(reached, len(points) / 2)) + 1, groups - 1)
-    first = np.isin(members, order[:taken])
+    groups_taken = min(int(np.searchsorted(reached, len(points) / 2)) + 1, groups - 1)
+    first = np.isin(members, order[:groups_taken])
     if first.sum() < 4:
         raise DataError(
             f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} points to take statistics "
@@ -166,17 +177,17 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
 
 def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
     """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
-    drawing without replacement leaves the noise of each alike; 8, or half of a set, where that is less than 8."""
+    drawing without replacement affects the noise of all sets alike; 8, or half of a set, where that is less than 8."""
     sets = {**halves, TRAIN: train}
     smallest = min(sets, key=lambda name: len(sets[name]))
-    there = len(sets[smallest])
-    size = min(wanted, max(there // APART, min(LEAST_SIZE, there // 2)))
-    if size == wanted and size * APART <= there:
+    least = len(sets[smallest])
+    size = min(wanted, max(least // POINTS_PER_BATCH_POINT, min(LEAST_SIZE, least // 2)))
+    if size == wanted and size * POINTS_PER_BATCH_POINT <= least:
         return size, ()
-    left = float(metrics.finite_population_factor(size, population=there))
-    held = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
+    left = float(metrics.finite_population_factor(size, population=least))
+    hold = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
     return size, (
-        f"mini-batches of domains {held}: {smallest} has only {there} to draw them from, and drawing without "
+        f"mini-batches of domains {hold}: {smallest} has only {least} to draw them from, and drawing without "
         f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
     )
 
@@ -199,13 +210,13 @@ def _evaluated_notes(
 
 @dataclass(frozen=True)
 class _Source:
-    """What mini-batches are drawn from: one set, or equal shares of several."""
+    """The points that mini-batches are drawn from: one set, or equal shares of several."""
 
     name: str
     parts: tuple[Points, ...]
 
     def drawn(self, pipeline: Pipeline, draw: int, batch_size: int, purposes: tuple[int, int]) -> Tensor:
-        """Mini-batch number `draw`; of several sets, those that have one point more take turns."""
+        """Mini-batch number `draw`; with several sets, they take turns in giving one point more."""
         batches, augment = purposes
         shares = [
             (batch_size + (number + draw) % len(self.parts)) // len(self.parts) for number in range(len(self.parts))
@@ -223,15 +234,15 @@ class _Source:
 
 
 def _trained(pipeline: Pipeline, like: Points, raw: np.ndarray, draw: int, purpose: int) -> Tensor:
-    """Points as they were read, through the training pipeline."""
-    together = replace(like, inputs=raw, targets=None, group=None)
-    return pipeline.trained(together, np.arange(len(raw)), draw=draw, purpose=purpose)
+    """Raw points through the training pipeline."""
+    points = replace(like, inputs=raw, targets=None, group=None)
+    return pipeline.trained(points, np.arange(len(raw)), draw=draw, purpose=purpose)
 
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Draws of MCBN from one source, of `size` points that can be drawn: in the layers that are sampled (`omega`), and
-    in all of them (`draws`); and the population's over `points` of them."""
+    """Draws of MCBN from one source of `size` points: in the sampled layers (`omega`), and in all layers (`draws`); and
+    the population statistics over `points` points."""
 
     omega: BatchStatistics
     draws: BatchStatistics
@@ -269,9 +280,9 @@ def _statistics(
         ]
     purposes = counter_rng.DOMAIN, counter_rng.DOMAIN_AUGMENT
     drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(max(samples, _LEAST_DRAWS))]
-    parts_too = len(sampled) < len(layers)  # the others then keep their running statistics on the way through
-    asked = [(whole, layers), (drawn, layers), *([(drawn[:samples], sampled)] if parts_too else [])]
-    with progress(f"Statistics of {source.name}", sum(len(batches) for batches, _ in asked)) as advance:
+    samples_some = len(sampled) < len(layers)  # the other layers then use their running statistics in the forward
+    requests = [(whole, layers), (drawn, layers), *([(drawn[:samples], sampled)] if samples_some else [])]
+    with progress(f"Statistics of {source.name}", sum(len(batches) for batches, _ in requests)) as advance:
         try:
             population, all_layers, *of_some = (
                 statistics_of(
@@ -281,7 +292,7 @@ def _statistics(
                     on_draw=lambda: advance(1),
                     memory_limit=memory.available(pipeline.device),
                 )
-                for batches, sites in asked
+                for batches, sites in requests
             )
         except SamplingError as error:
             raise SamplingError(f"{source.name}: {error}") from error
@@ -290,24 +301,28 @@ def _statistics(
 
 
 def _domain(
-    name: str, points: Points, labelled: bool, own: _Statistics, reference: _Statistics, batch_size: int
+    name: str, points: Points, labelled: bool, domain: _Statistics, reference: _Statistics, batch_size: int
 ) -> Domain:
     rows = []
-    for layer, other, mine, theirs in zip(
-        own.population.layers, reference.population.layers, own.draws.layers, reference.draws.layers, strict=True
+    for layer, other, domain_draws, reference_draws in zip(
+        domain.population.layers, reference.population.layers, domain.draws.layers, reference.draws.layers, strict=True
     ):
         (mean, var), (m, v) = (
-            (one.mean[0].astype(np.float64), one.var[0].astype(np.float64)) for one in (layer, other)
+            (statistics.mean[0].astype(np.float64), statistics.var[0].astype(np.float64))
+            for statistics in (layer, other)
         )
         alive = (var >= 10 * layer.eps) | (v >= 10 * layer.eps)
-        noise_own, noise_other = (_noise(draws, one, batch_size) for draws, one in ((mine, own), (theirs, reference)))
+        domain_noise, reference_noise = (
+            _noise(draws, statistics, batch_size)
+            for draws, statistics in ((domain_draws, domain), (reference_draws, reference))
+        )
         unit = np.sqrt(v + layer.eps)
-        apart = np.stack([mean - m, np.log(var + layer.eps) - np.log(v + layer.eps)])
-        shift, log_ratio = apart[0] / unit, apart[1]
-        noise = np.sqrt(noise_own + noise_other)
+        difference = np.stack([mean - m, np.log(var + layer.eps) - np.log(v + layer.eps)])
+        shift, log_ratio = difference[0] / unit, difference[1]
+        noise = np.sqrt(domain_noise + reference_noise)
         usable = alive & (noise > 1e-6 * np.stack([unit, np.ones_like(v)]))  # less is rounding
-        freedom = 2 * (len(mine.mean) - 1)
-        z = [_rms(a[u] / n[u]) for a, n, u in zip(apart, noise, usable, strict=True) if u.any()]
+        freedom = 2 * (len(domain_draws.mean) - 1)
+        z = [_rms(a[u] / n[u]) for a, n, u in zip(difference, noise, usable, strict=True) if u.any()]
         rows.append(
             (
                 _rms(shift[alive]),
@@ -321,19 +336,20 @@ def _domain(
         reference=points.reference,
         n=len(points),
         labelled=labelled,
-        layers=tuple(layer.name for layer in own.population.layers),
+        layers=tuple(layer.name for layer in domain.population.layers),
         shift=shifts,
         log_ratio=log_ratios,
         ratio=ratios,
     )
 
 
-def _noise(draws: LayerStatistics, of: _Statistics, batch_size: int) -> Float[np.ndarray, "quantity channel"]:
-    """The variance of a population's mean and log variance: a batch's, by as many batches as its points make."""
-    left = float(metrics.finite_population_factor(batch_size, population=of.size))
+def _noise(draws: LayerStatistics, statistics: _Statistics, batch_size: int) -> Float[np.ndarray, "quantity channel"]:
+    """The sampling variance of a population's mean and log variance: that of a batch, divided by the number of
+    batches."""
+    factor = float(metrics.finite_population_factor(batch_size, population=statistics.size))
     logs = np.log(draws.var.astype(np.float64) + draws.eps)
     spread = np.stack([draws.mean.var(0, ddof=1, dtype=np.float64), logs.var(0, ddof=1)])
-    return spread / left * batch_size / of.points
+    return spread / factor * batch_size / statistics.points
 
 
 def _rms(values: np.ndarray) -> float:
@@ -345,14 +361,14 @@ def _rms(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class _Scorer:
-    """How outputs are scored: `classes` of a classification, or a regression with its targets' scale."""
+    """Scores outputs of a classification, or of a regression with the scale of its targets."""
 
     run: Run
     outputs: int
     scorer: classification.Scorer | regression.Scorer
 
     def labelled(self, name: str, points: Points) -> Points:
-        """The points with their labels checked, as far as they have any."""
+        """The points, with their labels checked where they have any."""
         if points.targets is None:
             return points
         check = check_labels if isinstance(self.scorer, classification.Scorer) else check_targets
@@ -362,7 +378,7 @@ class _Scorer:
             raise DataError(f"domain {name}: {error}") from error
 
     def fixed(self, outputs: Tensor, points: Points) -> dict[str, Figure]:
-        """Of one pass (n, K) over labelled points."""
+        """The estimates of one pass (n, K) over labelled points."""
         if points.targets is None:
             return {}
         if isinstance(self.scorer, classification.Scorer):
@@ -383,7 +399,7 @@ class _Scorer:
         return {"rmse": _figure("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
 
     def spread(self, blocks: Sequence[Tensor], points: Points) -> dict[str, Figure]:
-        """Of the passes of MCBN (T, n, K), in chunks."""
+        """The spread of the samples of MCBN (T, n, K), in chunks."""
         draws = estimates.replicate_weights(len(blocks[0]))
         reduction = self.scorer.reduction(draws, points, fitted=None, labelled=False)
         for block in blocks:
@@ -405,7 +421,7 @@ def _figure(
 
 
 def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
-    """By the run's task, or else by the shapes of the outputs and of the first labels there are."""
+    """The scorer of the run's task, otherwise by the shapes of the outputs and of the first labels."""
     output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
     if output.ndim != 2:
         raise DataError(
@@ -423,7 +439,7 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
 
 @dataclass(frozen=True)
 class _Crossing:
-    """What points come to under each of the statistics."""
+    """Evaluates points under each of the statistics."""
 
     run: Run
     model: nn.Module
@@ -435,30 +451,30 @@ class _Crossing:
     progress: Progress
 
     def of(self, name: str, points: Points) -> Iterator[Crossing]:
-        """One crossing for each of the statistics that say anything of these points."""
-        few = limited(points, SPREAD_OVER, self.run.seed)
+        """One crossing for each of the statistics under which these points have scores."""
+        spread_points = limited(points, SPREAD_OVER, self.run.seed)
         names = list(self.statistics)
-        passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(few)
+        passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(spread_points)
         with self.progress(f"{name} under each of the statistics", passes) as advance:
-            fixed: dict[str, dict[str, Figure]] = {one: {} for one in (RUNNING, *names)}
+            fixed: dict[str, dict[str, Figure]] = {source_name: {} for source_name in (RUNNING, *names)}
             if points.targets is not None:
                 fixed |= self._fixed(name, points, advance)
-            spread = self._spread(few, advance)
-        for one, figures in fixed.items():
-            if figures := figures | spread.get(one, {}):
-                yield Crossing(domain=name, statistics=one, figures=figures)
+            spread = self._spread(spread_points, advance)
+        for source_name, figures in fixed.items():
+            if figures := figures | spread.get(source_name, {}):
+                yield Crossing(domain=name, statistics=source_name, figures=figures)
 
     def _fixed(self, name: str, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
-        """Under population statistics, and the running ones where the network has them."""
-        found = {}
+        """The scores under population statistics, and under running statistics where the network has them."""
+        result = {}
         if all(site.tracked for site in self.sites.live_batchnorms):
             (outputs,) = self._outputs(Evaluation(self.model), points, advance)
-            found[RUNNING] = self._scored(name, RUNNING, outputs, points)
-        omega = reduce(BatchStatistics.joined, (one.population for one in self.statistics.values()))
+            result[RUNNING] = self._scored(name, RUNNING, outputs, points)
+        omega = reduce(BatchStatistics.joined, (source_name.population for source_name in self.statistics.values()))
         engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
-        for one, outputs in zip(self.statistics, self._outputs(engine, points, advance), strict=True):
-            found[one] = self._scored(name, one, outputs, points)
-        return found
+        for source_name, outputs in zip(self.statistics, self._outputs(engine, points, advance), strict=True):
+            result[source_name] = self._scored(name, source_name, outputs, points)
+        return result
 
     def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Figure]:
         if not bool(torch.isfinite(outputs).all()):
@@ -468,13 +484,13 @@ class _Crossing:
         return self.scorer.fixed(outputs, points)
 
     def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
-        omega = reduce(BatchStatistics.joined, (one.omega for one in self.statistics.values()))
+        omega = reduce(BatchStatistics.joined, (statistics.omega for statistics in self.statistics.values()))
         engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
-        found = {}
+        result = {}
         outputs = self._outputs(engine, points, advance)
-        for name, own in zip(self.statistics, outputs.split(self.samples), strict=True):
-            found[name] = self.scorer.spread([own], points)
-        return found
+        for name, samples in zip(self.statistics, outputs.split(self.samples), strict=True):
+            result[name] = self.scorer.spread([samples], points)
+        return result
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""

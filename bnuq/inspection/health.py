@@ -1,4 +1,4 @@
-"""The health of a network's BatchNorm: its sites with what is wrong with them, and how far running averages lag."""
+"""The health of a network's BatchNorm: its sites with their problems, and the gap of the running averages."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ def not_finite(model: nn.Module) -> tuple[str, ...]:
     """The names of the parameters and buffers that hold NaN or infinite values, or variances below 0."""
     named = (*model.named_parameters(), *model.named_buffers())
     return tuple(
-        name for name, tensor in named if not is_lazy(tensor) and not (_is_finite(tensor) and _is_one(name, tensor))
+        name
+        for name, tensor in named
+        if not is_lazy(tensor) and not (_is_finite(tensor) and _is_valid_variance(name, tensor))
     )
 
 
-def _is_one(name: str, tensor: Tensor) -> bool:
-    """Whether a running variance is a variance; anything else is what it is."""
+def _is_valid_variance(name: str, tensor: Tensor) -> bool:
+    """Whether a running variance is not negative; True for any other tensor."""
     return not name.endswith("running_var") or bool((tensor >= 0).all())
 
 
@@ -42,10 +44,11 @@ def _is_finite(tensor: Tensor | None) -> bool:
 
 
 def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
-    """Every BatchNorm and dropout in execution order, flagged; `broken` are tensors that are not finite, by name."""
+    """Every BatchNorm and dropout in execution order, with flags; `broken` are the names of tensors that are not
+    finite."""
     calls = Counter(site.address for site in sites.batchnorms if site.address)
     layers = {name.rpartition(".")[0] for name in broken}
-    rows = [_batchnorm_row(site, again=calls[site.address] > 1, layers=layers) for site in sites.batchnorms]
+    rows = [_batchnorm_row(site, repeated=calls[site.address] > 1, layers=layers) for site in sites.batchnorms]
     rows += [_dropout_row(site) for site in sites.dropouts]
     places = [site.place for site in (*sites.batchnorms, *sites.dropouts)]
     return tuple(
@@ -54,7 +57,7 @@ def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
     )
 
 
-def _batchnorm_row(site: BatchNormSite, *, again: bool, layers: set[str]) -> SiteRow:
+def _batchnorm_row(site: BatchNormSite, *, repeated: bool, layers: set[str]) -> SiteRow:
     vanishing = None
     if site.tracked and site.running_var is not None:
         vanishing = int((site.running_var < 10 * site.eps).sum())
@@ -67,7 +70,7 @@ def _batchnorm_row(site: BatchNormSite, *, again: bool, layers: set[str]) -> Sit
         "not-finite": not finite,
         "vanishing": bool(vanishing),
         "untracked": not site.tracked,
-        "called-again": again,
+        "called-again": repeated,
     }
     return SiteRow(
         name=site.name,
@@ -90,8 +93,8 @@ def _dropout_row(site: DropoutSite) -> SiteRow:
 def batch_statistics(
     model: nn.Module, batches: ReferenceBatches, sites: Sequence[BatchNormSite], progress: Progress
 ) -> BatchStatistics:
-    """The statistics of these mini-batches in float64; their `pooled()` is the population, by the estimator that
-    `bnuq precise-bn` has by default."""
+    """The statistics of these mini-batches in float64; their `pooled()` is the population, by the default estimator of
+    `bnuq precise-bn`."""
     with progress(f"Taking the population statistics of {batches.points} points", len(batches)) as advance:
         free = memory.available(batches.pipeline.device)
         bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=free)
@@ -113,12 +116,11 @@ def gap(
     train_size: int | None,
     train_batch_size: int | None,
 ) -> Gap | None:
-    """The running averages against `population`, what the batches of `bank` pool to: `points` of the `reference` ones,
-    which are a part of the `train_size`. None where no layer has any.
+    """The running averages compared with `population`, the pooled batches of `bank`: `points` of the `reference`
+    points, which are a part of the `train_size` training points. None where no layer has running averages.
 
-    What batch noise explains is told by the noise that was measured, under a training batch size M of 128 where it is
-    not known; NaN where the average is cumulative. Channels that hardly vary are told in units of √(σ² + ε), which is
-    what they are divided by.
+    The gap that batch noise explains follows from the measured noise, with a training batch size M of 128 where it is
+    not known; NaN where the average is cumulative. Gaps are in units of √(σ² + ε), the divisor of evaluation mode.
     """
     measured = dict(zip((site.name for site in sites), noise.layers, strict=True))
     ratios = _ratios(check)
@@ -127,7 +129,7 @@ def gap(
         if site.running_mean is None or site.running_var is None:
             continue
         layer = population.layers[number]
-        left = share_left_by_averaging(
+        share = share_left_by_averaging(
             momentum=site.momentum or 0.0,
             train_batch_size=train_batch_size or 128,
             points=points,
@@ -135,14 +137,14 @@ def gap(
             train_size=train_size or reference,
         )
         shift, log_ratio = _distances(site, layer.mean[0], layer.var[0])
-        of_mean, of_log_variance = _one_point(measured[site.name], noise.batch_size)
+        mean_of_point, log_variance_of_point = _one_point(measured[site.name], noise.batch_size)
         layers.append(
             LayerGap(
                 name=site.name,
                 shift=shift,
                 log_ratio=log_ratio,
-                explained_shift=math.sqrt(of_mean * left),
-                explained_log_ratio=math.sqrt(of_log_variance * left),
+                explained_shift=math.sqrt(mean_of_point * share),
+                explained_log_ratio=math.sqrt(log_variance_of_point * share),
                 ratio_mean=ratios.get(site.name, (math.nan, math.nan))[0],
                 ratio_log_variance=ratios.get(site.name, (math.nan, math.nan))[1],
                 dead=bank.layers[number].dead_channels,
@@ -173,23 +175,23 @@ def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[
 
 
 def _one_point(layer: LayerNoise, batch_size: int) -> tuple[float, float]:
-    """What one point gives the variances of V and of ln S², by the noise at `batch_size`."""
+    """The variances of V and of ln S² for a batch of a single point, from the noise at `batch_size`."""
     return batch_size / layer.values_mean, batch_size * explained_log_variance(layer.values_deviation)
 
 
 def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:
-    """By layer, the reference check's distances of mean and log variance over what batch noise explains."""
+    """By layer, the reference check's distances of mean and log variance relative to batch noise."""
     if check is None:
         return {}
-    both = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
-    return {name: (float(mean), float(log_variance)) for name, mean, log_variance in both}
+    distances = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
+    return {name: (float(mean), float(log_variance)) for name, mean, log_variance in distances}
 
 
-# ── what to tell the user ────────────────────────────────────────────────────────────────────────────────────────────
+# ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Caution]:
-    """What the sites alone say."""
+    """Warnings from the sites alone."""
     if broken:
         yield Caution(
             "not-finite",
@@ -197,30 +199,30 @@ def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Ca
             f"0: {_some(broken)}. The network's outputs are meaningless, and only its sites are reported.",
         )
     flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
-    if found := flagged["never-trained"]:
+    if sites := flagged["never-trained"]:
         yield Caution(
             "never-trained",
-            f"BatchNorm {_names(found)} still has its initial running statistics (mean 0, variance 1): the "
+            f"BatchNorm {_names(sites)} still has its initial running statistics (mean 0, variance 1): the "
             "network was never trained or not loaded completely.",
         )
-    if found := flagged["frozen"]:
+    if sites := flagged["frozen"]:
         yield Caution(
             "frozen",
-            f"BatchNorm {_names(found)} keeps its running statistics in training mode too: it has no batch noise, "
+            f"BatchNorm {_names(sites)} keeps its running statistics in training mode too: it has no batch noise, "
             "and MCBN does not sample it.",
         )
-    if found := flagged["vanishing"]:
-        channels = sum(row.vanishing or 0 for row in found)
+    if sites := flagged["vanishing"]:
+        channels = sum(row.vanishing or 0 for row in sites)
         yield Caution(
             "vanishing",
-            f"{_count(channels, 'channel')} of BatchNorm {_names(found)} {_have(channels)} a running variance below 10 "
+            f"{_count(channels, 'channel')} of BatchNorm {_names(sites)} {_have(channels)} a running variance below 10 "
             "times eps: what differs there from the training data is scaled up as far as eps allows.",
         )
 
 
-def gap_cautions(found: Gap) -> Iterator[Caution]:
-    """What the gap says beside the reference check."""
-    dead = [layer for layer in found.layers if layer.dead]
+def gap_cautions(measured: Gap) -> Iterator[Caution]:
+    """Warnings from the gap, in addition to the reference check."""
+    dead = [layer for layer in measured.layers if layer.dead]
     if dead:
         channels = sum(layer.dead for layer in dead)
         yield Caution(
@@ -231,26 +233,29 @@ def gap_cautions(found: Gap) -> Iterator[Caution]:
         )
 
 
-def noise_cautions(found: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
-    """Whether values are too few for biased and unbiased variance to be alike: in a mini-batch of the training, and
-    where its size is not known, of the noise."""
-    size = train_batch_size or found.batch_size
+def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
+    """A warning where values are so few that biased and unbiased variance differ: in a training mini-batch, or, where
+    its size is not known, in a mini-batch of the noise."""
+    size = train_batch_size or measured.batch_size
     values_of = {
-        layer.name: train_batch_size * layer.positions if train_batch_size else layer.nominal for layer in found.layers
+        layer.name: train_batch_size * layer.positions if train_batch_size else layer.nominal
+        for layer in measured.layers
     }
-    few = [layer for layer in found.layers if values_of[layer.name] < FEW_VALUES]
-    if few:
-        values = min(values_of[layer.name] for layer in few)
+    few_valued = [layer for layer in measured.layers if values_of[layer.name] < FEW_VALUES]
+    if few_valued:
+        values = min(values_of[layer.name] for layer in few_valued)
         differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
-        told = f"{_names(few)} {'sees' if len(few) == 1 else 'see'} down to {values} values per channel in a "
-        told += (
+        text = (
+            f"{_names(few_valued)} {'sees' if len(few_valued) == 1 else 'see'} down to {values} values per channel in a "
+        )
+        text += (
             f"mini-batch of {size} in training, which normalised by the biased variance; evaluation uses the "
             f"unbiased one, which scales by up to {differ} less."
             if train_batch_size
             else f"mini-batch of {size}: at this mini-batch size training would normalise by the biased variance, and "
             f"evaluation by the unbiased one, which scales by up to {differ} less."
         )
-        yield Caution("biased-variance", told)
+        yield Caution("biased-variance", text)
 
 
 def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> str:

@@ -1,4 +1,4 @@
-"""A network opened for inspection: with its reference where there is one, else on points that are made up."""
+"""Loads a network for inspection, with its reference where there is one, otherwise with random points."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from bnuq.trust import BY_USER
 
 Shape = tuple[int, ...]
 
-SIDES = (32, 28, 64, 224, 96, 128, 48, 256, 299)  # of pictures, tried in this order
+SIDES = (32, 28, 64, 224, 96, 128, 48, 256, 299)  # of pictures, in the order in which they are tried
 LENGTHS = (128, 1024, 16_000)  # of sequences
 MADE_UP_POINTS = 3
 
 
 @dataclass(frozen=True)
-class Opened:
-    """The network on its device, the reference and the test set where they could be read, and a few points to run the
-    network on, ready for it."""
+class LoadedNetwork:
+    """The network on its device, the reference and the test set where they could be read, and a few points as network
+    input."""
 
     loaded: LoadedModel
     model: nn.Module
@@ -44,16 +44,16 @@ class Opened:
     cautions: tuple[Caution, ...]
 
 
-def opened(
+def load_network(
     run: Run, *, input_shape: Shape | None = None, needs_reference: bool = False, needs_test: bool = False
-) -> Opened:
-    """Read the network of `run` and its reference; the test set where that is needed, or there is no reference. Weights
-    that are not finite are read as well.
+) -> LoadedNetwork:
+    """Read the network of `run` and its reference, and the test set where it is needed or there is no reference.
+    Weights that are not finite are read as well.
 
-    A reference that the run names and that cannot be read is a warning, unless `needs_reference`; a test set that
-    cannot be read a note, and one of another shape than the reference DataError. Without points the network is run on
-    made-up ones, of `input_shape` or of a shape that it is found to take. Raises RequestError, with the option to name
-    a shape, where none is found.
+    A reference that cannot be read is a warning, unless `needs_reference`. A test set that cannot be read is a note.
+    Raises DataError for a test set of another shape than the reference. Without points the network is run on random
+    points, of `input_shape` or of the first shape that it accepts. Raises RequestError, with the option to name a
+    shape, where it accepts none.
     """
     loaded = load_model(
         run.checkpoint,
@@ -73,30 +73,33 @@ def opened(
             f"({train.reference}) of {train.point_shape}; expected the same."
         )
     if train is None and run.normalize == "train":
-        run = replace(run, normalize=None)  # no point passes
+        run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
     pipeline = Pipeline(run, device, input_normalize(run, train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
-    notes = (*(f"{one.name}: {note}" for one in (train, test) if one is not None for note in one.notes), *notes)
+    notes = (
+        *(f"{points.name}: {note}" for points in (train, test) if points is not None for note in points.notes),
+        *notes,
+    )
     points = train if train is not None else test
     if points is not None:
         if input_shape is not None and input_shape != points.point_shape:
             raise RequestError(
-                f"--input-shape is {_told(input_shape)}, and the points of {points.reference} have shape "
-                f"{_told(points.point_shape)}; leave it out, as the shape of readable points is known."
+                f"--input-shape is {_text(input_shape)}, and the points of {points.reference} have shape "
+                f"{_text(points.point_shape)}; leave it out, as the shape of readable points is known."
             )
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
         _check_taken(model, example, points)
     else:
-        example, how = _made_up(model, input_shape, pipeline)
+        example, how = _random_points(model, input_shape, pipeline)
         notes = (*notes, how)
-    return Opened(loaded, model, train, test, pipeline, example, notes, cautions)
+    return LoadedNetwork(loaded, model, train, test, pipeline, example, notes, cautions)
 
 
-def _reference(run: Run, needed: bool) -> tuple[Points | None, tuple[Caution, ...]]:
+def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Caution, ...]]:
     if run.train is None:
-        if needed:
+        if required:
             file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
             raise RequestError(
                 "there is no reference to measure on. Add --train REF, or to "
@@ -108,14 +111,16 @@ def _reference(run: Run, needed: bool) -> tuple[Points | None, tuple[Caution, ..
     except UntrustedCodeError:
         raise
     except BnuqError as error:
-        if needed:
+        if required:
             raise
-        said = " ".join(str(error).split())
-        text = f"The reference cannot be read, so only the checkpoint itself is reported on: {said}"
+        message = " ".join(str(error).split())
+        text = f"The reference cannot be read, so only the checkpoint itself is reported on: {message}"
         return None, (Caution("reference-unreadable", text),)
     if isinstance(run.validation, Split) and run.validation.split_of == "train" and run.validation.held_out:
-        held = held_out_rows(len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group)
-        train = train.subset(np.setdiff1d(np.arange(len(train)), held))
+        held_out = held_out_rows(
+            len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group
+        )
+        train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
     if run.train_size is not None and run.train_size < len(train):
         raise RequestError(
             f"data.train_size is {run.train_size}, and the reference alone has {len(train)} points; expected the size "
@@ -124,7 +129,7 @@ def _reference(run: Run, needed: bool) -> tuple[Points | None, tuple[Caution, ..
     return train, ()
 
 
-def _test(run: Run, needed: bool) -> tuple[Points | None, tuple[str, ...]]:
+def _test(run: Run, required: bool) -> tuple[Points | None, tuple[str, ...]]:
     if run.test is None:
         return None, ()
     try:
@@ -132,43 +137,46 @@ def _test(run: Run, needed: bool) -> tuple[Points | None, tuple[str, ...]]:
     except UntrustedCodeError:
         raise
     except BnuqError as error:
-        said = " ".join(str(error).split())
-        return None, (f"the test set cannot be read, and is left out: {said}",) if needed else ()
+        message = " ".join(str(error).split())
+        return None, (f"the test set cannot be read, and is left out: {message}",) if required else ()
 
 
 def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
     try:
         _run(model, example)
     except SamplingError as error:
-        if isinstance(error.__cause__, SystemExit):  # which says nothing of the points
+        if isinstance(error.__cause__, SystemExit):  # not caused by the points
             raise
         raise DataError(
             f"the network does not take points of shape {points.point_shape} ({points.reference}): {error}"
         ) from error
 
 
-# ── made-up points ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── random points ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _made_up(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) -> tuple[Tensor, str]:
-    """Random points of the shape that was said, or of the first that the network takes; and a note on that."""
+def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) -> tuple[Tensor, str]:
+    """Random points of the given shape, or of the first shape that the network accepts; and a note about the shape."""
     if input_shape is not None:
         points = _random(input_shape, pipeline)
         try:
             _run(model, points)
         except SamplingError as error:
-            raise RequestError(f"--input-shape is {_told(input_shape)}: {error}") from error
-        return points, f"the network was run on made-up points of shape {_told(input_shape)}, as given by --input-shape"
+            raise RequestError(f"--input-shape is {_text(input_shape)}: {error}") from error
+        return (
+            points,
+            f"the network was run on made-up points of shape {_text(input_shape)}, as given by --input-shape",
+        )
     shapes = tuple(dict.fromkeys(_likely_shapes(model)))
     for shape in shapes:
         points = _random(shape, pipeline)
         with suppress(SamplingError):
             _run(model, points)
             return points, (
-                f"the network was run on made-up points of shape {_told(shape)}, the first that it accepts: "
+                f"the network was run on made-up points of shape {_text(shape)}, the first that it accepts: "
                 "positions, and what depends on them, are for that shape; --input-shape sets another"
             )
-    tried = f" It accepts none of {', '.join(map(_told, shapes))}." if shapes else ""
+    tried = f" It accepts none of {', '.join(map(_text, shapes))}." if shapes else ""
     raise RequestError(
         f"no points could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "
         "without the batch, as in --input-shape 3,32,32, or name the data with --train REF."
@@ -187,7 +195,7 @@ def _run(model: nn.Module, points: Tensor) -> None:
 
 
 def _likely_shapes(model: nn.Module) -> Iterator[Shape]:
-    """Shapes that the network may take, by what it says itself (timm) and by its first layer with weights."""
+    """Shapes that the network may accept, by its configuration (timm) and by its first layer with weights."""
     configured = getattr(model, "default_cfg", None)
     if isinstance(configured, dict) and isinstance(configured.get("input_size"), Sequence):
         yield tuple(configured["input_size"])
@@ -214,12 +222,12 @@ def _likely_shapes(model: nn.Module) -> Iterator[Shape]:
 
 
 def _pictures_of(values: int) -> Iterator[Shape]:
-    """Square pictures of so many values."""
+    """The shapes of square pictures with this many values."""
     for channels in (1, 3):
         side = math.isqrt(values // channels)
         if channels * side * side == values:
             yield (channels, side, side)
 
 
-def _told(shape: Shape) -> str:
+def _text(shape: Shape) -> str:
     return ",".join(map(str, shape))

@@ -1,4 +1,5 @@
-"""BatchNorm's noise, measured: mini-batches of several sizes are drawn, and each layer held against its law."""
+"""Measures BatchNorm's noise: mini-batches of several sizes are drawn, and each layer is compared with its noise
+model."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-SIZES = 5  # that the slope is taken over
-WANTED_VALUES, LEAST_VALUES = 32, 8  # values a channel at the smallest size: what is wanted, and what will do
-APART = 2**20  # draws of one size are numbered apart from those of any other, so that sizes share no batch
+SIZES = 5  # that the slope is fitted to
+WANTED_VALUES, LEAST_VALUES = 32, 8  # values per channel at the smallest size: preferred, and minimum
+APART = 2**20  # offset between the draw numbers of different sizes, so that sizes share no batch
 
 
 def noise(
@@ -49,13 +50,13 @@ def noise(
     """The noise about `population` (a single draw) of `draws` mini-batches of `points` at `batch_size`, and of
     `size_draws` at each of `sizes`, through the training pipeline; all of them independent of each other.
 
-    Channels whose population variance is below 10 ε, or that are constant in some mini-batch, have no noise that means
-    anything: they are left out of every mean, and NaN in `spread`. Where a layer has no other, its figures are NaN.
+    Channels whose population variance is below 10 ε, or that are constant in some mini-batch, have no meaningful noise:
+    they are left out of every mean, and NaN in `spread`. A layer without other channels has NaN estimates.
     """
-    wanted = dict.fromkeys(sorted(sizes), size_draws) | {batch_size: draws}
+    draws_of_sizes = dict.fromkeys(sorted(sizes), size_draws) | {batch_size: draws}
     purposes = counter_rng.NOISE, counter_rng.NOISE_AUGMENT
     banks = {}
-    for size, count in wanted.items():
+    for size, count in draws_of_sizes.items():
         numbers = range(APART * size, APART * size + count)
         title = f"Measuring the noise of {count} mini-batches of {size}"
         banks[size] = drawn(model, pipeline, points, numbers, size, sites, purposes, progress, title)
@@ -83,24 +84,25 @@ def noise(
 
 
 def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Figure | None:
-    """Over the layers that have a variance."""
-    known = np.isfinite(variances) & (variances > 0)
-    return log_slope(positions[known], variances[known])
+    """The slope over the layers that have a variance."""
+    usable = np.isfinite(variances) & (variances > 0)
+    return log_slope(positions[usable], variances[usable])
 
 
 def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int, beyond: int = 1) -> tuple[int, ...]:
-    """The mini-batch sizes that the slope is taken over: five, evenly spaced by ratio, up to 16-fold, from `beyond`
-    times `batch_size` down to 32 values a channel in every layer, or to 8 where that leaves too little room.
+    """The mini-batch sizes that the slope is fitted to: five, evenly spaced by ratio, over a factor of up to 16, from
+    `beyond` times `batch_size` down to 32 values per channel in every layer, or to 8 where the range would be too
+    small.
 
-    Where a dense layer sees too few values at a small `batch_size`, sizes go beyond it, up to four times as many as
-    are enough, or 16 times in a network of dense layers alone, which costs next to nothing; such a size is at most a
-    tenth of the reference. `batch_size` is one of them, in the place of the nearest, unless it leaves too few values.
+    Where a dense layer has too few values at a small `batch_size`, larger sizes are used: up to four times as many as
+    are enough, or 16 times in a network of dense layers alone, where that is cheap; at most a tenth of the reference.
+    `batch_size` replaces the nearest size, unless it leaves too few values.
     """
     positions = [site.positions for site in sites]
     enough, least = (max(2, math.ceil(values / min(positions))) for values in (WANTED_VALUES, LEAST_VALUES))
     fold = 16 if max(positions) == 1 else 4 if min(positions) == 1 else 0
-    wanted = max(beyond * batch_size, fold * enough)
-    top = max(batch_size, min(wanted, reference // 10))
+    draws_of_sizes = max(beyond * batch_size, fold * enough)
+    top = max(batch_size, min(draws_of_sizes, reference // 10))
     bottom = max(enough if top >= 4 * enough else least, round(top / 16))
     if bottom >= top:
         return (batch_size,)
@@ -113,52 +115,54 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
 def _layer(
     site: BatchNormSite,
     population: LayerStatistics,
-    drawn_at: Mapping[int, LayerStatistics],
+    layer_at_size: Mapping[int, LayerStatistics],
     *,
     batch_size: int,
     sizes: Sequence[int],
     reference: int,
 ) -> tuple[LayerNoise, float]:
-    """The noise of one layer, and the variance of its normalised value at x = μ at `batch_size`, as of an infinite
+    """The noise of one layer, and the variance of its normalised value at x = μ at `batch_size`, for an infinite
     reference."""
     mean, var = (values[0].astype(np.float64) for values in (population.mean, population.var))
     live = var >= 10 * site.eps
-    for layer in drawn_at.values():
+    for layer in layer_at_size.values():
         live &= (layer.var > 0).all(axis=0)
-    factors = {size: float(finite_population_factor(size, population=reference)) for size in drawn_at}
+    factors = {size: float(finite_population_factor(size, population=reference)) for size in layer_at_size}
 
-    def at(size: int) -> tuple[np.ndarray, np.ndarray]:
-        return drawn_at[size].mean[:, live], drawn_at[size].var[:, live]
+    def statistics_at(size: int) -> tuple[np.ndarray, np.ndarray]:
+        return layer_at_size[size].mean[:, live], layer_at_size[size].var[:, live]
 
     def variance(size: int) -> float:
         if not live.any() or not factors[size]:
             return math.nan
-        found = statistics_noise(*at(size), population_mean=mean[live], population_var=var[live])
-        return found.output_variance / factors[size]
+        measured = statistics_noise(*statistics_at(size), population_mean=mean[live], population_var=var[live])
+        return measured.output_variance / factors[size]
 
-    here = drawn_at[batch_size]
-    nominal = int(here.count[0])
-    spread = np.full(here.var.shape, np.nan, dtype=np.float32)
+    layer_draws = layer_at_size[batch_size]
+    nominal = int(layer_draws.count[0])
+    spread = np.full(layer_draws.var.shape, np.nan, dtype=np.float32)
     figures = dict.fromkeys(
         ("sigma_u", "sigma_v", "values_mean", "values_deviation", "rejected", "rejected_fitted"), math.nan
     )
     if live.any():
-        found = statistics_noise(*at(batch_size), population_mean=mean[live], population_var=var[live])
-        counts = effective_counts(*at(batch_size), batch_size=batch_size, population=reference)
-        spread[:, live] = found.spread
-        freedom = fitted_freedom(found.spread)
+        measured = statistics_noise(*statistics_at(batch_size), population_mean=mean[live], population_var=var[live])
+        counts = effective_counts(*statistics_at(batch_size), batch_size=batch_size, population=reference)
+        spread[:, live] = measured.spread
+        freedom = fitted_freedom(measured.spread)
         figures = {
-            "sigma_u": found.sigma_u,
-            "sigma_v": found.sigma_v,
+            "sigma_u": measured.sigma_u,
+            "sigma_v": measured.sigma_v,
             "values_mean": counts.mean * batch_size,
             "values_deviation": counts.sd * batch_size,
-            "rejected": _rejected(found.spread, (nominal - 1) / left) if (left := factors[batch_size]) else math.nan,
-            "rejected_fitted": _rejected_fitted(found.spread, freedom),
+            "rejected": _rejected(measured.spread, (nominal - 1) / factor)
+            if (factor := factors[batch_size])
+            else math.nan,
+            "rejected_fitted": _rejected_fitted(measured.spread, freedom),
         }
     variances = np.array([variance(size) for size in sizes])
     layer = LayerNoise(
         name=site.name,
-        channels=here.var.shape[1],
+        channels=layer_draws.var.shape[1],
         positions=site.positions,
         nominal=nominal,
         slope=log_slope(np.array(sizes), variances),
@@ -171,15 +175,16 @@ def _layer(
 
 
 def _rejected(spread: np.ndarray, freedom: float | np.ndarray) -> float:
-    """The share of channels whose S² is not in proportion to χ² with so many degrees.
+    """The share of channels whose S² does not follow a scaled χ² with `freedom` degrees of freedom.
 
-    Drawing without replacement, which takes off the variance of S² what it takes off that of the mean, is allowed for
-    by more degrees.
+    Drawing without replacement reduces the variance of S² as it does that of the mean; more degrees of freedom account
+    for it.
     """
     return rejected_share(chi2_p_values(in_own_unit(spread, freedom=freedom), freedom=freedom))
 
 
 def _rejected_fitted(spread: np.ndarray, freedom: np.ndarray) -> float:
-    """The share of channels whose S² is not χ² of any number of degrees; those that do not vary say nothing."""
+    """The share of channels whose S² does not follow a scaled χ² with any degrees of freedom; constant channels are
+    left out."""
     varied = np.isfinite(freedom)
     return _rejected(spread[:, varied], freedom[varied])

@@ -1,7 +1,7 @@
-"""Which training pipeline a checkpoint's running statistics agree with: the common ones, tried and ranked.
+"""Which common training pipeline agrees best with a checkpoint's running statistics: all are tried and ranked.
 
-Whoever has somebody else's checkpoint does not know how its pictures were normalised and augmented, but BatchNorm's
-running averages do: they are those of the batches that training saw.
+A downloaded checkpoint often does not say how its pictures were normalised and augmented. BatchNorm's running averages
+are those of the training batches, and so depend on it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.statistics import statistics_of
 
-FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, which all candidates pass
+FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, with all candidates
 FINALISTS = 12
-TELLING = 3.0  # standard deviations of the noise, beyond which the statistics tell two pipelines apart
-_OVERSHOOT = 1e-3  # the share of pixels, at either end, that says nothing of what pixels run to
-_OWN_POINTS = 10_000  # of which the data's own mean and standard deviation are taken
+DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines
+_OVERSHOOT = 1e-3  # the share of pixels at either end that is ignored for the range of the pixels
+_OWN_POINTS = 10_000  # for mean and standard deviation of the data
 
-OWN, MIN_MAX, ASKED = "the data's own", "min-max", "the run file's"
+OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
 _RGB: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -53,7 +53,7 @@ _GREY: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "0.5/0.5": ((0.5,), (0.5,)),
 }
 _AS_THEY_ARE = Normalize(mean=(0.0,), std=(1.0,))
-_CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is left as it is
+_CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
 
 
 def suggest(
@@ -65,56 +65,59 @@ def suggest(
     trained_with: int | None = None,
     progress: Progress = silent,
 ) -> Pipelines:
-    """The common training pipelines, ranked by how far the running statistics lie from the batches that each makes of
-    the reference `train`, in the worst layer of the reference check.
+    """The common training pipelines, ranked by the distance of the running statistics from those of batches of the
+    reference `train` through each pipeline, in the worst layer of the reference check.
 
     Pictures are tried with the usual normalisations, channel orders, scales of their pixels, and with padding, cropping
     and flipping or without; anything else with the usual normalisations. All candidates pass 8 batches of 64 through
-    the first layers; the dozen that come closest, and what `run` says of normalize, channel_order and augment, where it
-    says anything, are checked as `stages.reference_check` does. `trained_with` is the training batch size, where it is
-    known.
+    the first layers; the dozen closest, and the pipeline that `run` sets (normalize, channel_order, augment), are
+    checked as `reference_check` does. `trained_with` is the training batch size, where it is known.
 
-    A candidate is tied where the running statistics lie less than 3 standard deviations of noise from it towards the
-    best (times what the best's median layer shows beyond noise): along the most telling combination of channels, which
-    one half of the reference tells, and measured on the other half. Where the best does not pass, none is tied with it
-    and nothing is undetermined: how pipelines rank that do not fit tells little.
+    A candidate is tied where the running statistics are less than 3 standard deviations of noise from it in the
+    direction of the best candidate (times the excess of the best's median layer over noise). The direction is the
+    combination of channels that separates the two best, estimated on one half of the reference and measured on the
+    other half. Where the best does not pass, none is tied with it and nothing is undetermined: the ranking of pipelines
+    that do not fit means little.
 
     Raises SamplingError where no BatchNorm keeps an exponential running average that was ever trained, or the reference
     holds fewer than 8 points.
     """
-    tried = _Tried(run, model, train, sites.live_batchnorms, trained_with, progress)
-    own, settings = _asked(run, train), list(_settings(run, train))
-    if own is not None:
-        twin = next((one for one in settings if _alike(one, own, train)), None)
-        own, settings = twin or own, settings if twin else [own, *settings]
+    trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
+    run_setting, settings = _run_setting(run, train), list(_settings(run, train))
+    if run_setting is not None:
+        same_setting = next((candidate for candidate in settings if _alike(candidate, run_setting, train)), None)
+        run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
     left_over: list[_Checked] = []
     if len(settings) > FINALISTS:
         title = f"Trying {len(settings)} pipelines"
-        first = tried.checked(settings, title, batches=FIRST_BATCHES, most=FIRST_SIZE, layers=FIRST_LAYERS)
-        settings = [one.setting for one in first[:FINALISTS]]
-        if own is not None and own not in settings:
-            settings.append(own)
-        left_over = [one for one in first if one.setting not in settings]
+        first = trials.checked(settings, title, batches=FIRST_BATCHES, most=FIRST_SIZE, layers=FIRST_LAYERS)
+        settings = [candidate.setting for candidate in first[:FINALISTS]]
+        if run_setting is not None and run_setting not in settings:
+            settings.append(run_setting)
+        left_over = [candidate for candidate in first if candidate.setting not in settings]
     title = f"Checking the closest {len(settings)} pipelines"
-    final = tried.checked(settings, title, batches=BATCHES, most=BATCH_SIZE, layers=len(sites.live_batchnorms))
+    final = trials.checked(settings, title, batches=BATCHES, most=BATCH_SIZE, layers=len(sites.live_batchnorms))
     best, *others = final
-    tied = [best, *(one for one in others if best.check.passed and tried.cannot_tell(one, best))]
-    tied.sort(key=lambda one: one.setting.name == OWN)  # where they agree alike, rather what people write down
-    found = Pipelines(
+    tied = [
+        best,
+        *(candidate for candidate in others if best.check.passed and trials.is_indistinguishable(candidate, best)),
+    ]
+    tied.sort(key=lambda candidate: candidate.setting.name == OWN)  # of tied candidates, published numbers come first
+    result = Pipelines(
         candidates=(
-            *(one.record(train, tied=True) for one in tied),
-            *(one.record(train, tied=False) for one in others if one not in tied),
+            *(candidate.record(train, tied=True) for candidate in tied),
+            *(candidate.record(train, tied=False) for candidate in others if candidate not in tied),
         ),
-        first_round=tuple(one.record(train, tied=False) for one in left_over),
-        undetermined=tuple(_undetermined([one.setting for one in tied])),
+        first_round=tuple(candidate.record(train, tied=False) for candidate in left_over),
+        undetermined=tuple(_undetermined([candidate.setting for candidate in tied])),
         lines="",
     )
-    remarks = [caution.text for caution in cautions(found)] + list(found.undetermined)
-    return replace(found, lines=_lines(tied[0], final, remarks))
+    remarks = [caution.text for caution in cautions(result)] + list(result.undetermined)
+    return replace(result, lines=_lines(tied[0], final, remarks))
 
 
 def cautions(found: Pipelines) -> Iterator[Caution]:
-    """What to be careful about: that no pipeline fits."""
+    """The warning that no pipeline fits."""
     best = found.candidates[0]
     if not best.passed:
         yield Caution(
@@ -132,7 +135,7 @@ def cautions(found: Pipelines) -> Iterator[Caution]:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A pipeline to try, as a run file has it; `name` is where mean and std come from."""
+    """A pipeline to try, as in a run file; `name` is the origin of mean and std."""
 
     name: str | None
     normalize: Normalize | None
@@ -149,8 +152,8 @@ class _Setting:
         return self.augment is not None and self.augment.pad > 0
 
     def pipeline(self, run: Run) -> Pipeline:
-        of = replace(run, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
-        return Pipeline(of, torch.device("cpu"), self.normalize)
+        candidate_run = replace(run, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
+        return Pipeline(candidate_run, torch.device("cpu"), self.normalize)
 
 
 def _settings(run: Run, train: Points) -> Iterator[_Setting]:
@@ -162,8 +165,8 @@ def _settings(run: Run, train: Points) -> Iterator[_Setting]:
     crop = Augment(pad=pad, crop=height if height == width else None)
     augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
     if run.augment is not None:
-        said = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
-        augments += [one for one in said if one not in augments and one != Augment()]
+        of_run = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
+        augments += [augment for augment in of_run if augment not in augments and augment != Augment()]
     orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
     for plain, order, augment in itertools.product(_of_pictures(train), orders, augments):
         normalize = plain.normalize
@@ -172,22 +175,22 @@ def _settings(run: Run, train: Points) -> Iterator[_Setting]:
         yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
 
 
-def _asked(run: Run, train: Points) -> _Setting | None:
-    """The pipeline that the run itself says, None where it says nothing."""
+def _run_setting(run: Run, train: Points) -> _Setting | None:
+    """The pipeline that the run sets; None where it sets none."""
     if run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return None
-    return _Setting(ASKED, input_normalize(run, train), run.channel_order, augment=run.augment)
+    return _Setting(RUN_FILE, input_normalize(run, train), run.channel_order, augment=run.augment)
 
 
-def _alike(one: _Setting, other: _Setting, train: Points) -> bool:
-    """Whether two settings are one pipeline."""
+def _alike(first: _Setting, second: _Setting, train: Points) -> bool:
+    """Whether two settings are the same pipeline."""
 
-    def told(normalize: Normalize | None) -> list[list[float]]:
-        said = normalize or _AS_THEY_ARE
-        return [list(values) * (train.point_shape[0] // len(values)) for values in (said.mean, said.std)]
+    def statistics(normalize: Normalize | None) -> list[list[float]]:
+        given = normalize or _AS_THEY_ARE
+        return [list(values) * (train.point_shape[0] // len(values)) for values in (given.mean, given.std)]
 
-    same = (one.channel_order, one.augment) == (other.channel_order, other.augment)
-    return same and told(one.normalize) == told(other.normalize)
+    same = (first.channel_order, first.augment) == (second.channel_order, second.augment)
+    return same and statistics(first.normalize) == statistics(second.normalize)
 
 
 def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
@@ -201,11 +204,11 @@ def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
 
 
 def _of_pictures(train: Points) -> Iterator[_Setting]:
-    """Normalisations, in the order of red, green, blue; pixels lie at 0–1, as uint8 is read, or are floats to 255."""
+    """Normalisations, in the order red, green, blue; pixels are 0–1, as uint8 is read, or floats up to 255."""
     channels = train.point_shape[0]
-    own, top = _own(train)
+    data_normalize, top = _data_statistics(train)
     if top is None:
-        yield _Setting(OWN, own)
+        yield _Setting(OWN, data_normalize)
         yield _Setting(None, None)
         return
     for name, (mean, std) in _RGB.items():
@@ -215,7 +218,7 @@ def _of_pictures(train: Points) -> Iterator[_Setting]:
             yield _named(name, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
     for name, (mean, std) in _GREY.items():
         yield _named(name, mean, std, top=top)
-    yield _Setting(OWN, own)
+    yield _Setting(OWN, data_normalize)
     yield _named(None, (0.0,), (1.0,), top=top)
     yield _named(None, (0.0,), (1.0,), top=top, scale=255)
     if channels == 3:
@@ -223,18 +226,18 @@ def _of_pictures(train: Points) -> Iterator[_Setting]:
 
 
 def _named(name: str | None, mean: Sequence[float], std: Sequence[float], *, top: int, scale: int = 1) -> _Setting:
-    """Mean and std that are of pixels to `scale`, for pixels that are read as 0–`top`."""
+    """Mean and std for pixels of 0–`scale`, converted to pixels read as 0–`top`."""
     unit = top / scale
     normalize = Normalize(mean=tuple(m * unit for m in mean), std=tuple(s * unit for s in std))
     return _Setting(name, None if normalize == _AS_THEY_ARE else normalize, scale=scale)
 
 
-def _own(train: Points) -> tuple[Normalize, int | None]:
-    """Mean and standard deviation of every channel, to 4 digits; and what the pixels run to, 1 or 255: None where they
-    have been normalised before.
+def _data_statistics(train: Points) -> tuple[Normalize, int | None]:
+    """Mean and standard deviation of every channel, to 4 digits; and the maximum of the pixel range, 1 or 255: None
+    where pixels are already normalised.
 
-    Pictures that were resized overshoot a little, and a few of their pixels a lot: what they run to is told by all but
-    a thousandth at either end.
+    Resized pictures overshoot a little, and a few of their pixels a lot: the range ignores a thousandth of the pixels
+    at either end.
     """
     rows = np.arange(len(train))
     if len(rows) > _OWN_POINTS:
@@ -251,12 +254,13 @@ def _own(train: Points) -> tuple[Normalize, int | None]:
         highs.append(np.quantile(values, 1 - _OVERSHOOT))
     mean = total / len(rows)
     std = np.sqrt(np.maximum(squares / len(rows) - mean**2, 0))
-    std = np.where(std > 1e-6 * np.maximum(np.abs(mean), np.finfo(float).tiny), std, 1.0)  # a constant one stays
+    std = np.where(std > 1e-6 * np.maximum(np.abs(mean), np.finfo(float).tiny), std, 1.0)  # 1 if constant
     return Normalize(mean=tuple(map(_rounded, mean)), std=tuple(map(_rounded, std))), _top(min(lows), max(highs))
 
 
 def _top(low: float, high: float) -> int | None:
-    """What pixels from `low` to `high` run to; None for standardised ones, which go some units to both sides of 0."""
+    """The maximum of the range of pixels from `low` to `high`; None for standardised pixels, which reach several units
+    to both sides of 0."""
     if high <= 2:
         return 1 if low >= -0.5 else None
     return 255 if low >= -0.05 * high and high <= 2 * 255 else None
@@ -266,12 +270,12 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-# ── how each agrees ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, eq=False)
 class _Checked:
-    """A pipeline with its reference check, and the batch statistics that it was made from."""
+    """A pipeline with its reference check, and the batch statistics that the check used."""
 
     setting: _Setting
     check: ReferenceCheck
@@ -313,8 +317,8 @@ class _Checked:
 
 
 @dataclass(frozen=True)
-class _Tried:
-    """What tries pipelines: the same batches and the same random numbers of augmentation for every one."""
+class _Trials:
+    """Tries pipelines, with the same batches and the same random numbers of augmentation for all of them."""
 
     run: Run
     model: nn.Module
@@ -326,68 +330,75 @@ class _Tried:
     def checked(
         self, settings: Sequence[_Setting], title: str, *, batches: int, most: int, layers: int
     ) -> list[_Checked]:
-        """The settings checked through the first so many layers that can be, the closest first."""
+        """The settings checked through the first `layers` layers that can be checked, the closest first."""
         batch_size = min(most, len(self.train) // 4)
         if batch_size < 2:
             raise SamplingError(
                 f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to "
                 "infer its training pipeline."
             )
-        sites = self._up_to(layers)
-        found: list[_Checked] = []
+        sites = self._first_sites(layers)
+        result: list[_Checked] = []
         last: SamplingError | None = None
         with self.progress(title, batches * len(settings)) as advance:
             statistics = partial(self._statistics, sites=sites, batches=batches, batch_size=batch_size)
             try:
                 banks = statistics(settings, advance=lambda: advance(1))
-            except SamplingError as error:  # the network may overflow under one of them
+            except SamplingError as error:  # the network may overflow under one setting
                 banks, last = [], error
-                for one in settings:
+                for setting in settings:
                     with suppress(SamplingError):
-                        banks += statistics([one], advance=lambda: None)
+                        banks += statistics([setting], advance=lambda: None)
                         continue
                     banks.append(None)
         for setting, bank in zip(settings, banks, strict=True):
             check = None if bank is None else self._check(bank, sites)
             if bank is not None and check is not None:
-                found.append(_Checked(setting, check, bank))
-        if not found:
+                result.append(_Checked(setting, check, bank))
+        if not result:
             raise last or _uncheckable(self.sites)
-        return sorted(found, key=lambda one: (one.worst, one.median))
+        return sorted(result, key=lambda checked: (checked.worst, checked.median))
 
-    def cannot_tell(self, one: _Checked, best: _Checked) -> bool:
-        """Whether the running statistics may as well be those of `one` as the best's."""
-        if not one.check.passed:
+    def is_indistinguishable(self, candidate: _Checked, best: _Checked) -> bool:
+        """Whether the running statistics cannot separate `candidate` from the best."""
+        if not candidate.check.passed:
             return False
-        return self._towards(one, best) <= TELLING * max(1.0, best.median)
+        return self._distance_to_best(candidate, best) <= DISTINGUISHABLE * max(1.0, best.median)
 
-    def _towards(self, one: _Checked, best: _Checked) -> float:
-        """How far the running statistics lie from those of `one` towards the best's, in standard deviations of noise.
+    def _distance_to_best(self, candidate: _Checked, best: _Checked) -> float:
+        """The distance of the running statistics from those of `candidate` in the direction of the best's, in standard
+        deviations of noise.
 
-        Of all channels together, weighted by how far the two pipelines lie apart there; the noise is that of the same
-        combination over the batches, so that channels and layers that vary together count as what they are. The weights
-        are of one half of the reference and the distance is of the other (what both had by chance would count as a
-        difference else), and the same with the halves exchanged: the mean of both.
+        Over all channels together, weighted by the difference of the two pipelines. The noise is that of the same
+        combination over the batches, so that correlated channels and layers are not counted twice. The weights are from
+        one half of the reference and the distance from the other (otherwise chance would count as a difference). The
+        result is the mean over both assignments of the halves.
         """
-        return float(np.mean([self._beyond_noise(one, best, told_by=half) for half in (0, 1)]))
+        return float(np.mean([self._distance_of_half(candidate, best, weights_half=half) for half in (0, 1)]))
 
-    def _beyond_noise(self, one: _Checked, best: _Checked, *, told_by: int) -> float:
-        telling, measured = slice(told_by, None, 2), slice(1 - told_by, None, 2)
-        check = self._check(one.bank[measured], self.sites, population=len(self.train) // 2)
+    def _distance_of_half(self, candidate: _Checked, best: _Checked, *, weights_half: int) -> float:
+        weights_rows, measured_rows = slice(weights_half, None, 2), slice(1 - weights_half, None, 2)
+        check = self._check(candidate.bank[measured_rows], self.sites, population=len(self.train) // 2)
         if check is None:  # nothing varies in this half
             return 0.0
-        gap, noise = 0.0, np.zeros(one.bank[measured].samples)
+        gap, noise = 0.0, np.zeros(candidate.bank[measured_rows].samples)
         by_name = {site.name: site for site in self.sites}
-        layers = {mine.name: (mine, theirs) for mine, theirs in zip(one.bank.layers, best.bank.layers, strict=True)}
+        layers = {
+            of_candidate.name: (of_candidate, of_best)
+            for of_candidate, of_best in zip(candidate.bank.layers, best.bank.layers, strict=True)
+        }
         for name, expected in zip(check.layers, check.expected, strict=True):
-            for running, mine, theirs in zip(*map(_quantities, (by_name[name], *layers[name])), strict=True):
-                spread = mine.std(0, ddof=1)
-                usable = np.isfinite(running) & np.isfinite(mine).all(0) & np.isfinite(theirs).all(0)
-                usable &= spread > 1e-6 * np.maximum(np.abs(running), np.abs(mine).max(0))  # less is rounding
-                mine, apart = mine[:, usable], (theirs[telling].mean(0) - mine[telling].mean(0))[usable]
-                weight, middle = apart / spread[usable] ** 2, mine[measured].mean(0)
+            for running, of_candidate, of_best in zip(*map(_quantities, (by_name[name], *layers[name])), strict=True):
+                spread = of_candidate.std(0, ddof=1)
+                usable = np.isfinite(running) & np.isfinite(of_candidate).all(0) & np.isfinite(of_best).all(0)
+                usable &= spread > 1e-6 * np.maximum(np.abs(running), np.abs(of_candidate).max(0))  # less is rounding
+                of_candidate, difference = (
+                    of_candidate[:, usable],
+                    (of_best[weights_rows].mean(0) - of_candidate[weights_rows].mean(0))[usable],
+                )
+                weight, middle = difference / spread[usable] ** 2, of_candidate[measured_rows].mean(0)
                 gap += float(weight @ (running[usable] - middle))
-                noise += expected * ((mine[measured] - middle) @ weight)
+                noise += expected * ((of_candidate[measured_rows] - middle) @ weight)
         error = float(noise.std(ddof=1))
         return gap / error if error > 0 else 0.0
 
@@ -396,7 +407,7 @@ class _Tried:
     ) -> ReferenceCheck | None:
         return reference_check(
             bank,
-            [site for site in sites if _can_be_checked(site, self.sites)],  # a later call is beyond the first layers
+            [site for site in sites if _can_be_checked(site, self.sites)],  # a later call may be outside `sites`
             population=population or len(self.train),
             train_size=self.run.train_size or len(self.train),
             train_batch_size=self.trained_with,
@@ -409,34 +420,38 @@ class _Tried:
         order = counter_rng.batch_indices(self.run.seed, 0, population=n, batch_size=n, purpose=counter_rng.SUBSET)
         return order[: n // 2], order[n // 2 :]
 
-    def _up_to(self, layers: int) -> Sequence[BatchNormSite]:
-        """The sites up to the one that is number `layers` of those that can be checked."""
-        can = [number for number, site in enumerate(self.sites) if _can_be_checked(site, self.sites)]
-        if not can:
+    def _first_sites(self, layers: int) -> Sequence[BatchNormSite]:
+        """The sites up to number `layers` of those that can be checked."""
+        checkable = [number for number, site in enumerate(self.sites) if _can_be_checked(site, self.sites)]
+        if not checkable:
             raise _uncheckable(self.sites)
-        return self.sites if layers >= len(self.sites) else self.sites[: can[min(layers, len(can)) - 1] + 1]
+        return self.sites if layers >= len(self.sites) else self.sites[: checkable[min(layers, len(checkable)) - 1] + 1]
 
     def _statistics(
         self, settings: Sequence[_Setting], *, sites: Sequence[BatchNormSite], batches: int, batch_size: int, advance
     ) -> list[BatchStatistics | None]:
         free = memory.available(_device(self.model))
-        each = (self._batches(settings, draw, batch_size) for draw in range(batches))
+        batches_of_draws = (self._batches(settings, draw, batch_size) for draw in range(batches))
         bank = statistics_of(
-            self.model, itertools.chain.from_iterable(each), layers=sites, on_draw=advance, memory_limit=free
+            self.model,
+            itertools.chain.from_iterable(batches_of_draws),
+            layers=sites,
+            on_draw=advance,
+            memory_limit=free,
         )
         return [bank[number :: len(settings)] for number in range(len(settings))]
 
     def _batches(self, settings: Sequence[_Setting], draw: int, batch_size: int) -> Iterator[Tensor]:
-        """One batch of a half of the reference, the one and the other by turns, read once, through every pipeline."""
+        """One batch of a half of the reference, alternating between the halves, read once, through every pipeline."""
         half = self._halves[draw % 2]
         rows = counter_rng.batch_indices(
             self.run.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
         )
         rows = half[rows]
-        read = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
+        points = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
         for setting in settings:
             pipeline = setting.pipeline(self.run)
-            yield pipeline.trained(read, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
+            yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -445,7 +460,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
-    """As `reference_check` has it."""
+    """Whether `reference_check` can check the site."""
     once = sum(other.address == site.address for other in sites) == 1
     return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
 
@@ -465,18 +480,18 @@ def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
     return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {why}.")
 
 
-def _quantities(of: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:
+def _quantities(source: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:
     """Mean and log of the unbiased variance: (channel,) of running statistics, (batch, channel) of batches."""
-    if isinstance(of, BatchNormSite):
-        assert of.running_mean is not None and of.running_var is not None
-        mean, var = (values.double().cpu().numpy() for values in (of.running_mean, of.running_var))
+    if isinstance(source, BatchNormSite):
+        assert source.running_mean is not None and source.running_var is not None
+        mean, var = (values.double().cpu().numpy() for values in (source.running_mean, source.running_var))
     else:
-        mean, var = of.mean.astype(np.float64), of.var * (of.count / (of.count - 1))[:, None]
+        mean, var = source.mean.astype(np.float64), source.var * (source.count / (source.count - 1))[:, None]
     with np.errstate(divide="ignore"):
         return mean, np.log(var)
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── wording ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _augment_words(augment: Augment | None, train: Points) -> str:
@@ -488,16 +503,16 @@ def _augment_words(augment: Augment | None, train: Points) -> str:
 
 
 def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
-    """What differs among pipelines that the statistics cannot tell apart."""
+    """What differs among pipelines that the statistics cannot separate."""
     alike = "with and without {} the statistics agree equally well"
-    names = list(dict.fromkeys((one.name, one.scale) for one in tied))
+    names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
     if len(names) > 1:
         yield f"normalize: {_listed(_name_words(*name) for name in names)} agree equally well"
-    if len({one.channel_order for one in tied}) > 1:
+    if len({setting.channel_order for setting in tied}) > 1:
         yield "channel order: RGB and BGR agree equally well"
-    if len({one.crops for one in tied}) > 1:
+    if len({setting.crops for setting in tied}) > 1:
         yield f"pad and crop: {alike.format('them')}"
-    if len({one.flips for one in tied}) > 1:
+    if len({setting.flips for setting in tied}) > 1:
         yield f"flip: {alike.format('it')}"
 
 
@@ -513,22 +528,22 @@ def _listed(words: Iterator[str]) -> str:
 
 
 def _lines(chosen: _Checked, final: Sequence[_Checked], remarks: Sequence[str]) -> str:
-    """[data] of a run file; where none fits, what others come about as close with is there as a comment."""
+    """[data] of a run file; where no pipeline fits, settings in which close candidates differ are comments."""
     best, passed = chosen.setting, chosen.check.passed
-    near = [one.setting for one in final if one.worst < SURE * final[0].worst]
-    wanted: Mapping[str, tuple[str, bool]] = {
+    close_settings = [checked.setting for checked in final if checked.worst < SURE * final[0].worst]
+    lines: Mapping[str, tuple[str, bool]] = {
         "normalize": (
             _normalize_line(best),
-            all((one.name, one.scale) == (best.name, best.scale) for one in near),
+            all((setting.name, setting.scale) == (best.name, best.scale) for setting in close_settings),
         ),
         "channel_order": (
             'channel_order = "bgr"' if best.channel_order == "bgr" else "",
-            all(one.channel_order == best.channel_order for one in near),
+            all(setting.channel_order == best.channel_order for setting in close_settings),
         ),
-        "augment": (_augment_line(best.augment), all(one.augment == best.augment for one in near)),
+        "augment": (_augment_line(best.augment), all(setting.augment == best.augment for setting in close_settings)),
     }
-    text = ["[data]", *(f"# {one}" for one in remarks)]
-    for key, (line, sure) in wanted.items():
+    text = ["[data]", *(f"# {remark}" for remark in remarks)]
+    for key, (line, sure) in lines.items():
         line = line or (f"# no {key}" if key != "channel_order" else "")
         if line:
             text.append(line if passed or sure or line.startswith("#") else f"# not sure: {line}")
@@ -541,8 +556,8 @@ def _normalize_line(setting: _Setting) -> str:
     if setting.name == OWN and len(setting.normalize.mean) > 4:
         return 'normalize = "train"'
     mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
-    told = {1: f"  # {setting.name}", 255: f"  # {_listed(iter([setting.name or 'pixels', 'scale 0 to 255']))}"}
-    return f"normalize = {{ mean = {mean}, std = {std} }}{told[setting.scale]}"
+    comments = {1: f"  # {setting.name}", 255: f"  # {_listed(iter([setting.name or 'pixels', 'scale 0 to 255']))}"}
+    return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
 
 
 def _augment_line(augment: Augment | None) -> str:

@@ -31,7 +31,7 @@ from bnuq.inspection.health import (
     site_cautions,
     site_rows,
 )
-from bnuq.inspection.load import Opened, opened
+from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.noise import noise, sizes_for
 from bnuq.inspection.pipelines import cautions as pipeline_cautions
 from bnuq.inspection.pipelines import suggest
@@ -87,7 +87,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     _check(run, settings)
     replaces = run.out.exists()
     on_data = bool(settings.domains) or settings.suggest_pipeline
-    ready = opened(
+    ready = load_network(
         run,
         input_shape=settings.input_shape,
         needs_reference=settings.needs_reference or on_data,
@@ -169,11 +169,13 @@ def _record(settings: Settings) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value is not None}
 
 
-def _trained_with(run: Run, ready: Opened) -> int | None:
+def _trained_with(run: Run, ready: LoadedNetwork) -> int | None:
     return run.train_batch_size or ready.loaded.checkpoint.train_batch_size
 
 
-def _why_not_measured(run: Run, ready: Opened, sites: Sites, broken: tuple[str, ...], *, suggested: bool) -> str | None:
+def _why_not_measured(
+    run: Run, ready: LoadedNetwork, sites: Sites, broken: tuple[str, ...], *, suggested: bool
+) -> str | None:
     """Why there is neither gap nor noise; None where there can be."""
     if not sites.live_batchnorms:
         return "the network has no BatchNorm layer that could be sampled"
@@ -201,7 +203,7 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _assumed(run: Run, ready: Opened, *, told: bool) -> Iterator[str]:
+def _assumed(run: Run, ready: LoadedNetwork, *, told: bool) -> Iterator[str]:
     """What is assumed where the training batch size is not known, and anything is held against batch noise."""
     if told and not _trained_with(run, ready):
         yield (
@@ -225,7 +227,7 @@ def _of_no_account(run: Run) -> Iterator[str]:
 
 
 def _suggested(
-    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Pipelines | None, tuple[str, ...]]:
     """The pipelines, or a note on why the statistics tell of none."""
     if not settings.suggest_pipeline:
@@ -239,7 +241,7 @@ def _suggested(
 
 
 def _domains(
-    run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress
+    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Domains | None, tuple[str, ...]]:
     if not settings.domains:
         return None, ()
@@ -267,7 +269,7 @@ class _Measured:
     notes: tuple[str, ...] = ()
 
 
-def _measured(run: Run, settings: Settings, ready: Opened, sites: Sites, progress: Progress) -> _Measured:
+def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress) -> _Measured:
     """What the reference says of the running averages and of the noise."""
     train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
     assert train is not None

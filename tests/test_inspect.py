@@ -194,16 +194,16 @@ def test_a_network_without_batchnorm_has_sites_and_nothing_to_measure(tmp_path):
 
 
 def test_the_model_is_left_as_it_was(folder, monkeypatch):
-    module = import_module("bnuq.inspect")
+    module = import_module("bnuq.workflows.inspect")
     seen = []
-    was = module.opened
+    was = module.load_network
 
     def watched(*args: Any, **options: Any) -> Any:
         ready = was(*args, **options)
         seen.append((ready.model, {name: value.clone() for name, value in ready.model.state_dict().items()}))
         return ready
 
-    monkeypatch.setattr(module, "opened", watched)
+    monkeypatch.setattr(module, "load_network", watched)
     inspect(replace(resolved(folder), out=folder / "left.h5"), Settings(draws=8))
     [(model, before)] = seen
     assert not model.training
@@ -230,7 +230,7 @@ def test_settings_out_of_range_are_refused_by_name(folder, settings, message):
 @pytest.mark.parametrize("suggest", [False, True])
 def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(folder, suggest, monkeypatch):
     for name in ("batch_statistics", "suggest"):
-        monkeypatch.setattr(import_module("bnuq.inspect"), name, lambda *_, **__: pytest.fail("something passed"))
+        monkeypatch.setattr(import_module("bnuq.workflows.inspect"), name, lambda *_, **__: pytest.fail("something passed"))
     settings = Settings(batch_size=49, suggest_pipeline=suggest)
     with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 points; expected at most 48, half"):
         inspect(resolved(folder), settings)

@@ -70,7 +70,7 @@ def test_draws_beyond_memory_are_refused_with_the_number_that_fits(folder, optio
 def test_the_number_that_fits_is_evaluated(tmp_path, monkeypatch):
     small_run.write(tmp_path)
     monkeypatch.setattr(memory, "available", lambda _: 4_000_000)
-    monkeypatch.setattr(resources, "_SMALL", 0)
+    monkeypatch.setattr(resources, "_ALWAYS_ALLOWED_BYTES", 0)
     fits = most(refusal(tmp_path, samples=BILLION, methods=("mcdo",)))
     assert small_run.evaluated(tmp_path, samples=fits, methods=("mcdo",)).sampling["samples"] == fits
 
@@ -89,7 +89,7 @@ def test_raw_samples_beyond_the_disk_are_refused(folder, monkeypatch):
 
 def test_sets_that_leave_no_room_for_two_draws_are_told_so(folder, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda _: 100_000)
-    monkeypatch.setattr(resources, "_SMALL", 0)
+    monkeypatch.setattr(resources, "_ALWAYS_ALLOWED_BYTES", 0)
     assert "Not even 2 fit: take fewer sets" in refusal(folder, samples=64)
 
 

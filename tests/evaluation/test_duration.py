@@ -99,7 +99,7 @@ def test_every_ood_set_is_counted(folder, monkeypatch):
 
 
 def test_a_short_run_takes_no_more_than_a_forward_to_be_foreseen(folder, monkeypatch):
-    monkeypatch.setattr(duration, "_by_first_pieces", lambda *_: pytest.fail("draws were made to estimate the time"))
+    monkeypatch.setattr(duration, "_extrapolated", lambda *_: pytest.fail("draws were made to estimate the time"))
     run = resolve("run.toml", Options(), folder=folder)
     evaluate(run, foresight=Foresight(lambda _: pytest.fail("said to be long")))
 

@@ -165,14 +165,14 @@ def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
         assert cut[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
 
 
-@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_drawn"])
+@pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_sample_scores"])
 def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
     whole = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
     home = classification if hasattr(classification, where) else metrics
     original, sizes = getattr(home, where), []
 
     def scarce(*args, **options):
-        sizes.append(args[0].shape[-1 if where != "_drawn" else 1])
+        sizes.append(args[0].shape[-1 if where != "_sample_scores" else 1])
         if sizes[-1] > 12:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(*args, **options)
@@ -189,7 +189,7 @@ def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(mo
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(classification, "_drawn", exhausted)
+    monkeypatch.setattr(classification, "_sample_scores", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
         reduced(logits_of(), LABELS)
 

@@ -153,7 +153,7 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
 @pytest.mark.usefixtures("quick")
 def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_are_named(tmp_path, monkeypatch):
     train = pictures(channels=1)
-    own = pipelines._own(train)[0]
+    own = pipelines._data_statistics(train)[0]
     monkeypatch.setitem(pipelines._GREY, "mnist", (own.mean, own.std))
     found = suggested(trained(train, as_in(own, None)), train)
     assert [one.normalize for one in found.candidates[:2]] == ["mnist", OWN]
@@ -223,7 +223,7 @@ def test_float_pictures_that_overshoot_a_little_are_pictures_all_the_same():
     spike[0, 0, 0, 0] = 40.0
     several = np.clip(1.3 * pixels - 0.1, -0.1, 1.2)
     tops = {
-        name: pipelines._own(Points("train", "t", values))[1]
+        name: pipelines._data_statistics(Points("train", "t", values))[1]
         for name, values in {
             "plain": pixels, "resized": resized, "spike": spike, "several": several, "to 255": 258 * pixels - 2,
             "standardised": (pixels - 0.1307) / 0.3081 * 1.2, "about 0": 2 * pixels - 1,
@@ -252,7 +252,7 @@ class CalledAgain(nn.Module):
 def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
     train, net = pictures(200), CalledAgain().eval()
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))).live_batchnorms
-    tried = pipelines._Tried(RUN, net, train, sites, M, silent)
+    tried = pipelines._Trials(RUN, net, train, sites, M, silent)
     settings = list(pipelines._settings(RUN, train))[:2]
     found = tried.checked(settings, "some", batches=4, most=32, layers=2)
     assert {one.check.layers for one in found} == {("norms.1", "norms.2")}

@@ -1,4 +1,4 @@
-"""The ELBO over mini-batch sizes: its two terms at every size, and where its maximum should lie."""
+"""The ELBO over mini-batch sizes: its two terms at every size, and the predicted size of its maximum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NORMAL = 1.959964
 
 @dataclass(frozen=True)
 class LowerBound:
-    """The ELBO of one network: its terms, and its value at every size that is random."""
+    """The ELBO of one network: its terms, and its value at every size that is not degenerate."""
 
     terms: ElboTerms
     at: Mapping[int, Elbo]
@@ -35,8 +35,8 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class TrainingErrors:
-    """What standing for the whole training set costs: errors over its points, by `group` where there are any, and none
-    where all of it is there."""
+    """The errors from using `points` points for the whole training set: over points, or over groups where there are
+    any, and 0 where all points are used."""
 
     train_size: int
     points: int
@@ -44,14 +44,14 @@ class TrainingErrors:
 
     def of_mean(self, values: Float64[np.ndarray, " point"]) -> float:
         """Standard error of the mean of per-point values, drawn without replacement out of the training set."""
-        left = max(0.0, 1 - self.points / self.train_size)
-        return math.sqrt(left) * metrics.standard_error(values, group=self.group) if left else 0.0
+        factor = max(0.0, 1 - self.points / self.train_size)
+        return math.sqrt(factor) * metrics.standard_error(values, group=self.group) if factor else 0.0
 
 
 def prior_of(settings: SweepSection) -> Prior:
-    """The prior that was asked for; RequestError for parameters that it lacks, or does not have."""
-    wanted = {"gaussian": ("prior_mean", "prior_deviation"), "weight_decay": ("prior_precision",)}
-    of_kind = wanted.get(settings.prior, ())
+    """The requested prior; RequestError for missing or superfluous parameters."""
+    keys_of_kinds = {"gaussian": ("prior_mean", "prior_deviation"), "weight_decay": ("prior_precision",)}
+    of_kind = keys_of_kinds.get(settings.prior, ())
     for key in ("prior_mean", "prior_deviation", "prior_precision"):
         given, option = getattr(settings, key), key.replace("_", "-")
         value = "NUMBER" if key == "prior_precision" else "MEAN,VARIANCE"
@@ -65,7 +65,7 @@ def prior_of(settings: SweepSection) -> Prior:
 
 
 def lower_bound(
-    found: Mapping[int, AtSize],
+    at_sizes: Mapping[int, AtSize],
     banks: Mapping[int, BatchStatistics],
     draw_sets: DrawSets,
     settings: SweepSection,
@@ -75,34 +75,36 @@ def lower_bound(
     augmented: bool,
     tau: float | None,
 ) -> LowerBound | None:
-    """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None where no size is random.
+    """ELBO(b) = N · mean expected log-likelihood − KL(q_b(ω) ‖ p(ω)); None where every size is degenerate.
 
     q_b is that of Gaussian statistics, factorised over channels, with the nominal or the measured number of values.
     Source: Mukhoti et al. 2020, eq. 1; Teye et al. 2018, §3.3.
     """
-    random = [size for size, one in found.items() if not one.degenerate and one.log_likelihood is not None]
+    random = [
+        size for size, at_size in at_sizes.items() if not at_size.degenerate and at_size.log_likelihood is not None
+    ]
     if not random:
         return None
     prior, train_size = prior_of(settings), errors.train_size
-    at = {}
+    elbos = {}
     counts = {size: layer_counts(banks[size], reference_points) for size in random}
     for size in random:
         mean, sd = _population(banks[size])
-        own = _densities(counts[size], settings)
-        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * one for key, one in own.items()})
-        by_draw, by_point = found[size].log_likelihood, found[size].of_training_points
+        densities = _densities(counts[size], settings)
+        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * at_size for key, at_size in densities.items()})
+        by_draw, by_point = at_sizes[size].log_likelihood, at_sizes[size].of_training_points
         assert by_draw is not None and by_point is not None
         value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
         se = train_size * errors.of_mean(by_point)
-        at[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
-    told = [counts[size] for size in random if size < reference_points]  # the whole reference tells no count
-    layers = _middle(told or list(counts.values()))
+        elbos[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
+    counts_of_parts = [counts[size] for size in random if size < reference_points]  # the whole reference gives no count
+    layers = _middle(counts_of_parts or list(counts.values()))
     density = _densities(layers, settings)
     live = _population(banks[max(random)])[1] > 0
     units = int(live.sum())
     inverse = np.concatenate([1 / density[key][live] for key in ("mean", "sd")])
-    # With augmentation noise does not vanish at b = N, as the finite-population factor has it.
-    linear = {size: found[size] for size in at if not augmented or 2 * size <= reference_points}
+    # With augmentation, noise does not vanish at b = N, as the finite-population factor would imply.
+    linear = {size: at_sizes[size] for size in elbos if not augmented or 2 * size <= reference_points}
     c, predicted, why_none = _asymptotics(
         linear,
         draw_sets,
@@ -127,19 +129,21 @@ def lower_bound(
         predicted=predicted,
         why_none=why_none,
     )
-    return LowerBound(terms, at, errors)
+    return LowerBound(terms, elbos, errors)
 
 
 def with_interval(value: float, se: float, mc_se: float) -> Figure:
-    """A figure with both errors, and the normal interval of both together."""
+    """An estimate with both errors, and the normal interval of both together."""
     half = _NORMAL * math.hypot(se, mc_se)
     return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _middle(of_sizes: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
-    """The median over sizes, layer by layer."""
+    """The median over sizes, for each layer."""
     return tuple(
-        replace(layers[0], **{key: float(np.median([getattr(one, key) for one in layers])) for key in ("mean", "sd")})
+        replace(
+            layers[0], **{key: float(np.median([getattr(layer, key) for layer in layers])) for key in ("mean", "sd")}
+        )
         for layers in zip(*of_sizes, strict=True)
     )
 
@@ -152,7 +156,7 @@ def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Fl
 
 
 def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[str, Float64[np.ndarray, " unit"]]:
-    """The values for an item of the mini-batch that the mean and the deviation of every unit are taken to rest on."""
+    """The effective number of values per item of the mini-batch of the mean and the deviation of every unit."""
     keys = {"mean": "mean", "sd": "sd"} if settings.counts == "measured" else {"mean": "nominal", "sd": "nominal"}
     return {name: _of_units(layers, key) for name, key in keys.items()}
 
@@ -174,7 +178,7 @@ def _kl(
 
 
 def _asymptotics(
-    found: Mapping[int, AtSize],
+    at_sizes: Mapping[int, AtSize],
     draw_sets: DrawSets,
     errors: TrainingErrors,
     *,
@@ -187,16 +191,16 @@ def _asymptotics(
 
     The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
     """
-    if len(found) < 2:
+    if len(at_sizes) < 2:
         return None, None, "one size has no slope"
-    by_draw = [_told(one.log_likelihood) for one in found.values()]
-    by_set = np.stack([one.reshape(draw_sets.sets, -1).mean(1) for one in by_draw], axis=1)
-    by_point = np.stack([_told(one.of_training_points) for one in found.values()], axis=1)
-    mc_errors = np.array([metrics.standard_error(one) for one in by_draw])
+    by_draw = [_not_none(values.log_likelihood) for values in at_sizes.values()]
+    by_set = np.stack([values.reshape(draw_sets.sets, -1).mean(1) for values in by_draw], axis=1)
+    by_point = np.stack([_not_none(values.of_training_points) for values in at_sizes.values()], axis=1)
+    mc_errors = np.array([metrics.standard_error(values) for values in by_draw])
 
     def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
         return metrics.likelihood_slope(
-            np.array(list(found)), means, mc_errors, population=reference_points, replicates=replicates
+            np.array(list(at_sizes)), means, mc_errors, population=reference_points, replicates=replicates
         )
 
     whole = slope(by_set.mean(0), by_set)
@@ -206,26 +210,26 @@ def _asymptotics(
         return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
     if not (weight > 0 and parameters > 0):
         return c, None, "the KL has no weight"
-    told = {"train_size": errors.train_size, "parameters": parameters}
-    best = metrics.predicted_batch_size(whole.c / weight, **told, inverse_density=inverse_density)
+    sizes = {"train_size": errors.train_size, "parameters": parameters}
+    best = metrics.predicted_batch_size(whole.c / weight, **sizes, inverse_density=inverse_density)
     scale = 2 * errors.train_size / weight / parameters
     return c, _with_error(best, scale * se, scale * whole.se, draw_sets.sets - 1), ""
 
 
-def _told(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
-    assert values is not None  # of a size that has an ELBO
+def _not_none(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+    assert values is not None  # present at every size that has an ELBO
     return values
 
 
 def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Figure:
-    """With an interval of both errors, that over draw sets by Student, as there are few."""
+    """An estimate with an interval of both errors; the error over draw sets uses Student's t, because there are few."""
     half = math.hypot(_NORMAL * se, float(stdtrit(degrees, 0.975)) * mc_se)
     return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _parameters(prior: Prior) -> dict[str, float]:
-    found = {}
+    result = {}
     for name, given in (("mean", prior.mean), ("deviation", prior.deviation)):
         if given is not None:
-            found[f"{name}_mean"], found[f"{name}_variance"] = given
-    return found | ({} if prior.precision is None else {"precision": prior.precision})
+            result[f"{name}_mean"], result[f"{name}_variance"] = given
+    return result | ({} if prior.precision is None else {"precision": prior.precision})

@@ -1,4 +1,5 @@
-"""The figures of one network at one mini-batch size: means over draw sets, with errors over these and over points."""
+"""The estimates of one network at one mini-batch size: means over draw sets, with errors over draw sets and over
+points."""
 
 from __future__ import annotations
 
@@ -32,20 +33,20 @@ _DIFFERENCE = "difference"
 _SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
-def figures_of(found: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
-    """The figures of one set: the means of its per-point scores, and what is made of them."""
-    values = found.points[name]
-    told = {}
+def figures_of(at_size: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
+    """The estimates of one set: the means of its per-point scores, and estimates derived from the scores."""
+    values = at_size.points[name]
+    result = {}
     for metric in _MEANS[task]:
         if metric in values:
-            told[metric] = _mean(metric, values[metric], points)
+            result[metric] = _mean(metric, values[metric], points)
     if "squared_error" in values:
-        told["rmse"] = _root(values["squared_error"], points)
-        if found.fitted[0] is not None:
-            told["tau"] = _repeated("tau", np.array([one.tau[0] for one in found.fitted]), None)
+        result["rmse"] = _root(values["squared_error"], points)
+        if at_size.fitted[0] is not None:
+            result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
     if "accuracy" in values:
-        told["ece"] = _calibration(values, points)
-    return told
+        result["ece"] = _calibration(values, points)
+    return result
 
 
 def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
@@ -53,15 +54,16 @@ def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
     return _repeated(metric, values.mean(1), se, points)
 
 
-def compared(found: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, Compared]:
-    """A network of a single pass on the test points, and how MCBN differs from it, by metrics that have a better."""
-    ours, theirs = found.points["test"], network.points["test"]
-    told = {}
+def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, Compared]:
+    """A deterministic network on the test points, and the difference of MCBN from it, for the metrics with a
+    direction."""
+    sampled, deterministic = at_size.points["test"], network.points["test"]
+    result = {}
     for metric in _MEANS[task]:
-        if metrics.METRICS[metric].direction != "none" and metric in ours and metric in theirs:
-            difference = _mean(_DIFFERENCE, ours[metric] - theirs[metric], test)
-            told[metric] = Compared(_mean(metric, theirs[metric], test).figure, difference.figure)
-    return told
+        if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
+            difference = _mean(_DIFFERENCE, sampled[metric] - deterministic[metric], test)
+            result[metric] = Compared(_mean(metric, deterministic[metric], test).figure, difference.figure)
+    return result
 
 
 def _root(squares: np.ndarray, points: Points) -> Repeated:
@@ -76,23 +78,25 @@ def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
     return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), float(np.std(resampled, ddof=1)), points)
 
 
-def separation(found: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
+def separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
     """The AUROC of the OOD set `name` by a score."""
-    inside, outside = found.points["test"][score], found.points[name][score]
+    inside, outside = at_size.points["test"][score], at_size.points[name][score]
     of_sets = np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
     variance = metrics.delong_variance(inside.mean(0), outside.mean(0), test_group=test.group, ood_group=ood.group)
     return _repeated("auroc", of_sets, math.sqrt(variance), test, ood)
 
 
 def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Points) -> Repeated:
-    """The mean over draw sets, with both errors; one draw set tells no Monte Carlo error."""
+    """The mean over draw sets, with both errors; a single draw set has no Monte Carlo error."""
     value, mc_se = float(of_sets.mean()), metrics.standard_error(of_sets)
     over_points = None
-    if se is not None and all(len(one if one.group is None else np.unique(one.group)) > 1 for one in points):
+    if se is not None and all(
+        len(set_points if set_points.group is None else np.unique(set_points.group)) > 1 for set_points in points
+    ):
         over_points = se if math.isfinite(se) else None
     error = mc_se if math.isfinite(mc_se) else None
     limits = (-math.inf if metric in ("pll", _DIFFERENCE) else 0.0, 1.0 if metric in _SHARES else math.inf)
-    # Student's interval of the error over few draw sets: `interval` takes both for normal.
-    wide = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / _NORMAL)
-    low, high = interval(metric, value, *wide, limits=limits)
+    # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.
+    errors = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / _NORMAL)
+    low, high = interval(metric, value, *errors, limits=limits)
     return Repeated(Figure(value, se=over_points, mc_se=error, low=low, high=high), of_sets)

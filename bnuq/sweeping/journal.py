@@ -1,4 +1,5 @@
-"""Parts of long work, each kept in a file until all is done, so that an interruption costs one of them."""
+"""A journal of finished parts of long work, each in a file until all is done, so that an interruption costs a single
+part."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how a part's name ends
 
 
-class Parts:
-    """A folder of finished parts, arrays by name; `key` is a text that stands for all that determines them."""
+class Journal:
+    """A folder of finished parts, each of arrays by name; `key` is a digest of all that determines them."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder, self._key = folder, key[:_KEY]
         self.read = 0
-        """How many parts were there already, and were read."""
+        """The number of finished parts that were read."""
 
     def make_folder(self) -> None:
-        """RequestError where the folder cannot be made or written to."""
+        """Make the folder; RequestError where it cannot be made or written to."""
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -37,9 +38,9 @@ class Parts:
         if not os.access(self.folder, os.W_OK):
             raise RequestError(f"{self.folder}: the work folder is not writable. Name another with --work FOLDER.")
 
-    def under(self, name: str) -> Parts:
-        """Further parts, kept and forgotten with these."""
-        further = Parts(self.folder, self._key)
+    def under(self, name: str) -> Journal:
+        """A journal of further parts, which `forget` removes with these."""
+        further = Journal(self.folder, self._key)
         further._key += f"-{name}"
         return further
 
@@ -49,32 +50,32 @@ class Parts:
         return next(self.folder.glob(f"{self._key}-*{_SUFFIX}"), None) is None
 
     def load(self, name: str) -> dict[str, np.ndarray] | None:
-        """The part of this name; None where it is not there, or not whole."""
+        """The part of this name; None where it does not exist or is not complete."""
         try:
-            with np.load(io.BytesIO(self._path(name).read_bytes()), allow_pickle=False) as kept:
-                found = {key: kept[key] for key in kept.files}
+            with np.load(io.BytesIO(self._path(name).read_bytes()), allow_pickle=False) as archive:
+                arrays = {key: archive[key] for key in archive.files}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         self.read += 1
-        return found
+        return arrays
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep a part; ResultError where it cannot be written."""
-        room = io.BytesIO()
-        np.savez(room, **arrays)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one of them
-        write_bytes(self._path(name), room.getbuffer())
+        """Save a part; ResultError where it cannot be written."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType] - its stub takes `allow_pickle` for one of them
+        write_bytes(self._path(name), buffer.getbuffer())
 
     def load_bank(self, name: str) -> BatchStatistics | None:
-        """The bank of this name; None where it is not there, or not whole."""
+        """The bank of this name; None where it does not exist or is not complete."""
         try:
-            found = BatchStatistics.load(self._path(name))
+            bank = BatchStatistics.load(self._path(name))
         except (BnuqError, OSError):
             return None
         self.read += 1
-        return found
+        return bank
 
     def save_bank(self, name: str, bank: BatchStatistics) -> None:
-        """Keep a bank; ResultError where it cannot be written."""
+        """Save a bank; ResultError where it cannot be written."""
         bank.save(self._path(name))
 
     def forget(self) -> None:
@@ -87,7 +88,7 @@ class Parts:
 
 
 def forget_folder(folder: Path) -> None:
-    """Remove a folder of parts, those of other keys included, and nothing else that is in it."""
+    """Remove the parts of all keys from a folder, and the folder where nothing else is in it."""
     for path in folder.glob(f"{'[0-9a-f]' * _KEY}-*{_SUFFIX}"):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Every set under R draw sets at several mini-batch sizes: one pass over the data for all, in parts that are kept.
+"""Runs every set under R draw sets at several mini-batch sizes, in one pass over the data whose finished parts are
+saved.
 
 Draw t of every size takes the first b of one permutation, so that sizes are compared on common random numbers. All
-sizes pass through one engine: points are loaded, and what the network computes before its first sampled BatchNorm is
-computed, once.
+sizes pass through one engine: points are loaded once, and operations before the first sampled BatchNorm run once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bnuq.evaluation.runner import VALIDATION, Prefetch, Scorer, fitting_chunk, 
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
-from bnuq.sweeping.journal import Parts
+from bnuq.sweeping.journal import Journal
 
-PART = 1024  # points whose scores are kept together
+PART = 1024  # points of one part of the journal
 TRAIN = "train"
-SPREAD = {"classification": "mutual_information", "regression": "variance"}  # what dies away as b grows
+SPREAD = {"classification": "mutual_information", "regression": "variance"}  # the spread, which vanishes as b grows
 
-_DIFFER = "differ"  # beside the scores of a part: whether the passes of each draw set do
+_DIFFER = "differ"  # key beside the scores of a part: whether the samples of each draw set differ
 _LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, K) and targets (n, …): (draw, n)
@@ -57,7 +57,7 @@ class DrawSets:
 
 @dataclass(frozen=True)
 class Training:
-    """The training points that an expected log-likelihood is taken on, and what gives it."""
+    """The training points of the expected log-likelihood, and the log-likelihood function."""
 
     points: Points
     log_likelihood: LogLikelihood
@@ -65,8 +65,8 @@ class Training:
 
 @dataclass(frozen=True)
 class AtSize:
-    """What a network gives at one size: per-point scores by set and name, (R, n) each; what was fitted in each draw
-    set; and the log-likelihood of the training points, mean over them (draw,) and mean over draws (point,).
+    """The scores of a network at one size: per-point scores by set and name, (R, n) each; what was fitted in each draw
+    set; and the log-likelihood of the training points, as mean over points (draw,) and as mean over draws (point,).
 
     `degenerate`: the draws do not differ. R is 1 then where every mini-batch is the whole reference.
     """
@@ -87,11 +87,11 @@ def banks_of(
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
-    parts: Parts,
+    parts: Journal,
     progress: Progress,
 ) -> dict[int, BatchStatistics]:
     """ω of all draws at each size; a single draw where every mini-batch is the whole reference."""
-    found = {}
+    banks_of_sizes = {}
     for size in sizes:
         draws = 1 if is_whole(size, train, pipeline.run) else draw_sets.draws
         bank = parts.load_bank(f"b{size}-omega")
@@ -100,16 +100,16 @@ def banks_of(
             assert bank is not None
             bank = replace(bank, indices=None)
             parts.save_bank(f"b{size}-omega", bank)
-        found[size] = bank
-    return found
+        banks_of_sizes[size] = bank
+    return banks_of_sizes
 
 
 def is_whole(size: int, train: Points, run: Run) -> bool:
-    """Whether every mini-batch is the same: the whole reference, and nothing random done to it."""
+    """Whether every mini-batch is the same: the whole reference, without augmentation."""
     return size == len(train) and run.augment is None
 
 
-def at_sizes(
+def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
     sets: Mapping[str, Points],
     draw_sets: DrawSets,
@@ -120,12 +120,13 @@ def at_sizes(
     pipeline: Pipeline,
     scorer: Scorer,
     training: Training | None,
-    parts: Parts,
+    parts: Journal,
     progress: Progress,
 ) -> SweepPasses:
-    """What the network gives at each size of `banks`.
+    """The scores of the network at each size of `banks`.
 
-    `sets` hold "test", OOD sets, and "validation" where there are such points, which a regression is fitted to first.
+    `sets` hold "test", OOD sets, and "validation" where there are validation points, which a regression is fitted to
+    first.
     """
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
     fits = todo.task == "regression" and VALIDATION in sets
@@ -133,35 +134,38 @@ def at_sizes(
     draws = sum(bank.samples for bank in banks.values())
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
-        passing = _Passing(banks, draw_sets, run, todo, model, pipeline, scorer, parts, advance)
-        fitted: dict[int, list[Any]] = {size: [None] * passing.rows[size][1] for size in banks}
+        runner = _Runner(banks, draw_sets, run, todo, model, pipeline, scorer, parts, advance)
+        fitted: dict[int, list[Any]] = {size: [None] * runner.rows[size][1] for size in banks}
         if todo.task == "regression":
-            fitted = passing.fitted(sets.get(VALIDATION))
-        scores = {name: passing.scores(name, one, fitted) for name, one in sets.items()}
-        likelihood = {} if training is None else passing.likelihoods(training)
-    found = {}
+            fitted = runner.fitted(sets.get(VALIDATION))
+        scores = {name: runner.scores(name, set_points, fitted) for name, set_points in sets.items()}
+        likelihood = {} if training is None else runner.likelihoods(training)
+    result = {}
     for size in banks:
-        degenerate = passing.rows[size][0] == 1 or not scores["test"][size][_DIFFER].any()
-        told = {name: {k: v for k, v in of_set[size].items() if k != _DIFFER} for name, of_set in scores.items()}
-        if degenerate:  # rounding is no spread
-            spread, sets_of_draws = SPREAD[todo.task], passing.rows[size][1]
-            told = {
-                name: values | {spread: np.zeros((sets_of_draws, len(sets[name])))} for name, values in told.items()
+        degenerate = runner.rows[size][0] == 1 or not scores["test"][size][_DIFFER].any()
+        scores_of_size = {
+            name: {k: v for k, v in of_set[size].items() if k != _DIFFER} for name, of_set in scores.items()
+        }
+        if degenerate:  # spread by rounding counts as 0
+            spread, sets_of_draws = SPREAD[todo.task], runner.rows[size][1]
+            scores_of_size = {
+                name: values | {spread: np.zeros((sets_of_draws, len(sets[name])))}
+                for name, values in scores_of_size.items()
             }
         by_draw, by_point = likelihood.get(size, (None, None))
-        found[size] = AtSize(size, degenerate, told, fitted[size], by_draw, by_point)
-    return SweepPasses(found, tuple(passing.notes))
+        result[size] = AtSize(size, degenerate, scores_of_size, fitted[size], by_draw, by_point)
+    return SweepPasses(result, tuple(runner.notes))
 
 
 @dataclass(frozen=True)
 class SweepPasses:
-    """What the passes came to at each size, and what the user should know."""
+    """The scores at each size, and notes for the user."""
 
     at: dict[int, AtSize]
     notes: tuple[str, ...]
 
 
-class _Passing:
+class _Runner:
     """The passes of one network at all sizes."""
 
     def __init__(
@@ -173,7 +177,7 @@ class _Passing:
         model: nn.Module,
         pipeline: Pipeline,
         scorer: Scorer,
-        parts: Parts,
+        parts: Journal,
         advance: Advance,
     ) -> None:
         self._banks, self._run, self._todo, self._model = banks, run, todo, model
@@ -187,14 +191,14 @@ class _Passing:
         self._chunk: int | None = None
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
-        """What is fitted to the validation points, in every draw set; or what was given."""
+        """What is fitted to the validation points in every draw set, or the given τ."""
         reductions: dict[int, list[Any]] = {}
         if validation is not None:
             reductions = self._reductions(
                 validation, VALIDATION, {size: [None] * r for size, (_, r) in self.rows.items()}
             )
             for block in self._blocks(validation, tuple(self._banks)):
-                self._take(block, reductions, VALIDATION)
+                self._add(block, reductions, VALIDATION)
         return {
             size: [
                 self._scorer.fitted(
@@ -208,86 +212,89 @@ class _Passing:
     def scores(
         self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]
     ) -> dict[int, dict[str, np.ndarray]]:
-        """The per-point scores (R, n) of one set at each size, and "differ": whether the passes of a draw set do."""
+        """The per-point scores (R, n) of one set at each size, and "differ": whether the samples of a draw set
+        differ."""
 
-        def made(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+        def compute(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
             reductions = self._reductions(part, name, {size: fitted[size] for size in sizes})
             for block in blocks:
-                self._take(block, reductions, name)
-            kept = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
-            return {size: _of_reductions(of_size, kept) for size, of_size in reductions.items()}
+                self._add(block, reductions, name)
+            left_out = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
+            return {size: _of_reductions(of_size, left_out) for size, of_size in reductions.items()}
 
-        found = list(self._parted(name, points, made))
+        parts_of_set = list(self._parts_of_set(name, points, compute))
         return {
-            size: {key: np.concatenate([part[size][key] for part in found], axis=1) for key in found[0][size]}
+            size: {
+                key: np.concatenate([part[size][key] for part in parts_of_set], axis=1) for key in parts_of_set[0][size]
+            }
             for size in self._banks
         }
 
     def likelihoods(self, training: Training) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The log-likelihood of the training points at each size, by draw and by point."""
 
-        def made(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-            found: dict[int, list[np.ndarray]] = {size: [] for size in sizes}
+        def compute(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
+            log_likelihoods: dict[int, list[np.ndarray]] = {size: [] for size in sizes}
             first = 0
             assert part.targets is not None
             for block in blocks:
                 targets = part.targets[first : first + block.shape[1]]
-                for size, own in self._by_size(block, sizes):
+                for size, outputs in self._by_size(block, sizes):
 
-                    def of_points(rows: slice, own: Tensor = own, targets: np.ndarray = targets) -> np.ndarray:
-                        return training.log_likelihood(own[:, rows], targets[rows]).double().cpu().numpy()
+                    def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
+                        return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
 
-                    found[size] += memory.in_halves(of_points, block.shape[1])
+                    log_likelihoods[size] += memory.in_halves(of_points, block.shape[1])
                 first += block.shape[1]
-            joined = {size: np.concatenate(values, axis=1) for size, values in found.items()}
+            joined = {size: np.concatenate(values, axis=1) for size, values in log_likelihoods.items()}
             return {size: {"draw": values.sum(1)[:, None], "point": values.mean(0)} for size, values in joined.items()}
 
-        found = list(self._parted(TRAIN, training.points, made))
+        log_likelihoods = list(self._parts_of_set(TRAIN, training.points, compute))
         return {
             size: (
-                np.sum([part[size]["draw"][:, 0] for part in found], axis=0) / len(training.points),
-                np.concatenate([part[size]["point"] for part in found]),
+                np.sum([part[size]["draw"][:, 0] for part in log_likelihoods], axis=0) / len(training.points),
+                np.concatenate([part[size]["point"] for part in log_likelihoods]),
             )
             for size in self._banks
         }
 
-    def _parted(
+    def _parts_of_set(
         self,
         name: str,
         points: Points,
-        made: Callable[[Points, Iterator[Tensor], Sequence[int]], dict[int, dict[str, np.ndarray]]],
+        compute: Callable[[Points, Iterator[Tensor], Sequence[int]], dict[int, dict[str, np.ndarray]]],
     ) -> Iterator[dict[int, dict[str, np.ndarray]]]:
-        """The parts of a set in order: for the sizes that have it, what was kept of it, and the others made."""
+        """The parts of a set in order: read from the journal for the sizes that have them, computed for the others."""
         of_set = f"{name}-{points.sha256[:8]}"
         for first in range(0, len(points), PART):
             rows = np.arange(first, min(len(points), first + PART))
-            kept = {size: self._parts.load(f"b{size}-{of_set}-{first}") for size in self._banks}
-            found = {size: one for size, one in kept.items() if one is not None}
-            self._advance(len(rows) * sum(self._banks[size].samples for size in found))
-            if missing := tuple(size for size in self._banks if size not in found):
+            saved = {size: self._parts.load(f"b{size}-{of_set}-{first}") for size in self._banks}
+            arrays_of_sizes = {size: arrays for size, arrays in saved.items() if arrays is not None}
+            self._advance(len(rows) * sum(self._banks[size].samples for size in arrays_of_sizes))
+            if missing := tuple(size for size in self._banks if size not in arrays_of_sizes):
                 part = points.subset(rows)
-                fresh = made(part, self._blocks(part, missing), missing)
+                fresh = compute(part, self._blocks(part, missing), missing)
                 for size, arrays in fresh.items():
                     self._parts.save(f"b{size}-{of_set}-{first}", arrays)
-                found |= fresh
-            yield found
+                arrays_of_sizes |= fresh
+            yield arrays_of_sizes
 
     def _reductions(self, points: Points, name: str, fitted: Mapping[int, Sequence[Any]]) -> dict[int, list[Any]]:
         labelled = name in ("test", VALIDATION)
         return {
             size: [
-                self._scorer.reduction(metrics.plain_weights(self.rows[size][0]), points, fitted=one, labelled=labelled)
-                for one in of_size
+                self._scorer.reduction(metrics.plain_weights(self.rows[size][0]), points, fitted=fit, labelled=labelled)
+                for fit in of_size
             ]
             for size, of_size in fitted.items()
         }
 
-    def _take(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
-        for size, own in self._by_size(block, list(reductions)):
+    def _add(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
+        for size, outputs in self._by_size(block, list(reductions)):
             samples, _ = self.rows[size]
             try:
                 for r, reduction in enumerate(reductions[size]):
-                    reduction.add(own[r * samples : (r + 1) * samples])
+                    reduction.add(outputs[r * samples : (r + 1) * samples])
             except SamplingError as error:
                 raise SamplingError(f"b = {size}, {name}: {error}") from error
 
@@ -319,7 +326,7 @@ class _Passing:
             self.notes.append(text)
 
     def _ready(self, points: Points, sizes: tuple[int, ...]) -> tuple[Stochastic, int]:
-        """The engine of these sizes' draws, and how many points pass it together."""
+        """The engine of these sizes' draws, and its chunk size."""
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
@@ -335,15 +342,19 @@ class _Passing:
 
 
 def _of_reductions(reductions: Sequence[Any], left_out: Collection[str]) -> dict[str, np.ndarray]:
-    """The per-point scores that every draw set has, and whether its passes differ: (R, n), and (R, 1)."""
+    """The per-point scores that every draw set has, (R, n), and whether its samples differ, (R, 1)."""
     scores = [reduction.scores() for reduction in reductions]
-    names = [name for name in scores[0].points if name not in left_out and all(name in one.points for one in scores)]
-    found = {name: np.stack([one.points[name] for one in scores]) for name in names}
-    return found | {_DIFFER: np.array([[float(reduction.passes_differ)] for reduction in reductions])}
+    names = [
+        name
+        for name in scores[0].points
+        if name not in left_out and all(name in set_scores.points for set_scores in scores)
+    ]
+    result = {name: np.stack([set_scores.points[name] for set_scores in scores]) for name in names}
+    return result | {_DIFFER: np.array([[float(reduction.passes_differ)] for reduction in reductions])}
 
 
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
-    """ln softmax of the labels' classes, (draw, n), in nats."""
+    """ln softmax of the class of each label, (draw, n), in nats."""
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
     wide = outputs.cpu().double() if outputs.device.type == "mps" else outputs.double()
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))

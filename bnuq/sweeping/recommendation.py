@@ -1,4 +1,4 @@
-"""Which mini-batch size: the one that a criterion is the highest at, and how far the others lie behind it."""
+"""Recommends the mini-batch size with the highest criterion, and says how far the others are behind."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bnuq.sweeping.passes import AtSize
 
 @dataclass(frozen=True)
 class Candidate:
-    """A size that may be chosen, of one network; its points in the order in which they were scored."""
+    """A size of one network that may be recommended."""
 
     model: int
-    found: AtSize
+    at_size: AtSize
     bound: LowerBound | None
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The points that a criterion is taken on: the set's name, the points, and the OOD sets."""
+    """The points that a criterion is computed on: the set's name, the points, and the OOD sets."""
 
     name: str
     points: Points
@@ -44,38 +44,52 @@ def recommended(
     judged: Judged,
     score: str,
 ) -> Recommended | None:
-    """The best of the candidates (ascending sizes) by the criterion; None where fewer than two can be compared.
+    """The best candidate (in ascending order of size) by the criterion; None where fewer than two can be compared.
 
-    Differences are taken draw by draw and point by point: sizes share both. Their error over points and draws together
+    Differences are paired by draw and by point, which all sizes share. Their error over points and draws together
     is √(se² + mc_se²), an upper bound.
     """
-    random = [one for one in candidates if not one.found.degenerate]
+    not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     if criterion == "pll":
-        random = [one for one in random if "pll" in one.found.points[judged.name]]
+        not_degenerate = [candidate for candidate in not_degenerate if "pll" in candidate.at_size.points[judged.name]]
     elif criterion == "elbo":
-        random = [one for one in random if one.bound is not None and one.found.batch_size in one.bound.at]
-    if len(random) < 2:
+        not_degenerate = [
+            candidate
+            for candidate in not_degenerate
+            if candidate.bound is not None and candidate.at_size.batch_size in candidate.bound.at
+        ]
+    if len(not_degenerate) < 2:
         return None
     values = {
-        "elbo": lambda one: one.bound.at[one.found.batch_size].elbo.value,
-        "pll": lambda one: _pll(one, judged).mean(),
-        "auroc": lambda one: float(np.mean([_auroc(one, judged, name, score).mean() for name in judged.ood])),
+        "elbo": lambda candidate: candidate.bound.at[candidate.at_size.batch_size].elbo.value,
+        "pll": lambda candidate: _pll(candidate, judged).mean(),
+        "auroc": lambda candidate: float(
+            np.mean([_auroc(candidate, judged, name, score).mean() for name in judged.ood])
+        ),
     }[criterion]
-    best = max(random, key=values)
+    best = max(not_degenerate, key=values)
     behind_of: dict[str, Callable[[Candidate], Figure]] = {
-        "elbo": lambda one: _elbo_behind(one, best),
-        "pll": lambda one: _pll_behind(one, best, judged),
-        "auroc": lambda one: _auroc_behind(one, best, judged, score),
+        "elbo": lambda candidate: _elbo_behind(candidate, best),
+        "pll": lambda candidate: _pll_behind(candidate, best, judged),
+        "auroc": lambda candidate: _auroc_behind(candidate, best, judged, score),
     }
-    behind = {one.found.batch_size: behind_of[criterion](one) for one in random if one is not best}
-    behind[best.found.batch_size] = Figure(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
+    behind = {
+        candidate.at_size.batch_size: behind_of[criterion](candidate)
+        for candidate in not_degenerate
+        if candidate is not best
+    }
+    behind[best.at_size.batch_size] = Figure(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = dict(sorted(behind.items()))
     sizes = list(behind)
-    within = tuple(size for size, one in behind.items() if -one.value <= math.hypot(one.se or 0.0, one.mc_se or 0.0))
-    size = best.found.batch_size
+    within = tuple(
+        size
+        for size, candidate in behind.items()
+        if -candidate.value <= math.hypot(candidate.se or 0.0, candidate.mc_se or 0.0)
+    )
+    size = best.at_size.batch_size
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
-        decided = "prior" if _likelihood_is_flat(random) else "likelihood and prior"
+        decided = "prior" if _likelihood_is_flat(not_degenerate) else "likelihood and prior"
     return Recommended(
         batch_size=size,
         model=best.model,
@@ -90,20 +104,20 @@ def recommended(
     )
 
 
-def _likelihood_is_flat(random: Sequence[Candidate]) -> bool:
+def _likelihood_is_flat(not_degenerate: Sequence[Candidate]) -> bool:
     """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
 
-    def value(one: Candidate) -> float:
-        return float(one.found.log_likelihood.mean())  # pyright: ignore[reportOptionalMemberAccess] - it has an ELBO
+    def value(candidate: Candidate) -> float:
+        return float(candidate.at_size.log_likelihood.mean())  # pyright: ignore[reportOptionalMemberAccess] - it has an ELBO
 
-    difference = _likelihood_difference(min(random, key=value), max(random, key=value))
+    difference = _likelihood_difference(min(not_degenerate, key=value), max(not_degenerate, key=value))
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _likelihood_difference(one: Candidate, other: Candidate) -> Figure:
-    (a, c), (b, d) = ((x.found.log_likelihood, x.found.of_training_points) for x in (one, other))
-    assert one.bound is not None and a is not None and b is not None and c is not None and d is not None
-    errors = one.bound.errors
+def _likelihood_difference(first: Candidate, second: Candidate) -> Figure:
+    (a, c), (b, d) = ((x.at_size.log_likelihood, x.at_size.of_training_points) for x in (first, second))
+    assert first.bound is not None and a is not None and b is not None and c is not None and d is not None
+    errors = first.bound.errors
     return Figure(
         errors.train_size * float(a.mean() - b.mean()),
         se=errors.train_size * errors.of_mean(c - d),
@@ -111,36 +125,39 @@ def _likelihood_difference(one: Candidate, other: Candidate) -> Figure:
     )
 
 
-def _elbo_behind(one: Candidate, best: Candidate) -> Figure:
-    assert one.bound is not None and best.bound is not None
-    difference = _likelihood_difference(one, best)
-    kl = one.bound.at[one.found.batch_size].kl - best.bound.at[best.found.batch_size].kl
+def _elbo_behind(candidate: Candidate, best: Candidate) -> Figure:
+    assert candidate.bound is not None and best.bound is not None
+    difference = _likelihood_difference(candidate, best)
+    kl = candidate.bound.at[candidate.at_size.batch_size].kl - best.bound.at[best.at_size.batch_size].kl
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _pll(one: Candidate, judged: Judged) -> np.ndarray:
-    return one.found.points[judged.name]["pll"]
+def _pll(candidate: Candidate, judged: Judged) -> np.ndarray:
+    return candidate.at_size.points[judged.name]["pll"]
 
 
-def _pll_behind(one: Candidate, best: Candidate, judged: Judged) -> Figure:
-    difference = _pll(one, judged) - _pll(best, judged)
+def _pll_behind(candidate: Candidate, best: Candidate, judged: Judged) -> Figure:
+    difference = _pll(candidate, judged) - _pll(best, judged)
     se = metrics.standard_error(difference.mean(0), group=judged.points.group)
     return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
 
 
-def _auroc(one: Candidate, judged: Judged, name: str, score: str) -> np.ndarray:
-    """By draw set."""
-    pairs = zip(one.found.points[judged.name][score], one.found.points[name][score], strict=True)
+def _auroc(candidate: Candidate, judged: Judged, name: str, score: str) -> np.ndarray:
+    """The AUROC of each draw set."""
+    pairs = zip(candidate.at_size.points[judged.name][score], candidate.at_size.points[name][score], strict=True)
     return np.array([metrics.auroc(inside, outside) for inside, outside in pairs])
 
 
-def _auroc_behind(one: Candidate, best: Candidate, judged: Judged, score: str) -> Figure:
-    """Of the mean over OOD sets; the mean of their errors over points is an upper bound of its own."""
-    of_sets = {name: _auroc(one, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood}
+def _auroc_behind(candidate: Candidate, best: Candidate, judged: Judged, score: str) -> Figure:
+    """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
+    of_sets = {name: _auroc(candidate, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood}
     difference = np.mean(list(of_sets.values()), axis=0)
     errors = []
     for name, points in judged.ood.items():
-        pairs = [(x.found.points[judged.name][score].mean(0), x.found.points[name][score].mean(0)) for x in (one, best)]
+        pairs = [
+            (x.at_size.points[judged.name][score].mean(0), x.at_size.points[name][score].mean(0))
+            for x in (candidate, best)
+        ]
         variance = metrics.delong_difference_variance(
             pairs[0], pairs[1], test_group=judged.points.group, ood_group=points.group
         )

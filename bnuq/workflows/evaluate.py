@@ -40,11 +40,11 @@ def evaluate(
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     foresight: Foresight | None = None,
 ) -> Result:
-    """Evaluate `run`, write its result file, and give the result.
+    """Evaluate `run`, write its result file, and return the result.
 
-    `look` is shown the sets before anything is drawn, and may raise where they will not do; `foresight` is told how
-    long it will take, where that is long. Raises BnuqError with one message where the request cannot be carried out;
-    the result file is then not touched.
+    `look` receives the sets before anything is drawn, and may raise where they cannot be used; `foresight`
+    receives a forecast of the duration, where it is long. Raises BnuqError with one message where the request cannot be
+    carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
@@ -73,8 +73,8 @@ def evaluate(
     checked = check_network(run, todo, model, pipeline, sets, material.train)
     if foresight is not None:
         subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
-        if (foreseen := forecast(subject, limit=foresight.limit)) is not None:
-            foresight.say(foreseen)
+        if (expected := forecast(subject, limit=foresight.limit)) is not None:
+            foresight.say(expected)
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)
@@ -84,20 +84,20 @@ def evaluate(
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
-        found = (
+        omegas = (
             {}
             if noise_models is None
             else {name: noise_models.draw(name, draws) for name in todo.methods if name in ANALYTIC}
         )
         if needs_bank(run, todo, stale=stale):
-            assert material.train is not None  # the plan saw to it
-            found["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
+            assert material.train is not None  # ensured by the plan
+            omegas["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
         watch.lap("draw")
-        return found
+        return omegas
 
     with ExitStack() as spools:
         train = material.train
-        found = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
+        outcome = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
         watch.lap("evaluate")
         result = Result(
             run=_resolved(run, todo, noise_models).record(),
@@ -111,8 +111,8 @@ def evaluate(
                 "parameters": loaded.parameters,
             },
             sampling={
-                "samples": found.samples,
-                "bank": found.bank,
+                "samples": outcome.samples,
+                "bank": outcome.bank,
                 "batch_size": todo.batch_size,
                 "layers": [site.name for site in todo.layers],
                 "seed": run.seed,
@@ -123,13 +123,13 @@ def evaluate(
                 "test_points": material.test_points,
             },
             sets=described,
-            methods=found.methods,
+            methods=outcome.methods,
             cautions=(
                 *odd_outputs,
                 *material.cautions,
                 *todo.cautions,
                 *checked.cautions,
-                *_cautions(run, todo, check, found, material),
+                *_cautions(run, todo, check, outcome, material),
             ),
             notes=(
                 *notes_on_request([run], replaces=run.out if replaces else None),
@@ -138,12 +138,12 @@ def evaluate(
                 *material.notes,
                 *todo.notes,
                 *checked.notes,
-                *found.notes,
+                *outcome.notes,
                 *(() if noise_models is None else noise_models.notes()),
-                *_dead_channels(found.omega),
+                *_dead_channels(outcome.omega),
             ),
             seconds=watch.seconds(),
-            work=Work(found.work, memory.peak(pipeline.device)),
+            work=Work(outcome.work, memory.peak(pipeline.device)),
             provenance={
                 **provenance(
                     checkpoint=run.checkpoint,
@@ -156,16 +156,16 @@ def evaluate(
                 **behaviour(model, example),
             },
             reference_check=check,
-            bank=found.omega,
+            bank=outcome.omega,
             path=run.out,
         )
-        result = replace(result, cautions=(*result.cautions, *_law_cautions(result)))
+        result = replace(result, cautions=(*result.cautions, *_noise_model_cautions(result)))
         result_file.write(result, run.out)
     return result
 
 
 def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
-    """The run with what was left to the network and the data."""
+    """The run with the settings that are resolved by the network and the data."""
     sampler = run.sampler
     if noise_models is not None and noise_models.counts is not None:
         sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
@@ -173,7 +173,7 @@ def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
 
 
 def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:
-    """Why there is no constant baseline, and what that leaves out."""
+    """Why there is no constant baseline, and which estimates are absent without it."""
     if material.validation is not None:
         return
     absent = "the constant baseline and the normalised PLL are not available"
@@ -188,7 +188,7 @@ def _cautions(
     run: Run,
     todo: Plan,
     check: ReferenceCheck | None,
-    found: RunnerResult,
+    outcome: RunnerResult,
     material: Material,
 ) -> Iterator[Caution]:
     if material.train is not None and todo.sites.live_batchnorms:
@@ -200,12 +200,14 @@ def _cautions(
             "deterministic estimates use the pooled statistics of all drawn mini-batches.",
         )
     sizes = {"test": material.test} | material.ood
-    few = [name for name, one in sizes.items() if len(one if one.group is None else np.unique(one.group)) < 2]
+    few = [
+        name for name, points in sizes.items() if len(points if points.group is None else np.unique(points.group)) < 2
+    ]
     if few:
         text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be estimated."
         yield Caution("too-few-points", text)
     if todo.task == "regression":
-        yield from _scale_cautions(material, found)
+        yield from _scale_cautions(material, outcome)
     fitted_to = material.validation
     if fitted_to is not None and len(fitted_to) < FEW:
         yield Caution(
@@ -213,44 +215,44 @@ def _cautions(
             f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an "
             "error that the stated errors do not include.",
         )
-    yield from found.cautions
-    if len(found.methods) == 1 and run.methods is None:
+    yield from outcome.cautions
+    if len(outcome.methods) == 1 and run.methods is None:
         yield Caution(
             "nothing-stochastic", "Only the deterministic network was evaluated; the notes say what was left out."
         )
-    elif found.samples < estimates.MIN_SAMPLES:
+    elif outcome.samples < estimates.MIN_SAMPLES:
         text = (
-            f"With {found.samples} samples no Monte Carlo error can be estimated; use at least {estimates.MIN_SAMPLES}."
+            f"With {outcome.samples} samples no Monte Carlo error can be estimated; use at least {estimates.MIN_SAMPLES}."
         )
         yield Caution("few-samples", text)
 
 
-def _law_cautions(result: Result) -> Iterator[Caution]:
-    """Whether a law stands for MCBN at all, as far as that is known."""
-    beside = approximations(result)
-    for one in beside:
-        times = f"its mean uncertainty on the test set is {one.ratio['test'].value:.2g} times that of mcbn"
-        if one.understates:
+def _noise_model_cautions(result: Result) -> Iterator[Caution]:
+    """Warnings about noise models that differ from MCBN, or cannot be compared with it."""
+    compared = approximations(result)
+    for model in compared:
+        times = f"its mean uncertainty on the test set is {model.ratio['test'].value:.2g} times that of mcbn"
+        if model.understates:
             yield Caution(
                 "law-understates",
-                f"{one.method} is a poor approximation of MCBN on this network: {times}, whose mini-batches "
+                f"{model.method} is a poor approximation of MCBN on this network: {times}, whose mini-batches "
                 "change the statistics of all channels and layers jointly.",
             )
-        if one.overstates:
-            yield Caution("law-overstates", f"{one.method} is a poor approximation of MCBN on this network: {times}.")
-    if unheld := [name for name in result.methods if name in ANALYTIC and not beside]:
+        if model.overstates:
+            yield Caution("law-overstates", f"{model.method} is a poor approximation of MCBN on this network: {times}.")
+    if names := [name for name in result.methods if name in ANALYTIC and not compared]:
         yield Caution(
             "law-unchecked",
-            f"{', '.join(unheld)}: without a reference, the noise model cannot be compared with MCBN. Nominal "
+            f"{', '.join(names)}: without a reference, the noise model cannot be compared with MCBN. Nominal "
             "counts treat all values of a feature map as independent, which they are not: such a model tends to "
             "understate the uncertainty of convolutional networks considerably.",
         )
 
 
-def _scale_cautions(material: Material, found: RunnerResult) -> Iterator[Caution]:
-    """Whether the targets of the sets, and the network's errors, are of one size."""
+def _scale_cautions(material: Material, outcome: RunnerResult) -> Iterator[Caution]:
+    """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
     spread = {name: np.std(targets) for name, targets in _targets(material)}
-    error = found.methods[DETERMINISTIC].sets["test"].figures["mae"].value
+    error = outcome.methods[DETERMINISTIC].sets["test"].figures["mae"].value
     if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
         yield Caution(
             "worse-than-the-mean",
@@ -258,13 +260,13 @@ def _scale_cautions(material: Material, found: RunnerResult) -> Iterator[Caution
             f"{spread['test']:.3g}: predicting their mean would do better. Do normalize and normalize_targets match "
             "training?",
         )
-    for name, one in spread.items():
-        if one == 0 and len(material.test) >= FEW:
+    for name, deviation in spread.items():
+        if deviation == 0 and len(material.test) >= FEW:
             yield Caution("constant-targets", f"All targets of {name} are the same.")
-        elif spread["test"] > 0 and not 0.1 < one / spread["test"] < 10:
+        elif spread["test"] > 0 and not 0.1 < deviation / spread["test"] < 10:
             yield Caution(
                 "targets-of-another-scale",
-                f"The targets of {name} have a standard deviation of {one:.3g}, those of the test set of "
+                f"The targets of {name} have a standard deviation of {deviation:.3g}, those of the test set of "
                 f"{spread['test']:.3g}: are they in the same unit?",
             )
 

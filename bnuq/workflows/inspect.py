@@ -41,21 +41,22 @@ from bnuq.results.file import check_replaceable
 from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
 from bnuq.sampling.sites import Sites, find_sites
 
-LEAST_REFERENCE = 8  # points, below which nothing is measured
-APART = 10  # times the largest mini-batch that must be left over for the noise to be measured on other points
+LEAST_REFERENCE = 8  # minimum number of reference points for measurements
+POINTS_PER_BATCH_POINT = (
+    10  # times the largest mini-batch that must be left over for the noise to be measured on other points
 _DEFAULTS = InspectSection()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How an inspection goes. `points` of the reference are the population; `draws` mini-batches of `batch_size` (that
-    of the training, where None) tell the noise, and `size_draws` (as many, where None) of each of some sizes, up to
-    `beyond` times that, how it falls with the size.
+    """The settings of an inspection. `points` points of the reference are the population. The noise is measured on
+    `draws` mini-batches of `batch_size` (the training batch size, where None), and its slope on `size_draws` (`draws`,
+    where None) of each of several sizes, up to `beyond` times `batch_size`.
 
-    `domains` are sets that the statistics are told apart by, with `samples` draws of MCBN from each;
-    `suggest_pipeline` tries the common training pipelines. `noise_only` leaves the running averages out. `input_shape`
-    is that of a point where none can be read, and with `needs_reference` a reference that cannot be read is an error;
-    with `noise_only` it is one, too, that there is no noise to measure.
+    `domains` are sets whose statistics are compared, with `samples` draws of MCBN from each; `suggest_pipeline` tries
+    the common training pipelines. `noise_only` leaves the running averages out, and no noise to measure is then an
+    error. `input_shape` is the shape of a point where none can be read. With `needs_reference`, a reference that cannot
+    be read is an error.
     """
 
     points: int = _DEFAULTS.points
@@ -75,13 +76,13 @@ DEFAULT = Settings()
 
 
 def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = silent) -> Inspection:
-    """Inspect the network of `run`, write the result to `run.out`, and give it.
+    """Inspect the network of `run`, write the result to `run.out`, and return it.
 
-    What needs a reference is None where there is none to be read, and where the checkpoint's weights are not finite:
-    its sites are told all the same. `pipelines` is None, too, where the network's statistics tell nothing of any.
-    `run.layers` limits what domains' mutual information is drawn from; everything else is of all layers.
-    Raises BnuqError with one message where the request cannot be carried out; the
-    result file is then not touched.
+    Measurements that need a reference are None where none can be read, or where the checkpoint's weights are not
+    finite; the sites are reported in any case. `pipelines` is also None where the network's statistics cannot separate
+    pipelines. `run.layers` limits the layers that the mutual information of domains is drawn from; everything else uses
+    all layers. Raises BnuqError with one message where the request cannot be carried out; the result file is then not
+    touched.
     """
     watch = Stopwatch()
     _check(run, settings)
@@ -101,17 +102,17 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     if settings.batch_size is not None and ready.train is not None:
         _check_batch_size(settings.batch_size, ready.train)
     watch.lap("load")
-    pipelines, untold = _suggested(run, settings, ready, sites, progress)
-    none_fits = () if pipelines is None else pipeline_cautions(pipelines)
+    pipelines, suggestion_notes = _suggested(run, settings, ready, sites, progress)
+    no_fit_cautions = () if pipelines is None else pipeline_cautions(pipelines)
     watch.lap("pipelines")
     measured = _Measured()
-    without = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
-    if without is None:
+    why_not_measured = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
+    if why_not_measured is None:
         measured = _measured(run, settings, ready, sites, progress)
     elif settings.noise_only:
-        raise RequestError(f"{run.checkpoint}: there is no noise to measure: {without}.")
+        raise RequestError(f"{run.checkpoint}: there is no noise to measure: {why_not_measured}.")
     watch.lap("measure")
-    apart, notes_of_domains = _domains(run, settings, ready, sites, progress)
+    domains_record, notes_of_domains = _domains(run, settings, ready, sites, progress)
     watch.lap("domains")
     result = Inspection(
         run={**run.record(), "inspect": _record(settings)},
@@ -128,19 +129,23 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         unreachable=sites.unreachable,
         gap=measured.gap,
         noise=measured.noise,
-        domains=apart,
+        domains=domains_record,
         pipelines=pipelines,
-        cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *none_fits),
+        cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *no_fit_cautions),
         notes=(
             *notes_on_request([run], replaces=run.out if replaces else None),
             *ready.loaded.notes,
             *ready.notes,
-            *untold,
-            *((f"the lag of the running averages and the noise were not measured: {without}",) if without else ()),
+            *suggestion_notes,
+            *(
+                (f"the lag of the running averages and the noise were not measured: {why_not_measured}",)
+                if why_not_measured
+                else ()
+            ),
             *measured.notes,
             *notes_of_domains,
-            *_assumed(run, ready, told=measured.gap is not None or pipelines is not None),
-            *_of_no_account(run),
+            *_assumed(run, ready, uses_batch_noise=measured.gap is not None or pipelines is not None),
+            *_ignored_keys(run),
         ),
         seconds=watch.seconds(),
         provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
@@ -151,9 +156,9 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
 
 
 def _check(run: Run, settings: Settings) -> None:
-    """Raise BnuqError for what can be told to be wrong before anything is read."""
-    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {wrong}")
+    """Raise BnuqError for every error that can be found before anything is read."""
+    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {problem}")
     if kind_of(run.out.parent) != "folder":
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
     check_replaceable(run.out)
@@ -163,10 +168,10 @@ def _check(run: Run, settings: Settings) -> None:
 
 
 def _record(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON has them."""
-    said = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    said["domains"] = [named.text for named in settings.domains]
-    return {key: value for key, value in said.items() if value is not None}
+    """The settings as in JSON."""
+    record = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    record["domains"] = [named.text for named in settings.domains]
+    return {key: value for key, value in record.items() if value is not None}
 
 
 def _trained_with(run: Run, ready: LoadedNetwork) -> int | None:
@@ -176,7 +181,7 @@ def _trained_with(run: Run, ready: LoadedNetwork) -> int | None:
 def _why_not_measured(
     run: Run, ready: LoadedNetwork, sites: Sites, broken: tuple[str, ...], *, suggested: bool
 ) -> str | None:
-    """Why there is neither gap nor noise; None where there can be."""
+    """Why neither gap nor noise can be measured; None where they can."""
     if not sites.live_batchnorms:
         return "the network has no BatchNorm layer that could be sampled"
     if broken:
@@ -203,21 +208,21 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _assumed(run: Run, ready: LoadedNetwork, *, told: bool) -> Iterator[str]:
-    """What is assumed where the training batch size is not known, and anything is held against batch noise."""
-    if told and not _trained_with(run, ready):
+def _assumed(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[str]:
+    """The assumption where the training batch size is not known and something is compared with batch noise."""
+    if uses_batch_noise and not _trained_with(run, ready):
         yield (
             f"what batch noise explains assumes training batches of {DEFAULT_BATCH_SIZE}, as train_batch_size is not "
             "known"
         )
 
 
-def _of_no_account(run: Run) -> Iterator[str]:
-    """The keys of [sampling] that say what mini-batches are: those of an inspection are random and whole."""
+def _ignored_keys(run: Run) -> Iterator[str]:
+    """The keys of [sampling] that an inspection ignores: its mini-batches are random."""
     keys = [
-        one.name
-        for one in msgspec.structs.fields(Sampler)
-        if getattr(run.sampler, one.name) != getattr(DEFAULT_SAMPLER, one.name)
+        field.name
+        for field in msgspec.structs.fields(Sampler)
+        if getattr(run.sampler, field.name) != getattr(DEFAULT_SAMPLER, field.name)
     ]
     if keys:
         yield (
@@ -229,13 +234,13 @@ def _of_no_account(run: Run) -> Iterator[str]:
 def _suggested(
     run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
 ) -> tuple[Pipelines | None, tuple[str, ...]]:
-    """The pipelines, or a note on why the statistics tell of none."""
+    """The pipelines, or a note on why none can be suggested."""
     if not settings.suggest_pipeline:
         return None, ()
     assert ready.train is not None
-    known = _trained_with(run, ready)
+    trained_with = _trained_with(run, ready)
     try:
-        return suggest(run, ready.model, ready.train, sites, trained_with=known, progress=progress), ()
+        return suggest(run, ready.model, ready.train, sites, trained_with=trained_with, progress=progress), ()
     except SamplingError as error:
         return None, (f"no training pipeline is suggested: {' '.join(str(error).split()).removesuffix('.')}",)
 
@@ -270,20 +275,20 @@ class _Measured:
 
 
 def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress) -> _Measured:
-    """What the reference says of the running averages and of the noise."""
+    """The running averages and the noise, measured on the reference."""
     train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
     assert train is not None
-    known = _trained_with(run, ready)
-    batch_size, how = _noise_batch_size(run, settings, known, len(train))
+    trained_with = _trained_with(run, ready)
+    batch_size, batch_size_notes = _noise_batch_size(run, settings, trained_with, len(train))
     batches = reference_batches(
-        pipeline, train, points=settings.points, batch_size=min(known or DEFAULT_BATCH_SIZE, len(train) // 2)
+        pipeline, train, points=settings.points, batch_size=min(trained_with or DEFAULT_BATCH_SIZE, len(train) // 2)
     )
     checked = check_mcbn(model, sites, [mini_batch(pipeline, train, batch_size)], layers)
     bank = batch_statistics(model, batches, layers, progress)
     population = bank.pooled()
     sizes = sizes_for(layers, batch_size=batch_size, reference=len(train), beyond=settings.beyond)
-    points, which = _other_points(train, batches, largest=max(batch_size, *sizes))
-    found = noise(
+    points, points_notes = _other_points(train, batches, largest=max(batch_size, *sizes))
+    measured_noise = noise(
         model,
         pipeline,
         points,
@@ -295,55 +300,57 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
         size_draws=settings.size_draws or settings.draws,
         progress=progress,
     )
-    notes = (*how, *which, *_few_points(settings, train), *checked.notes)
+    notes = (*batch_size_notes, *points_notes, *_few_points(settings, train), *checked.notes)
     if settings.noise_only:
-        cautions = (*checked.cautions, *noise_cautions(found, train_batch_size=known))
-        return _Measured(None, found, cautions, notes)
+        cautions = (*checked.cautions, *noise_cautions(measured_noise, train_batch_size=trained_with))
+        return _Measured(None, measured_noise, cautions, notes)
     check = check_layers(
-        model, pipeline, train, layers, train_size=run.train_size, trained_with=known, progress=progress
+        model, pipeline, train, layers, train_size=run.train_size, trained_with=trained_with, progress=progress
     )
     lag = gap(
         bank,
         population,
         layers,
-        found,
+        measured_noise,
         check,
         points=batches.points,
         reference=len(train),
         train_size=run.train_size,
-        train_batch_size=known,
+        train_batch_size=trained_with,
     )
     cautions = (
         *checked.cautions,
         *reference_cautions(check, run, train),
         *(() if lag is None else gap_cautions(lag)),
-        *noise_cautions(found, train_batch_size=known),
+        *noise_cautions(measured_noise, train_batch_size=trained_with),
     )
-    return _Measured(lag, found, cautions, notes)
+    return _Measured(lag, measured_noise, cautions, notes)
 
 
-def _noise_batch_size(run: Run, settings: Settings, known: int | None, reference: int) -> tuple[int, tuple[str, ...]]:
-    """The mini-batch size at which the noise is told, and a note where it is not that of the training."""
+def _noise_batch_size(
+    run: Run, settings: Settings, trained_with: int | None, reference: int
+) -> tuple[int, tuple[str, ...]]:
+    """The mini-batch size of the noise, and a note where it is not the training batch size."""
     if settings.batch_size is not None:
         return settings.batch_size, ()
-    wanted = known or run.batch_size or DEFAULT_BATCH_SIZE
-    chosen = max(2, min(wanted, reference // 2))
-    whence = "the run's batch_size" if run.batch_size else "the default"
+    preferred = trained_with or run.batch_size or DEFAULT_BATCH_SIZE
+    chosen = max(2, min(preferred, reference // 2))
+    origin = "the run's batch_size" if run.batch_size else "the default"
     notes = []
-    if not known:
+    if not trained_with:
         notes.append(
-            f"the noise is that of mini-batches of {chosen}, {whence}, as the training batch size is not known; set "
+            f"the noise is that of mini-batches of {chosen}, {origin}, as the training batch size is not known; set "
             "train_batch_size under [model] if you know it"
         )
-    if chosen < wanted:
-        notes.append(f"the noise is that of mini-batches of {chosen}, half the reference, which is below {wanted}")
+    if chosen < preferred:
+        notes.append(f"the noise is that of mini-batches of {chosen}, half the reference, which is below {preferred}")
     return chosen, tuple(notes)
 
 
 def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> tuple[Points, tuple[str, ...]]:
-    """The points that the noise is measured on: those that the population was not taken from, where they are enough."""
+    """The points that the noise is measured on: those that are not in the population, where there are enough."""
     rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
-    if len(rest) >= APART * largest:
+    if len(rest) >= POINTS_PER_BATCH_POINT * largest:
         return train.subset(rest), ()
     return train, (
         "the noise was measured on other mini-batches of the same points as the population: the reference is too "

@@ -1,4 +1,4 @@
-"""Several runs of one request, over splits and seeds: each evaluated, or read where it is there already."""
+"""Several runs of one request, over splits and seeds: each is evaluated, or read where its result exists already."""
 
 from __future__ import annotations
 
@@ -35,51 +35,60 @@ OF_ONE_RUN = (
 
 
 def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Foresight | None = None) -> Several:
-    """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and give it.
+    """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
 
-    A run whose file is there already, made by this version from the same request, network and data, is read instead:
-    an interrupted series goes on. `foresight` is told before the first is drawn how long those that are left will take
-    if each takes as long, where that is long. Raises BnuqError, naming the run, where one cannot be carried out; the
-    results of those before it are kept, and no aggregate is written.
+    A run whose file exists already, made by this version from the same request, network and data, is read instead, so
+    that an interrupted series continues. `foresight` receives a forecast of the remaining runs before the first is
+    drawn, where it is long. Raises BnuqError, naming the run, where a run cannot be carried out; the results of earlier
+    runs stay, and no aggregate is written.
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
     _check(runs)
-    found, first, kept = [], None, 0
-    of_runs: list[_Told] = []
+    rows, first, read = [], None, 0
+    summaries: list[_RunSummary] = []
     with progress("runs", len(runs.all)) as advance:
-        for one in runs.all:
+        for run_of_series in runs.all:
             try:
-                result = _kept(one.run)
-                kept += result is not None
+                result = _existing_result(run_of_series.run)
+                read += result is not None
                 if result is None:
-                    result = evaluate(one.run, foresight=_of_all(foresight, len(runs.all) - len(found)))
-                    foresight = None  # which has heard of all
-                first = first or (one, _form(result))
+                    result = evaluate(
+                        run_of_series.run, foresight=_foresight_of_all(foresight, len(runs.all) - len(rows))
+                    )
+                    foresight = None  # the forecast covers all runs
+                first = first or (run_of_series, _form(result))
                 _check_alike(*first, _form(result))
             except BnuqError as error:
-                raise type(error)(f"{one.words}: {error}{_what_is_kept(len(found))}") from error
-            found.append(one_run(result, sha256=sha256_of_file(one.run.out), split=one.split, seed=one.seed))
-            of_runs.append(_told(one, result))
+                raise type(error)(f"{run_of_series.words}: {error}{_finished_runs_text(len(rows))}") from error
+            rows.append(
+                one_run(
+                    result,
+                    sha256=sha256_of_file(run_of_series.run.out),
+                    split=run_of_series.split,
+                    seed=run_of_series.seed,
+                )
+            )
+            summaries.append(_run_summary(run_of_series, result))
             advance(1)
     several = Several(
-        runs=tuple(run for run, _ in found),
-        **table_of([figures for _, figures in found]),
-        task=of_runs[0].task,
-        cautions=tuple(shared_cautions([told.cautions for told in of_runs])),
-        notes=(*runs.notes, *_notes(of_runs, kept=kept, replaces=runs.out if replaces else None)),
+        runs=tuple(run for run, _ in rows),
+        **table_of([figures for _, figures in rows]),
+        task=summaries[0].task,
+        cautions=tuple(shared_cautions([summary.cautions for summary in summaries])),
+        notes=(*runs.notes, *_notes(summaries, read=read, replaces=runs.out if replaces else None)),
         seconds=time.perf_counter() - start,
-        provenance=of_runs[-1].provenance,
+        provenance=summaries[-1].provenance,
         path=runs.out,
     )
-    cautions = (*_same_tests(of_runs), *_undefined(several), *several.cautions)
+    cautions = (*_same_tests(summaries), *_undefined(several), *several.cautions)
     several = replace(several, cautions=cautions, notes=(*several.notes, *_without_errors(several)))
     several_file.write(several, runs.out)
     return several
 
 
-def _of_all(foresight: Foresight | None, left: int) -> Foresight | None:
-    """What hears the forecast of one run, and says that of all that are left."""
+def _foresight_of_all(foresight: Foresight | None, left: int) -> Foresight | None:
+    """A Foresight that turns the forecast of one run into that of all remaining runs."""
     if foresight is None:
         return None
 
@@ -91,8 +100,8 @@ def _of_all(foresight: Foresight | None, left: int) -> Foresight | None:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What is kept in memory of a run, besides its figures."""
+class _RunSummary:
+    """The parts of a result that are kept in memory, in addition to its estimates."""
 
     one: OneOf
     task: Task
@@ -102,8 +111,8 @@ class _Told:
     provenance: dict[str, str]
 
 
-def _told(one: OneOf, result: Result) -> _Told:
-    return _Told(
+def _run_summary(one: OneOf, result: Result) -> _RunSummary:
+    return _RunSummary(
         one,
         task=result.model["task"],
         test_sha256=result.sets["test"].sha256,
@@ -114,47 +123,50 @@ def _told(one: OneOf, result: Result) -> _Told:
 
 
 def _check(runs: Runs) -> None:
-    """Before hours are spent: what is wrong with any run, and whether the aggregate can be put where it is to go."""
+    """Raise BnuqError for an error in any run, or where the aggregate cannot be written, before anything is
+    evaluated."""
     if kind_of(runs.out.parent) != "folder":
         raise RequestError(f"--out {runs.out}: the folder {runs.out.parent} does not exist.")
     result_file.check_replaceable(runs.out)
-    for one in runs.all:
-        if one.run.run_file is not None and one.run.run_file.resolve() == runs.out.resolve():
+    for run_of_series in runs.all:
+        if run_of_series.run.run_file is not None and run_of_series.run.run_file.resolve() == runs.out.resolve():
             raise RequestError(f"--out {runs.out} is a file that these runs read; name another file to write.")
         try:
-            check_request(one.run)
+            check_request(run_of_series.run)
         except BnuqError as error:
-            raise type(error)(f"{one.words}: {error}") from error
+            raise type(error)(f"{run_of_series.words}: {error}") from error
 
 
-def _what_is_kept(finished: int) -> str:
+def _finished_runs_text(finished: int) -> str:
     if not finished:
         return ""
     several = f"The {finished} runs before it are" if finished > 1 else "The run before it is"
     return f"\n{several} kept: the same command goes on from here."
 
 
-def _kept(run: Run) -> Result | None:
-    """The result that lies where that of `run` belongs, where it is what `run` would give; else None."""
+def _existing_result(run: Run) -> Result | None:
+    """The existing result of `run`, where it is of the same request, network and data; else None."""
     if not is_file(run.out):
         return None
     try:
         result = result_file.read(run.out)
-        asked = request_digest(run, checkpoint_sha256=sha256_of_file(run.checkpoint))
-        if result.provenance["bnuq"] != bnuq.__version__ or result.provenance.get("request") != asked:
+        request = request_digest(run, checkpoint_sha256=sha256_of_file(run.checkpoint))
+        if result.provenance["bnuq"] != bnuq.__version__ or result.provenance.get("request") != request:
             return None
         ready = prepare(run)
         material = ready.material
         if not same_behaviour(result.provenance, behaviour(ready.model, ready.example)):
             return None
-    except (BnuqError, OSError):  # what is wrong will show when it is evaluated
+    except (BnuqError, OSError):  # the evaluation will raise the error
         return None
     sets = {"test": material.test, **material.ood}
     if material.validation is not None:
         sets["validation"] = material.validation
     reference = None if material.train is None else material.train.sha256
     same = result.provenance.get("reference_sha256") == reference
-    same = same and {name: one.sha256 for name, one in result.sets.items()} == {k: v.sha256 for k, v in sets.items()}
+    same = same and {name: evaluated_set.sha256 for name, evaluated_set in result.sets.items()} == {
+        k: v.sha256 for k, v in sets.items()
+    }
     return result if same else None
 
 
@@ -162,37 +174,37 @@ _Form = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 def _form(result: Result) -> _Form:
-    """What must be the same for figures to be put together: task, methods, sets."""
-    methods = tuple(name for name in result.methods if name != POPULATION)  # which runs by the reference check
+    """What must be the same in all runs: task, methods, sets."""
+    methods = tuple(name for name in result.methods if name != POPULATION)  # depends on the reference check
     return result.model["task"], methods, tuple(sorted(result.sets))
 
 
 def _check_alike(first: OneOf, form: _Form, other: _Form) -> None:
-    for what, one, two in zip(("task", "methods", "sets"), form, other, strict=True):
-        if one != two:
-            ours, theirs = (value if isinstance(value, str) else ", ".join(value) for value in (two, one))
+    for what, expected, actual in zip(("task", "methods", "sets"), form, other, strict=True):
+        if expected != actual:
+            these, others = (value if isinstance(value, str) else ", ".join(value) for value in (actual, expected))
             raise RequestError(
-                f"its {what} are {ours}, and those of {first.words} are {theirs}; expected the same in every run. A "
+                f"its {what} are {these}, and those of {first.words} are {others}; expected the same in every run. A "
                 "set of another file in every run needs one name: NAME=REF."
             )
 
 
-def _same_tests(of_runs: Sequence[_Told]) -> Iterator[SharedCaution]:
-    tests = {told.one.split: told.test_sha256 for told in of_runs}
-    if twice := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
+def _same_tests(summaries: Sequence[_RunSummary]) -> Iterator[SharedCaution]:
+    tests = {summary.one.split: summary.test_sha256 for summary in summaries}
+    if same := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
         yield SharedCaution(
             "splits-share-test-set",
-            f"Splits {', '.join(map(str, twice))} have the same test points: they are not splits of the data, and "
+            f"Splits {', '.join(map(str, same))} have the same test points: they are not splits of the data, and "
             "the spread over them says nothing about other test points.",
-            sum(told.one.split in twice for told in of_runs),
+            sum(summary.one.split in same for summary in summaries),
         )
 
 
 def _undefined(several: Several) -> Iterator[SharedCaution]:
-    """Figures that only some runs have, and normalised scores that are not defined: there is no mean of them."""
+    """Warnings about estimates that only some runs have, and undefined normalised scores: they have no mean."""
     missing: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for (method, place, _, metric), found in several.aggregates.items():
-        without = tuple(int(row) for row in np.flatnonzero(np.isnan(found.values)))
+    for (method, place, _, metric), aggregate in several.aggregates.items():
+        without = tuple(int(row) for row in np.flatnonzero(np.isnan(aggregate.values)))
         if without and (place == NORMALIZED or (place == "test" and len(without) < len(several.runs))):
             name = metric if place == "test" else f"normalised {metric}"
             missing.setdefault((method, without), []).append(name)
@@ -207,16 +219,16 @@ def _undefined(several: Several) -> Iterator[SharedCaution]:
         )
 
 
-def _notes(of_runs: Sequence[_Told], *, kept: int, replaces: Path | None) -> Iterator[str]:
-    if kept:
+def _notes(runs: Sequence[_RunSummary], *, read: int, replaces: Path | None) -> Iterator[str]:
+    if read:
         yield (
-            f"{kept} of {len(of_runs)} runs already had a result of the same request, checkpoint and data, which "
+            f"{read} of {len(runs)} runs already had a result of the same request, checkpoint and data, which "
             "was reused"
         )
     if replaces:
         yield f"an earlier result was replaced: {replaces.name}"
-    counts = Counter(itertools.chain.from_iterable(dict.fromkeys(told.notes) for told in of_runs))
-    everywhere = [note for note, count in counts.items() if count == len(of_runs)]
+    counts = Counter(itertools.chain.from_iterable(dict.fromkeys(summary.notes) for summary in runs))
+    everywhere = [note for note, count in counts.items() if count == len(runs)]
     yield from everywhere
     if more := len(counts) - len(everywhere):
         yield f"{more} more notes hold for some runs only: bnuq report shows them with their results"

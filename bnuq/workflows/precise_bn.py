@@ -34,15 +34,15 @@ from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 
-FEW = 1000  # points, below which noise is plain in the statistics; 10³ to 10⁴ are enough by Wu & Johnson 2021
-_FIGURES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # as far as the task has them
+FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
+_FIGURES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
 _NOT_FILES = {
     "folder": "it is a folder",
     "special": "it is a device, a pipe or a socket",
     "unreadable": "it cannot be opened",
 }
 _DEFAULTS = PreciseBnSection()
-_DEAD = 10  # times eps, below which a variance decides nothing
+_DEAD = 10  # times eps: a smaller variance has no effect
 
 
 def precise_bn(
@@ -53,11 +53,12 @@ def precise_bn(
     batch_size: int | None = None,
     progress: Progress = silent,
 ) -> PreciseBN:
-    """Write to `run.out` the checkpoint of `run` with population statistics in its BatchNorms, and tell what changed.
+    """Write to `run.out` the checkpoint of `run` with population statistics in its BatchNorms, and report what changed.
 
-    At most `points` of the reference pass, through the training pipeline, in mini-batches of `batch_size` (by default
-    that of the training); see `population_statistics` for the estimators. Where the run has a test set, its figures
-    before and after are told. Raises BnuqError with one message where it cannot be done; `run.out` is then not touched.
+    At most `points` points of the reference pass, through the training pipeline, in mini-batches of `batch_size` (by
+    default the training batch size); see `population_statistics` for the estimators. Where the run has a test set, its
+    estimates before and after are reported. Raises BnuqError with one message where the request cannot be carried out;
+    `run.out` is then not touched.
     """
     watch = Stopwatch()
     _check(run, points, batch_size)
@@ -76,7 +77,7 @@ def precise_bn(
     scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
     before = None if scored is None else scored()
     watch.lap("load")
-    found = population_statistics(
+    populations = population_statistics(
         model,
         batches,
         estimator=estimator,
@@ -85,9 +86,9 @@ def precise_bn(
         memory_limit=memory.available(ready.pipeline.device),
     )
     watch.lap("draw")
-    by_name = {one.name: one for one in found}
+    by_name = {population.name: population for population in populations}
     exact = _values(layers, by_name)
-    values = as_stored(loaded.checkpoint, exact)  # what is told is of the file, not of better numbers than it holds
+    values = as_stored(loaded.checkpoint, exact)  # reported are the values as the file stores them
     lost = tuple(_lost(run, layers, exact, values))
     changes = tuple(
         _change(
@@ -100,7 +101,7 @@ def precise_bn(
     if scored is not None and before is not None:
         test = _test_change(ready.material.test, before, scored())
     watch.lap("evaluate")
-    beside = write_statistics(loaded.checkpoint, values, run.out)
+    write_notes = write_statistics(loaded.checkpoint, values, run.out)
     return PreciseBN(
         model={
             "path": str(run.checkpoint),
@@ -129,7 +130,7 @@ def precise_bn(
             *_few(batches),
             *why_no_test,
             *loaded.notes,
-            *beside,
+            *write_notes,
             *lost,
             *_without_use(run),
             *ready.material.notes,
@@ -143,11 +144,11 @@ def precise_bn(
 
 
 def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[str, ...]:
-    """A note where statistics that will be replaced are not finite, so that nothing can be told of the network as it
-    was; ModelError where others, or the weights, are not."""
-    mended = {name for layer in layers for name in (*layer.means, *layer.variances)}
+    """A note where statistics that will be replaced are not finite, so that the network cannot be evaluated before;
+    ModelError where other tensors are not finite."""
+    replaced = {name for layer in layers for name in (*layer.means, *layer.variances)}
     bad = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
-    if others := [name for name in bad if name not in mended]:
+    if others := [name for name in bad if name not in replaced]:
         raise ModelError(
             f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is not one of the running "
             "statistics that are recomputed; expected finite weights. Give an earlier checkpoint."
@@ -162,9 +163,9 @@ def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple
 
 
 def _check(run: Run, points: int, batch_size: int | None) -> None:
-    """Raise BnuqError for what can be told to be wrong before anything is read."""
-    if wrong := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {wrong}")
+    """Raise BnuqError for every error that can be found before anything is read."""
+    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
+        raise ModelError(f"{run.checkpoint}: {problem}")
     settled(PreciseBnSection, {"points": points, "batch_size": batch_size})
     if run.train is None:
         file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
@@ -176,7 +177,7 @@ def _check(run: Run, points: int, batch_size: int | None) -> None:
 
 
 def _check_out(run: Run) -> None:
-    """The result is a checkpoint, and takes the place of none but one that this run does not read."""
+    """Raise RequestError where `run.out` is a file that this run reads, or exists and is not a checkpoint."""
     out, kind = run.out, kind_of(run.out)
     if kind in ("folder", "special", "unreadable"):
         raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
@@ -197,23 +198,24 @@ def _check_out(run: Run) -> None:
 
 def _material(run: Run) -> Material:
     """The reference, and the test set where there is one."""
-    kept = run.validation if isinstance(run.validation, Split) else None
+    split = run.validation if isinstance(run.validation, Split) else None
     if run.test is not None and run.task != "segmentation":
-        return load_material(replace(run, ood=(), validation=kept))
+        return load_material(replace(run, ood=(), validation=split))
     assert run.train is not None
     train = read_named(run, run.train, "train")
-    if run.test is None:  # which is not read, and might have the groups
+    if run.test is None:  # a test set that is not read might have the groups
         check_grouped(run, [train])
     notes = tuple(f"{train.name}: {note}" for note in train.notes)
-    if kept is not None and kept.split_of == "train" and kept.held_out:
-        held = held_out_rows(len(train), fraction=kept.fraction, seed=kept.seed, group=train.group)
-        train = train.subset(np.setdiff1d(np.arange(len(train)), held))
+    if split is not None and split.split_of == "train" and split.held_out:
+        held_out = held_out_rows(len(train), fraction=split.fraction, seed=split.seed, group=train.group)
+        train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
     return Material(train, train, {}, None, "", len(train), notes, ())
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A BatchNorm to mend, and the names of its statistics in the network's state dict; several where it is shared."""
+    """A BatchNorm whose statistics are replaced, and their names in the network's state dict; several where it is
+    shared."""
 
     site: BatchNormSite
     means: tuple[str, ...]
@@ -221,13 +223,13 @@ class _Layer:
 
 
 def _layers(model: nn.Module, sites: Sites) -> tuple[_Layer, ...]:
-    """The layers whose running statistics can be those of a population; SamplingError where there is none, or one is
-    called twice."""
-    mendable = [site for site in sites.live_batchnorms if site.tracked]
-    if not mendable:
+    """The layers whose running statistics can be replaced; SamplingError where there is none, or one is called
+    twice."""
+    tracked = [site for site in sites.live_batchnorms if site.tracked]
+    if not tracked:
         raise SamplingError(f"there are no statistics to replace: {_why_none(sites)}.")
     calls = Counter(site.address for site in sites.batchnorms if site.tracked)
-    for site in mendable:
+    for site in tracked:
         if calls[site.address] > 1:
             raise SamplingError(
                 f"BatchNorm {site.name} is called {calls[site.address]} times per forward pass, on different "
@@ -236,7 +238,7 @@ def _layers(model: nn.Module, sites: Sites) -> tuple[_Layer, ...]:
             )
     state = model.state_dict()
     return tuple(
-        _Layer(site, _names(state, site, site.running_mean), _names(state, site, site.running_var)) for site in mendable
+        _Layer(site, _names(state, site, site.running_mean), _names(state, site, site.running_var)) for site in tracked
     )
 
 
@@ -265,10 +267,10 @@ def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor |
     return names
 
 
-def _batch_size(run: Run, asked: int | None, recorded: int | None) -> tuple[int, tuple[str, ...]]:
+def _batch_size(run: Run, requested: int | None, recorded: int | None) -> tuple[int, tuple[str, ...]]:
     trained_with = run.train_batch_size or recorded
-    if asked is not None or trained_with is not None:
-        return asked or trained_with or DEFAULT_BATCH_SIZE, ()
+    if requested is not None or trained_with is not None:
+        return requested or trained_with or DEFAULT_BATCH_SIZE, ()
     note = f"mini-batches of {DEFAULT_BATCH_SIZE}: the default, as the training batch size is not known"
     return DEFAULT_BATCH_SIZE, (f"{note}; name it with --batch-size, or train_batch_size under [model]",)
 
@@ -278,11 +280,11 @@ def _fewer(points: int, train: Points) -> Iterator[str]:
         yield f"the reference has {len(train)} points, fewer than the {points} asked for: all of them were used"
 
 
-def _values(layers: Sequence[_Layer], found: Mapping[str, Population]) -> dict[str, np.ndarray]:
-    """What each statistic becomes, by its name in the network's state dict."""
+def _values(layers: Sequence[_Layer], populations: Mapping[str, Population]) -> dict[str, np.ndarray]:
+    """The new value of each statistic, by its name in the network's state dict."""
     values = {}
     for layer in layers:
-        population = found[layer.site.name]
+        population = populations[layer.site.name]
         values |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
     return values
 
@@ -290,22 +292,22 @@ def _values(layers: Sequence[_Layer], found: Mapping[str, Population]) -> dict[s
 def _lost(
     run: Run, layers: Sequence[_Layer], exact: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray]
 ) -> Iterator[str]:
-    """Which variances the file's type rounds to 0; ModelError where one of them is more than ε makes of it."""
+    """Notes on variances that the file's type rounds to 0; ModelError where one of them is not negligible beside ε."""
     for layer in layers:
         name = layer.variances[0]
         lost = (exact[name] > 0) & (stored[name] == 0)
         if not lost.any():
             continue
-        told = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
+        text = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
         if float(exact[name][lost].max()) >= _DEAD * layer.site.eps:
-            raise ModelError(f"{run.checkpoint}: {told}, and would be 0. Save the checkpoint in float32 first.")
-        yield f"{told}, and became 0; beside ε = {layer.site.eps:.3g} that is almost no change"
+            raise ModelError(f"{run.checkpoint}: {text}, and would be 0. Save the checkpoint in float32 first.")
+        yield f"{text}, and became 0; beside ε = {layer.site.eps:.3g} that is almost no change"
 
 
 def _without_use(run: Run) -> Iterator[str]:
-    """Keys of [sampling] that mean MCBN's mini-batches, and nothing here."""
-    usual = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
-    keys = [key for key in usual if getattr(run.sampler, key) != usual[key]]
+    """A note on keys of [sampling] that only affect MCBN's mini-batches."""
+    default = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
+    keys = [key for key in default if getattr(run.sampler, key) != default[key]]
     if run.layers != "all":
         keys.insert(0, "layers")
     if keys:
@@ -325,7 +327,7 @@ def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
 def _scoring(
     run: Run, ready: Prepared, sites: Sites, progress: Progress
 ) -> tuple[Callable[[], SetResult] | None, tuple[str, ...]]:
-    """What scores the network, as it is when that is called, on the test set; None, and why, where nothing can."""
+    """A function that scores the network's current state on the test set; None, and why, where that is not possible."""
     if run.test is None:
         return None, ()
     if run.task == "segmentation":

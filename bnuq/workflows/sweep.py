@@ -1,4 +1,5 @@
-"""The batch size is a variational parameter: what a network's uncertainty is at every size, and which size to use."""
+"""Sweeps the batch size, MCBN's variational parameter: the uncertainty of a network at every size, and the size to
+use."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ def sweep(
     progress: Progress = silent,
     foresight: Foresight | None = None,
 ) -> Sweep:
-    """Sweep MCBN's mini-batch size, write the result to `out` (the first run's, where None), and give it.
+    """Sweep MCBN's mini-batch size, write the result to `out` (the first run's `out`, where None), and return it.
 
     One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
-    every size of `settings.batch_sizes` too, where there are any. What is finished is kept in `work` (beside `out`) and
-    not done again after an interruption. `foresight` is told before anything is drawn how long it will take from
-    scratch, where that is long. Raises BnuqError where it cannot be carried out; `out` is then not touched.
+    every size of `settings.batch_sizes` too, where there are any. Finished parts are saved in `work` (by default beside
+    `out`) and read after an interruption. `foresight` receives a forecast of the duration from scratch before anything
+    is drawn, where it is long. Raises BnuqError where the request cannot be carried out; `out` is then not touched.
     Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
     """
     watch = Stopwatch()
@@ -58,26 +59,26 @@ def sweep(
     names = _names(runs)
     ready: list[Network] = []
     for number, run in enumerate(runs):
-        one = prepare(run, _at_hand(run, ready))
-        ready.append(Network(number, names[number], run, one, settings, several=len(runs) > 1))
+        network = prepare(run, _shared_material(run, ready))
+        ready.append(Network(number, names[number], run, network, settings, several=len(runs) > 1))
         _check_alike(ready)
     watch.lap("load")
     if foresight is not None:
         _foresee(ready, foresight)
-    keepers = [network.keeper(folder) for network in ready]
-    keepers[0].make_folder()
+    journals = [network.journal(folder) for network in ready]
+    journals[0].make_folder()
     try:
-        networks = [one.swept(keeper, watch, progress) for one, keeper in zip(ready, keepers, strict=True)]
+        networks = [network.swept(journal, watch, progress) for network, journal in zip(ready, journals, strict=True)]
     except BaseException as error:
-        if not all(keeper.is_empty for keeper in keepers):
+        if not all(journal.is_empty for journal in journals):
             error.add_note(f"finished parts are kept in {folder}: the same command goes on from them.")
         raise
     first = ready[0]
     best, why_none = _recommended(first, networks, settings)
     result = Sweep(
         task=first.todo.task,
-        models=tuple(one.model for one in networks),
-        points=tuple(sorted((p for one in networks for p in one.points), key=_order)),
+        models=tuple(network.model for network in networks),
+        points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
         sets=tuple(_described(name, points) for name, points in first.sets.items()),
         samples=samples_of(runs[0]),
         draw_sets=settings.draw_sets,
@@ -87,8 +88,8 @@ def sweep(
         cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
         notes=(
             *notes_on_request(runs, replaces=out if replaces else None),
-            *_put_in_order(settings),
-            *_once(note for one in networks for note in one.notes),
+            *_order_notes(settings),
+            *_without_repeats(note for network in networks for note in network.notes),
         ),
         seconds=watch.seconds(),
         provenance=provenance(
@@ -100,8 +101,8 @@ def sweep(
         path=out,
     )
     sweep_file.write(result, out)
-    for keeper in keepers:
-        keeper.forget()
+    for journal in journals:
+        journal.forget()
     if work is None:
         forget_folder(folder)
     return result
@@ -121,11 +122,11 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
         check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
     for run in runs:
         for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
-            asked, usual = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
-            if asked != usual:
-                said = asked if isinstance(asked, str) else str(asked).lower()
+            value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
+            if value != default:
+                shown = value if isinstance(value, str) else str(value).lower()
                 raise RequestError(
-                    f"{run.checkpoint.name}: sampling.{key} is {said}; a sweep compares sizes of random mini-batches "
+                    f"{run.checkpoint.name}: sampling.{key} is {shown}; a sweep compares sizes of random mini-batches "
                     "of biased variance, drawn without replacement and shared by all queries. Leave it out."
                 )
     if any(run.mutual_information == "jackknife" for run in runs):
@@ -136,37 +137,38 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The checkpoints' stems; with their folders where two are the same, and numbered where these are, too."""
+    """The checkpoints' stems; with their folders where two stems are the same, and numbered where these are the same,
+    too."""
     stems = [run.checkpoint.stem for run in runs]
     long = [f"{run.checkpoint.parent.name}/{run.checkpoint.stem}" for run in runs]
-    names = [one if Counter(stems)[one] == 1 else other for one, other in zip(stems, long, strict=True)]
+    names = [stem if Counter(stems)[stem] == 1 else long_name for stem, long_name in zip(stems, long, strict=True)]
     return [name if Counter(names)[name] == 1 else f"{name}#{number}" for number, name in enumerate(names)]
 
 
-def _at_hand(run: Run, ready: Sequence[Network]) -> Material | None:
-    """The points of an earlier network of the same data."""
-    same = (one for one in ready if _data_of(one.run) == _data_of(run))
-    return next((one.ready.material for one in same), None)
+def _shared_material(run: Run, ready: Sequence[Network]) -> Material | None:
+    """The points of an earlier network with the same data, if any."""
+    same = (network for network in ready if _data_of(network.run) == _data_of(run))
+    return next((network.ready.material for network in same), None)
 
 
 def _data_of(run: Run) -> tuple[Any, ...]:
-    """What names and cuts the points of a run."""
+    """All settings that determine the points of a run."""
     record = run.record()
     named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
     return named, record["options"].get("folders"), run.limit, run.seed, run.data_root
 
 
 def _check_alike(ready: Sequence[Network]) -> None:
-    """The last of the networks against those before it."""
+    """Raise RequestError or DataError where the last network cannot be compared with those before it."""
     first, last = ready[0], ready[-1]
-    for what, one, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
-        if one != other:
+    for what, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
+        if value != other:
             raise RequestError(
-                f"{last.name}: {what} is {other}, and {one} of {first.name}; expected the same, as networks are "
+                f"{last.name}: {what} is {other}, and {value} of {first.name}; expected the same, as networks are "
                 "compared draw by draw."
             )
     for name in sorted({*first.sets, *last.sets, "train"}):
-        pair = [None if (points := one.points_of(name)) is None else points.sha256 for one in (first, last)]
+        pair = [None if (points := value.points_of(name)) is None else points.sha256 for value in (first, last)]
         if pair[0] != pair[1]:
             what = "the reference" if name == "train" else f"set {name}"
             raise DataError(
@@ -205,32 +207,33 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
 
 
 def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
-    """The size to use, or why there is none although there are sizes to compare."""
+    """The recommended size; or None, and why, where there are sizes to compare."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
-        (one for network in networks for one in network.candidates), key=lambda one: one.found.batch_size
+        (network for network in networks for network in network.candidates),
+        key=lambda network: network.at_size.batch_size,
     )
     name = VALIDATION if VALIDATION in first.sets else "test"
     ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
-    found = recommended(
+    at_size = recommended(
         candidates,
         settings.criterion,
         protocol,
         judged=Judged(name, first.sets[name], ood),
         score=SPREAD[first.todo.task],
     )
-    random = [one for one in candidates if not one.found.degenerate]
-    return found, f"none has {settings.criterion.upper()}" if found is None and len(random) > 1 else ""
+    not_degenerate = [network for network in candidates if not network.at_size.degenerate]
+    return at_size, f"none has {settings.criterion.upper()}" if at_size is None and len(not_degenerate) > 1 else ""
 
 
 def _cautions_of(networks: Sequence[Swept]) -> Iterator[Caution]:
-    """Those of all networks once, those of some with the name of theirs."""
-    told = Counter(caution for one in networks for caution in dict.fromkeys(one.cautions))
-    yield from (caution for caution, count in told.items() if count == len(networks))
-    for one in networks:
-        for caution in dict.fromkeys(one.cautions):
-            if told[caution] < len(networks):
-                yield replace(caution, text=f"{one.model.name}: {caution.text}")
+    """Warnings of all networks once, and warnings of some networks with the network's name."""
+    counts = Counter(caution for network in networks for caution in dict.fromkeys(network.cautions))
+    yield from (caution for caution, count in counts.items() if count == len(networks))
+    for network in networks:
+        for caution in dict.fromkeys(network.cautions):
+            if counts[caution] < len(networks):
+                yield replace(caution, text=f"{network.model.name}: {caution.text}")
 
 
 def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Caution]:
@@ -257,7 +260,7 @@ def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], wh
         )
 
 
-def _put_in_order(settings: Settings) -> Iterator[str]:
+def _order_notes(settings: Settings) -> Iterator[str]:
     if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
         yield "batch sizes were sorted and duplicates removed"
 
@@ -266,5 +269,5 @@ def _described(name: str, points: Points) -> SweptSet:
     return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
 
 
-def _once(values: Iterable[Any]) -> Iterator[Any]:
+def _without_repeats(values: Iterable[Any]) -> Iterator[Any]:
     return iter(dict.fromkeys(values))

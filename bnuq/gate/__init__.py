@@ -1,4 +1,4 @@
-"""The gate: is the uncertainty of one result worse than that of another, by more than both their errors explain?"""
+"""The gate: is the uncertainty of a result worse than that of a baseline, by more than the errors of both explain?"""
 
 from bnuq.gate.checking import check
 from bnuq.gate.records import Comparison, Floor, Outcome, Pairing, Side, Verdict

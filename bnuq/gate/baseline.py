@@ -1,4 +1,4 @@
-"""A result accepted as the new baseline, with the old one kept beside it."""
+"""Accepts a result as the new baseline, and keeps the old baseline beside it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bnuq.results.file import check_replaceable, read
 
 
 def accept(current: Path, baseline: Path) -> Path | None:
-    """Put a copy of `current` at `baseline`; where the old one is kept now, None where there was none.
+    """Put a copy of `current` at `baseline`; return the path of the old baseline's backup, None where there was none.
 
-    The old one is called after the time at which it was made, `base.20261122T101500Z.h5`, so that none is ever lost.
-    Raises ResultError where `baseline` is another file than a result, is `current` itself, or cannot be written; it is
-    then as it was.
+    The backup is named after the time at which the old baseline was made, `base.20261122T101500Z.h5`, so that none is
+    ever lost. Raises ResultError where `baseline` is not a result file, is `current` itself, or cannot be written; it
+    is then unchanged.
     """
     check_acceptable(current, baseline)
-    kept = None
+    backup = None
     if exists(baseline) and sha256_of_file(baseline) != sha256_of_file(current):
-        kept = _beside(baseline)
-        if not exists(kept):
-            _copy(baseline, kept)
+        backup = _backup_path(baseline)
+        if not exists(backup):
+            _copy(baseline, backup)
     _copy(current, baseline)
-    return kept
+    return backup
 
 
 def check_acceptable(current: Path, baseline: Path) -> None:
@@ -38,9 +38,9 @@ def check_acceptable(current: Path, baseline: Path) -> None:
         raise ResultError(f"{current} is the baseline itself; there is nothing to accept.")
 
 
-def _beside(baseline: Path) -> Path:
-    """A name for the old baseline: that of an earlier copy of the same bytes, or one that is free."""
-    made = _made(baseline)
+def _backup_path(baseline: Path) -> Path:
+    """The path of the backup: that of an earlier copy of the same bytes, or an unused path."""
+    made = _made_at(baseline)
     old = sha256_of_file(baseline)
     for number in itertools.count(1):
         mark = made if number == 1 else f"{made}-{number}"
@@ -50,8 +50,8 @@ def _beside(baseline: Path) -> Path:
     raise AssertionError
 
 
-def _made(baseline: Path) -> str:
-    """When it was made, by its own word, else by the file system's."""
+def _made_at(baseline: Path) -> str:
+    """The time at which a result was made: as its file says, otherwise that of the file system."""
     try:
         time = made_at(read(baseline, log_likelihoods=False))
     except ResultError:

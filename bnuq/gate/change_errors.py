@@ -1,9 +1,9 @@
-"""The error of a change: over points, which the two results share or do not, and over the draws that all points share.
+"""The error of a change: over points, which the two results may share, and over the draws that all points share.
 
-Over points a figure is a mean to first order, of what each point contributes (`metrics.influence`): on the same points
-the change has the error of the mean of the differences. Over draws the replicates of the two files are subtracted one
-by one where draw t is the same draw in both; else the two Monte Carlo errors add up as independent ones do. The two
-parts are added, too, √(se² + mc_se²), an upper bound: what is of a point and of a draw at once is counted twice.
+Over points, an estimate is to first order a mean of the contributions of the points (`metrics.influence`). On the same
+points, the change has the error of the mean of the differences. Over draws, replicates of the two files are subtracted
+in pairs where draw t is the same draw in both; otherwise the two Monte Carlo errors add as independent errors. The
+total is √(se² + mc_se²), an upper bound, because an interaction of points and draws is counted twice.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Error:
 
     @staticmethod
     def together(*parts: Error) -> Error:
-        """Of a sum of independent parts, not known where one of them is not; the degrees by Welch and Satterthwaite.
+        """The error of a sum of independent parts, unknown where a part is unknown; degrees by Welch and Satterthwaite.
 
         Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components.
         """
-        whole = math.hypot(*(part.value for part in parts))
-        if not math.isfinite(whole):
+        total = math.hypot(*(part.value for part in parts))
+        if not math.isfinite(total):
             return UNKNOWN
-        if whole == 0:
+        if total == 0:
             return NONE
-        spent = sum((part.value / whole) ** 4 / part.df for part in parts)
-        return Error(whole, 1 / spent if spent else math.inf)
+        spent = sum((part.value / total) ** 4 / part.df for part in parts)
+        return Error(total, 1 / spent if spent else math.inf)
 
 
 NONE = Error(0.0, math.inf)
@@ -65,22 +65,22 @@ class Errors:
         ]
 
     def over_points(self, address: Address) -> Error:
-        """On shared points, that of the mean of the differences; else that of independent figures.
+        """On shared points, the error of the mean difference; otherwise that of independent estimates.
 
-        Computed from the points of both, never from the errors that the files state.
+        Computed from the points of both results, never from the errors that the files state.
         """
         if self._shared.issuperset(_sets_of(address)) and self._same_scores(address):
             return NONE
-        ours, theirs = (points.contributions(address) for points in self._points)
-        if ours is None or theirs is None:
+        current, baseline = (points.contributions(address) for points in self._points)
+        if current is None or baseline is None:
             return UNKNOWN
-        if ours.keys() <= self._shared:
+        if current.keys() <= self._shared:
             with np.errstate(invalid="ignore"):
-                return self._of_mean({name: values - theirs[name] for name, values in ours.items()}, 0)
-        return Error.together(self._of_mean(ours, 0), self._of_mean(theirs, 1))
+                return self._of_mean({name: values - baseline[name] for name, values in current.items()}, 0)
+        return Error.together(self._of_mean(current, 0), self._of_mean(baseline, 1))
 
     def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int) -> Error:
-        """That of a mean over the points of each set, which are sampled by themselves."""
+        """The error of a mean over the points of each set; sets are independent samples."""
         parts = []
         for name, values in contributions.items():
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
@@ -89,7 +89,7 @@ class Errors:
         return Error.together(*parts)
 
     def _same_scores(self, address: Address) -> bool:
-        """Whether each point has the same score in both, so that the ranks that figures of OOD rest on are the same."""
+        """Whether each point has the same score in both results, so that the ranks of OOD estimates are the same."""
         method, _, score, _ = address
         if not score:
             return False
@@ -98,8 +98,8 @@ class Errors:
         return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
     def over_draws(self, address: Address, figures: tuple[Figure, Figure]) -> Error:
-        """Of the differences of the replicates where the draws are shared; of independent figures where they are not;
-        none for a network that no draw moves, or the same draws."""
+        """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
+        method without draws, or with identical draws."""
         method, _, _, metric = address
         if method in ONE_PASS and method not in dict(self._paired.why_not):
             return NONE
@@ -115,7 +115,7 @@ class Errors:
 
 
 def _sets_of(address: Address) -> tuple[str, ...]:
-    """The sets whose points a figure is of: its own, or the test set, or for OOD both."""
+    """The sets that an estimate is computed from: its own set, the test set, or both for OOD."""
     _, set_name, score, _ = address
     if score:
         return _TEST, set_name
@@ -126,16 +126,16 @@ def _known(se: float, df: float) -> Error:
     return UNKNOWN if df < 1 else Error(se, df)
 
 
-def _moved(ours: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:
-    """By how much each replicate moved; None where the two have not the same ones."""
-    if ours is None or theirs is None or len(ours) != len(theirs):
+def _moved(current: np.ndarray | None, baseline: np.ndarray | None) -> np.ndarray | None:
+    """The change of each replicate; None where the two results do not have the same replicates."""
+    if current is None or baseline is None or len(current) != len(baseline):
         return None
     with np.errstate(invalid="ignore"):
-        return ours - theirs
+        return current - baseline
 
 
 def _of_replicates(kind: str, jackknife: np.ndarray | None, bootstrap: np.ndarray | None, *, samples: int) -> Error:
-    """The Monte Carlo error that these replicates tell; the draws are as many as were left out, T or a bank's."""
+    """The Monte Carlo error of these replicates; the number of draws is T or the size of a bank."""
     if jackknife is None or (kind == "bootstrap" and bootstrap is None):
         return UNKNOWN
     df = _degrees(jackknife)
@@ -146,11 +146,11 @@ def _of_replicates(kind: str, jackknife: np.ndarray | None, bootstrap: np.ndarra
 
 
 def _degrees(left_out: np.ndarray) -> float:
-    """Of the variance over the draws: one less than there are, and fewer where a few of them carry most of it.
+    """The degrees of freedom of the variance over the draws: the number of draws less 1, and fewer where a few draws
+    dominate.
 
-    2T/(κ − 1) with the kurtosis κ of what each draw does, which makes a χ² vary as that variance does. A Monte Carlo
-    error that rests on three unlucky mini-batches out of 32 is known to far less than one in eight, and mostly too
-    small.
+    2T/(κ − 1), with the kurtosis κ of the effects of the draws: a χ² with these degrees varies as that variance does. A
+    Monte Carlo error dominated by three extreme mini-batches out of 32 is itself uncertain, and mostly too small.
 
     Source: the variance of a sample variance, Cramér 1946, Mathematical Methods of Statistics, §27.4; matched as in
     Satterthwaite 1946.

@@ -1,4 +1,4 @@
-"""The check: every figure that two results hold, held against its tolerance and against its error, all at once."""
+"""The check: every estimate that two results share is compared with its tolerance and its error, all together."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from bnuq.results.result import Result
 
 LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains
-_GROWN = 3  # times that a Monte Carlo error may grow until it is said
+_GROWN = 3  # factor by which a Monte Carlo error may grow without a warning
 _NO_SETTINGS = Settings()
 
 
 def check(current: Result, baseline: Result | None = None, settings: Settings = _NO_SETTINGS) -> Verdict:
-    """Whether `current` is worse than `baseline`, or breaks a floor of `settings`.
+    """Whether `current` is worse than `baseline`, or breaks a minimum required by `settings`.
 
-    A figure is worse where its harm exceeds its tolerance, and where "there is no harm" is refuted at the 5 % level for
-    all gated figures together (one-sided, Student's t on Satterthwaite's degrees of freedom, adjusted as Holm has it).
-    Raises ResultError where the two cannot be compared: another task, T, b, scoring or data, or a figure that the
-    baseline holds and `current` does not, unless `settings` allow it by name; where a change larger than its tolerance
-    has no error; and where nothing was compared.
+    An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
+    % level for all gated estimates together (one-sided, Student's t with Satterthwaite's degrees of freedom, adjusted
+    by Holm's method). Raises ResultError where the two cannot be compared (another task, T, b, scoring or data, or an
+    estimate that only the baseline has, unless `settings` allow it by name), where a change above its tolerance has no
+    error, and where nothing was compared.
 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
     start = time.perf_counter()
-    ours = recomputed(current)
+    new = recomputed(current)
     if baseline is None:
         if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
         return _of_floors(current, settings)
     floors = tuple(_floor(current, required) for required in settings.floors)
     check_comparable(current, baseline, settings)
-    errors = Errors(current, baseline, shared := pairing(current, baseline), (ours, recomputed(baseline)))
+    errors = Errors(current, baseline, shared := pairing(current, baseline), (new, recomputed(baseline)))
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, errors, settings), current, baseline)))
     if not any(one.outcome != "not gated" for one in comparisons):
         raise ResultError(
@@ -68,7 +68,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
 
 
 def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict:
-    """The verdict on floors alone; a warning where there was a baseline, and `why` it was not compared with.
+    """The verdict on required minimums alone; with a warning where there was a baseline, and `why` it was not compared.
 
     Raises ResultError for a damaged result.
     """
@@ -95,7 +95,7 @@ def _side(result: Result) -> Side:
 
 
 def _floor(current: Result, required: Required) -> Floor:
-    """The figure that is meant, held against its bound; ResultError where there is none."""
+    """The named estimate compared with its bound; ResultError where there is no such estimate."""
     known = figures_by_address(current)
     if required.address not in known:
         import difflib
@@ -110,18 +110,18 @@ def _floor(current: Result, required: Required) -> Floor:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A comparison before it is judged, and the degrees of freedom of its error."""
+    """A comparison without its outcome, and the degrees of freedom of its error."""
 
     comparison: Comparison
     df: float
 
 
 def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
-    """Every figure that both results hold, its change, and the errors of that."""
-    ours, theirs = figures_by_address(current), figures_by_address(baseline)
-    for name, (address, figure) in ours.items():
-        if name in theirs:
-            figures = figure, theirs[name][1]
+    """Every estimate that both results have, its change, and the errors of the change."""
+    new, old = figures_by_address(current), figures_by_address(baseline)
+    for name, (address, figure) in new.items():
+        if name in old:
+            figures = figure, old[name][1]
             of_change = errors.over_points(address), errors.over_draws(address, figures)
             yield _compared(name, address, figures, of_change, settings)
 
@@ -139,7 +139,7 @@ def _compared(
     whole = Error.together(*errors)
     se = None if math.isnan(whole.value) else whole.value
     said = settings.tolerance(name, metric, directed=direction != "none")
-    gated = said is not None and not math.isnan(baseline)  # than what is not known nothing is worse
+    gated = said is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     comparison = Comparison(
         method=method,
         set=set_name,
@@ -163,7 +163,7 @@ def _compared(
 
 
 def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:
-    """The comparisons with their p-values and outcomes, those that are gated held together."""
+    """The comparisons with p-values and outcomes; gated comparisons are tested together."""
     rows = tuple(measured)
     gated = [row for row in rows if row.comparison.outcome != "not gated"]
     worse = np.array([_p_value(row, gain=False) for row in gated])
@@ -190,10 +190,11 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
 
 
 def _p_value(row: _Measured, *, gain: bool) -> float:
-    """That of "there is no harm", or of "there is no gain"; NaN where a change above its tolerance has no error.
+    """The p-value of "there is no degradation", or of "there is no gain"; NaN where a change above its tolerance has no
+    error.
 
-    Where the change is within its tolerance the answer is 1 without an error: the figure cannot be worse, and it is
-    counted among those that are held together all the same.
+    Within its tolerance a change without an error has p = 1: the estimate cannot be worse, but still counts among those
+    that are tested together.
     """
     import scipy.special  # late: no other command that only reads needs it
 
@@ -213,7 +214,7 @@ def _p_value(row: _Measured, *, gain: bool) -> float:
 
 
 def _holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The p-values, adjusted for being held together."""
+    """The p-values, adjusted for multiple tests by Holm's method."""
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
@@ -233,7 +234,8 @@ _RANKS: Mapping[Outcome, int] = {"worse": 0, "same": 1, "better": 2, "not gated"
 
 
 def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
-    """Worst first: by outcome, by how sure it is, by how many tolerances it is; what is not gated in its own order."""
+    """Worst first: by outcome, significance, and multiples of the tolerance; comparisons that are not gated keep their
+    order."""
 
     def rank(one: Comparison) -> tuple[float, ...]:
         if one.p_adjusted is None or one.p_value is None:
@@ -245,9 +247,9 @@ def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
 
 
 def _new(current: Result, baseline: Result) -> Iterator[str]:
-    """What the current result holds and the baseline does not."""
-    for what, ours, theirs in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
-        added = [name for name in ours if name not in theirs]
+    """Methods and estimates that only the current result has."""
+    for what, new, old in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
+        added = [name for name in new if name not in old]
         if added:
             yield f"new since the baseline, and not compared with anything: {what} {', '.join(added)}"
 
@@ -262,12 +264,12 @@ def _cautions(
         )
     if current.path is not None and baseline.path is not None and current.path.resolve() == baseline.path.resolve():
         yield Caution("same-file", "Both are the same file, which is never worse than itself.")
-    for key, ours, theirs in (
+    for key, new, old in (
         ("layers", *(str(one.run.get("sampling", {}).get("layers", "all")) for one in (current, baseline))),
         ("bank", *(str(one.sampling.get("bank") or "none") for one in (current, baseline))),
     ):
-        if ours != theirs:
-            yield Caution(f"other-{key}", f"{key} of the sampling: {ours} now, {theirs} in the baseline.")
+        if new != old:
+            yield Caution(f"other-{key}", f"{key} of the sampling: {new} now, {old} in the baseline.")
     if hidden := [one.address for one in comparisons if _is_hidden(one, current, baseline)]:
         yield Caution(
             "hidden-by-draws",
@@ -293,7 +295,7 @@ def _cautions(
 
 
 def _is_hidden(one: Comparison, current: Result, baseline: Result) -> bool:
-    """Whether a change is not worse for the sake of a Monte Carlo error alone that the baseline did not have."""
+    """Whether a change is not worse only because of a Monte Carlo error that the baseline did not have."""
     if one.outcome != "same" or one.tolerance is None or one.harm <= one.tolerance or one.se_points is None:
         return False
     now, before = (figures_by_address(side)[one.address][1].mc_se or 0.0 for side in (current, baseline))
@@ -305,5 +307,5 @@ def _is_directed(one: Comparison) -> bool:
 
 
 def _is_older(current: Result, baseline: Result) -> bool:
-    ours, theirs = made_at(current), made_at(baseline)
-    return ours is not None and theirs is not None and ours < theirs
+    new, old = made_at(current), made_at(baseline)
+    return new is not None and old is not None and new < old

@@ -1,4 +1,4 @@
-"""Whether two results may be compared at all, and what they share: their points, their draws."""
+"""Whether two results may be compared, and what they share: points and draws."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_
 
 
 def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Figure]]:
-    """Every figure by its address, with method, set, score and metric; a normalised score's metric is named so."""
-    found = {}
+    """Every estimate by its address, with method, set, score and metric; the metric of a normalised score is named
+    accordingly."""
+    by_address = {}
     for (method, set_name, score, metric), figure in figures_of(result):
         name = f"{NORMALIZED}_{metric}" if set_name == NORMALIZED else metric
-        found[address_of(method, set_name, score, name)] = ((method, set_name, score, name), figure)
-    return found
+        by_address[address_of(method, set_name, score, name)] = ((method, set_name, score, name), figure)
+    return by_address
 
 
 def made_at(result: Result) -> datetime | None:
-    """When a result was made, in UTC; None where its file does not say."""
+    """The time at which a result was made, in UTC; None where its file does not say."""
     try:
         return datetime.fromisoformat(str(result.provenance["time"])).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
@@ -39,17 +40,17 @@ def made_at(result: Result) -> datetime | None:
 
 
 def check_comparable(current: Result, baseline: Result, settings: Settings) -> None:
-    """Raise ResultError, naming all that stands in the way, where the two must not be compared."""
+    """Raise ResultError, naming all obstacles, where the two results must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
     _refuse(problems, current.path, baseline)
 
 
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
-    """Raise ResultError where what `run` asks for will not be comparable with `baseline`, as far as that can be told
-    before it has run."""
+    """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
+    tells."""
     addresses = figures_by_address(baseline)
-    asked = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
-    problems = list(_other_numbers(asked, baseline.sampling, settings))
+    requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
+    problems = list(_other_numbers(requested, baseline.sampling, settings))
     both = [method for method in baseline.methods if _is_asked_for(run, method)]
     problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), both, settings)
     if not settings.allows("scoring"):
@@ -66,8 +67,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 
 
 def _is_asked_for(run: Run, method: str) -> bool:
-    """Whether a run looks at this method, if the network allows it: no law comes unasked, and mcbn comes with a law
-    where there is a reference."""
+    """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
+    them where there is a reference."""
     if method in ONE_PASS:
         return True
     if run.methods is None:
@@ -77,7 +78,7 @@ def _is_asked_for(run: Run, method: str) -> bool:
 
 
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
-    """Raise ResultError where what will be evaluated on `sets` is not comparable with `baseline`."""
+    """Raise ResultError where an evaluation on `sets` would not be comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
     addresses = figures_by_address(baseline)
     for name in baseline.sets:
@@ -89,8 +90,8 @@ def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, se
 
 def _refuse(problems: Sequence[str], what: object, baseline: Result) -> None:
     if problems:
-        whole = "\n".join(f"  - {problem}" for problem in problems)
-        raise ResultError(f"{what} cannot be compared with {baseline.path}:\n{whole}")
+        text = "\n".join(f"  - {problem}" for problem in problems)
+        raise ResultError(f"{what} cannot be compared with {baseline.path}:\n{text}")
 
 
 def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
@@ -106,27 +107,25 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
-def _other_data(
-    ours: Mapping[str, EvaluatedSet], theirs: Mapping[str, EvaluatedSet], settings: Settings
-) -> Iterator[str]:
-    for name, one in ours.items():
-        why = _other_points(one, theirs[name]) if name in theirs else None
+def _other_data(new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet], settings: Settings) -> Iterator[str]:
+    for name, one in new.items():
+        why = _other_points(one, old[name]) if name in old else None
         if why and not settings.allows("data", name):
             same = "Evaluate on the same points (with --limit the seed picks them)"
             yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
 
 
-def _other_numbers(ours: Mapping[str, Any], theirs: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """T and b, where both are known and they differ."""
+def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Differences in T and b, where both are known."""
     for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
-        now, before = ours[key], theirs[key]
+        now, before = new[key], old[key]
         if now != before and None not in (now, before) and not settings.allows(name):
             yield f"{name}: {now} now, {before} in the baseline. Evaluate with --{name} {before}, or {_allowing(name)}."
 
 
 def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the mini-batches of a run's record, and the laws that stand for them, are: the keys of `Sampler`, `counts`
-    being what it comes to where it was left open, and which groups mini-batches are of, if they are of one."""
+    """The composition of a run's mini-batches and its noise models: the keys of `Sampler`, with `counts` resolved, and
+    a digest of the groups where mini-batches are drawn by group."""
     data = run.get("data", {})
     written = {key: value for key, value in run.get("sampling", {}).items() if key in _USUAL}
     group = {"group": data.get("group", "group")} if written.get("batches") == "group" else {}
@@ -134,27 +133,27 @@ def _sampler_of(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_samplers(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], methods: Iterable[str], settings: Settings
+    new: Mapping[str, Any], old: Mapping[str, Any], methods: Iterable[str], settings: Settings
 ) -> Iterator[str]:
-    """What is other about the mini-batches, or the laws, that some of these methods draw from."""
+    """Differences in the mini-batches or noise models that some of these methods draw from."""
     if settings.allows("sampling"):
         return
-    told: dict[str, str] = {}
+    sampler_keys: dict[str, str] = {}
     for method in methods:
-        now, before = _drawn_by(method, ours), _drawn_by(method, theirs)
+        now, before = _drawn_by(method, new), _drawn_by(method, old)
         for key in _differing(now, before):
             a, b = (str(one[key]).lower() if isinstance(one[key], bool) else one[key] for one in (now, before))
-            told[key] = (
+            sampler_keys[key] = (
                 f"sampling: {key} is {a} now, {b} in the baseline. Use the same sampling, or {_allowing('sampling')}."
             )
-    yield from (told[key] for key in sorted(told))
+    yield from (sampler_keys[key] for key in sorted(sampler_keys))
 
 
 _BATCHES = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
 
 
 def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the keys that what a method draws depends on."""
+    """The keys that the draws of a method depend on."""
     if "mcbn" not in method:
         keys: tuple[str, ...] = ()
     elif method == "mcbn-empirical":
@@ -163,66 +162,66 @@ def _drawn_by(method: str, sampler: Mapping[str, Any]) -> dict[str, Any]:
         keys = _BATCHES
     elif sampler["counts"] == "measured":
         keys = (*_BATCHES, "law_draws", "counts")
-    else:  # no mini-batch is looked at
+    else:  # the method draws no mini-batch
         keys = ("variance", "replacement", "counts")
     return {key: sampler[key] for key in keys if key in sampler}
 
 
-def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Of the keys that both have those that differ: what one alone has goes with a key that does."""
-    return sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
+def _differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+    """The keys whose values differ, of those that both have: a key that only one has goes with a key that both have."""
+    return sorted(key for key in new.keys() & old.keys() if new[key] != old[key])
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
-    """What figures of one name were computed by."""
+    """The settings that estimates of a metric were computed with."""
     scoring = dict(result.run.get("scoring", {})) if result.model["task"] == "regression" else {}
     return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
 
 
 def _as_asked(run: Run, *, task: str) -> dict[str, Any]:
-    """The same of a request, were it of this task."""
+    """The same settings in a request, if it were of this task."""
     scoring = run.record()["scoring"] if task == "regression" else {}
     return {"mutual_information": run.mutual_information, **scoring}
 
 
-def _scored_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted(ours.keys() | theirs.keys()):
-        if ours.get(key) != theirs.get(key):
-            yield key, ours.get(key, "the default"), theirs.get(key, "the default")
+def _scored_otherwise(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(new.keys() | old.keys()):
+        if new.get(key) != old.get(key):
+            yield key, new.get(key, "the default"), old.get(key, "the default")
 
 
-def _other_scoring(name: str, ours: Any, theirs: Any) -> str:
-    return f"scoring: {name} is {ours} now, {theirs} in the baseline. Use the same scoring, or {_allowing('scoring')}."
+def _other_scoring(name: str, new: Any, old: Any) -> str:
+    return f"scoring: {name} is {new} now, {old} in the baseline. Use the same scoring, or {_allowing('scoring')}."
 
 
-def _other_points(ours: EvaluatedSet, theirs: EvaluatedSet) -> str | None:
-    """In words, what is other about the points of a set; None where they are the same."""
-    if ours.n != theirs.n:
-        return f"{ours.n} points now, {theirs.n} in the baseline"
-    if ours.sha256 != theirs.sha256:
-        return f"other data now (SHA-256 {ours.sha256[:12]}…, {theirs.sha256[:12]}… in the baseline)"
-    if not _same(ours.labels, theirs.labels) or not _same(ours.targets, theirs.targets):
+def _other_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
+    """The difference between the points of a set, in words; None where they are the same."""
+    if new.n != old.n:
+        return f"{new.n} points now, {old.n} in the baseline"
+    if new.sha256 != old.sha256:
+        return f"other data now (SHA-256 {new.sha256[:12]}…, {old.sha256[:12]}… in the baseline)"
+    if not _same(new.labels, old.labels) or not _same(new.targets, old.targets):
         return "points with other labels or targets"
-    return None if _same(ours.group, theirs.group) else "points with other groups"
+    return None if _same(new.group, old.group) else "points with other groups"
 
 
-def _same(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
-    return ours is theirs if ours is None or theirs is None else np.array_equal(ours, theirs)
+def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:
+    return new is old if new is None or old is None else np.array_equal(new, old)
 
 
 def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
-    """What the baseline holds and the current result does not: whole methods and sets first, then single figures."""
-    ours, theirs = figures_by_address(current), figures_by_address(baseline)
-    gone = [address for address in theirs if address not in ours and not settings.allows("missing", address)]
+    """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
+    new, old = figures_by_address(current), figures_by_address(baseline)
+    gone = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
-        gone = [address for address in gone if theirs[address][0][0] != POPULATION]
-    for method in dict.fromkeys(theirs[address][0][0] for address in gone):
+        gone = [address for address in gone if old[address][0][0] != POPULATION]
+    for method in dict.fromkeys(old[address][0][0] for address in gone):
         if method not in current.methods:
-            gone = [address for address in gone if theirs[address][0][0] != method]
+            gone = [address for address in gone if old[address][0][0] != method]
             yield _absent(f"the method {method}", method)
-    for name in dict.fromkeys(theirs[address][0][1] for address in gone):
+    for name in dict.fromkeys(old[address][0][1] for address in gone):
         if name in baseline.sets and name not in current.sets:
-            gone = [address for address in gone if theirs[address][0][1] != name]
+            gone = [address for address in gone if old[address][0][1] != name]
             yield _absent(f"the set {name}", f"*.{name}")
     if gone:
         shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
@@ -235,7 +234,7 @@ def _absent(what: str, allowed: str) -> str:
 
 
 def _allowing(name: str) -> str:
-    """How what differs is allowed: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
+    """How to allow the difference: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
     return f'allow it in [check], allow = ["{name}"], or by bnuq check --allow "{name}"'
 
 
@@ -255,12 +254,13 @@ def pairing(current: Result, baseline: Result) -> Pairing:
 
 
 def _moves_with_the_draws(result: Result) -> bool:
-    """Whether even the network as it is has statistics of the drawn mini-batches, having kept none of its own."""
+    """Whether the deterministic network uses statistics of the drawn mini-batches, because it keeps no running
+    statistics."""
     return any(caution.code == "deterministic-from-reference" for caution in result.cautions)
 
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:
-    """What makes draw t of the one another than draw t of the other."""
+    """Why draw t of one result is not draw t of the other."""
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
@@ -287,7 +287,7 @@ def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _groups(result: Result) -> Any:
-    """Which points of the reference are of one group, by a digest."""
+    """A digest of the groups of the reference points."""
     return result.provenance.get("reference_groups_sha256")
 
 

@@ -1,6 +1,6 @@
-"""What the points of a result's file say of its figures: each figure computed again, and what each point contributes.
+"""Estimates computed again from the points in a result file, and the contribution of each point to each estimate.
 
-To first order a figure is a mean over points, of what each contributes (`metrics.influence`).
+To first order an estimate is a mean of the contributions of the points (`metrics.influence`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Arrays = Mapping[str, np.ndarray]
 
 
 class Points:
-    """What each point contributes to the figures of one result, computed when it is first asked for."""
+    """The contribution of each point to the estimates of one result, computed on first use."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
@@ -35,28 +35,28 @@ class Points:
         self.of_log_likelihoods = cache(self._mixed)
 
     def value(self, address: Address) -> float | None:
-        """The figure at this address; None where the file does not hold what it is computed from."""
+        """The estimate at this address; None where the file lacks the values it is computed from."""
         method, set_name, score, metric = address
         if score:
             return self._separation(method, set_name, score).get(metric)
-        found = self._source(address)
-        return None if found is None else found.of.value(found.points)
+        computed = self._source(address)
+        return None if computed is None else computed.of.value(computed.points)
 
     def contributions(self, address: Address) -> dict[str, np.ndarray] | None:
-        """To first order, by set; None where the file does not hold what it takes."""
+        """The contributions to first order, by set; None where the file lacks the values they are computed from."""
         method, set_name, score, metric = address
         if score:
             parts = self._influence(method, set_name, score).get(metric)
             return None if parts is None else dict(zip((_TEST, set_name), parts, strict=True))
-        found = self._source(address)
-        return None if found is None else {found.set_name: found.of.influence(found.points, found.group)}
+        computed = self._source(address)
+        return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
     def _sorted(self, method: str, set_name: str, score: str) -> Ladder:
         sets = self._result.methods[method].sets
         return Ladder.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
     def _mixed(self, method: str, set_name: str) -> np.ndarray | None:
-        """The PLL of each point by the log-likelihoods of its draws; None where there are none."""
+        """The PLL of each point from the log-likelihoods of its draws; None where there are none."""
         values = self._result.methods[method].sets[set_name].log_likelihood
         if values is None:
             return None
@@ -70,7 +70,7 @@ class Points:
         name = _TEST if of_bounds else set_name
         if name not in self._result.methods[method].sets:
             return None
-        points = self._held(method, name)
+        points = self._point_values(method, name)
         if set_name == NORMALIZED:
             needs, of = _normalized(metric.removeprefix(f"{NORMALIZED}_"))
         elif set_name.startswith(BOUNDS):
@@ -83,9 +83,9 @@ class Points:
             return None
         return _Source(name, of, points, self._result.sets[name].group)
 
-    def _held(self, method: str, set_name: str) -> dict[str, np.ndarray]:
-        """What is known of each point. Of a classification the file holds no points of the bounds: they follow from
-        where it is right."""
+    def _point_values(self, method: str, set_name: str) -> dict[str, np.ndarray]:
+        """The values of each point. The file of a classification has no per-point bounds: they follow from whether each
+        prediction is right."""
         found = self._result.methods[method]
         one, of = found.sets[set_name], self._result.sets[set_name]
         points = dict(one.points)
@@ -101,20 +101,21 @@ class Points:
 
 
 def predictive_sd(one: SetResult) -> np.ndarray:
-    """One a point: the root mean square over outputs, in float32, so that rounding makes no ranks."""
+    """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
+    break ties."""
     assert one.sigma is not None
     return np.sqrt((one.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
 
 
 def distance(one: SetResult, of: EvaluatedSet) -> np.ndarray:
-    """Of the prediction from the target: the root mean square over outputs."""
+    """The distance of the prediction from the target: the root mean square over outputs."""
     assert of.targets is not None
     return np.sqrt(((of.targets - one.predicted) ** 2).mean(-1))
 
 
 @dataclass(frozen=True)
 class _Metric:
-    """How a figure, and what each point contributes to it, are computed from values of the points."""
+    """How an estimate and the contributions of the points to it are computed from values of the points."""
 
     value: Callable[[_Arrays], float]
     influence: Callable[[_Arrays, np.ndarray | None], np.ndarray]  # the second are the groups
@@ -142,14 +143,14 @@ def _mean(name: str) -> tuple[set[str], _Metric]:
 
 
 def _normalized(score: str) -> tuple[set[str], _Metric]:
-    """A score between its bounds; "pll_without_exact" is that of the points whose optimum is finite."""
+    """A score between its bounds; "pll_without_exact" uses only the points with a finite optimum."""
     name = score.removesuffix("_without_exact")
     names = name, f"{name}_constant", f"{name}_optimum"
 
     def value(points: _Arrays) -> float:
-        kept = np.isfinite(points[names[2]]) | (name == score)
+        rows = np.isfinite(points[names[2]]) | (name == score)
         with np.errstate(invalid="ignore", over="ignore"):
-            return float(metrics.normalized(*(float(np.mean(points[n][kept])) for n in names)))
+            return float(metrics.normalized(*(float(np.mean(points[n][rows])) for n in names)))
 
     def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
         return metrics.normalized_influence(*(points[n] for n in names))
@@ -157,7 +158,7 @@ def _normalized(score: str) -> tuple[set[str], _Metric]:
     return {*names}, _Metric(value, influence)
 
 
-# What a figure that is no mean is made of, and how.
+# How an estimate that is not a mean is computed.
 _FROM: dict[str, tuple[set[str], _Metric]] = {
     "ece": (
         {"max_probability", "accuracy"},

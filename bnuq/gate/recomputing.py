@@ -1,9 +1,9 @@
-"""What a result file states, computed again from the points that it holds: a figure that its own points contradict is
-refused before anything is compared.
+"""Recomputes what a result file states from the points in it: an estimate that its own points contradict is refused
+before anything is compared.
 
-Each figure is computed from the scores of the points, and these scores, as far as the file holds what they come from,
-from labels, targets, predictions and log-likelihoods; so is its error over points, where that has a formula. What holds
-of its replicates over the draws is in `replicates`.
+Each estimate is computed from the scores of the points. The scores are computed from labels, targets, predictions and
+log-likelihoods, where the file has these. The error over points is recomputed where it has a formula. Replicates over
+the draws are checked in `replicates`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bnuq.records import Figure
 from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
 
-_MOST_DRAWS = 2**13  # whose replicates' weights, as many rows as draws, are held in memory
+_MOST_DRAWS = 2**13  # draws at most: the weights of the replicates must fit in memory
 _SHOWN = 8  # contradictions that a message names
 _ROUNDING = 1e-6
 _RESAMPLED = ("ece", "aurc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "spearman")  # se by the bootstrap
@@ -33,7 +33,7 @@ _FITTED = ("sigma", "confidence")  # to validation points, which are not in the 
 
 
 def recomputed(result: Result) -> Points:
-    """The points of `result`; ResultError, naming figures, where what the file states is not what they give."""
+    """The points of `result`; ResultError, naming estimates, where the file contradicts its own points."""
     draws = max(int(result.sampling["samples"]), int(result.sampling.get("bank") or 0))
     if draws > _MOST_DRAWS:
         raise ResultError(
@@ -80,7 +80,7 @@ def _figure(name: str, address: Address, figure: Figure, result: Result, points:
 
 
 def _errors(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
-    """What is wrong with the error over points, and with the interval, which holds the figure."""
+    """Errors in the stated error over points and in the interval, which must contain the estimate."""
     low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
     slack = _ROUNDING * max(rounded_at(address[3]), abs(figure.value))
     if math.isfinite(figure.value) and not low - slack <= figure.value <= high + slack:
@@ -95,13 +95,14 @@ def _errors(name: str, address: Address, figure: Figure, result: Result, points:
         error = math.hypot(*each)
     if not math.isfinite(error) or agree(figure.se, error, slack).all():
         return None
-    if address[3] == "auroc" and error == 0:  # at an end, where the error is that of a bootstrap
+    if address[3] == "auroc" and error == 0:  # at a bound, where the error is by the bootstrap
         return None
     return f"{name}: its standard error is {figure.se:.6g}; recomputed from its points it is {error:.6g}."
 
 
 def _precision(figure: Figure, one: SetResult) -> tuple[float | None, bool]:
-    """τ, whose inverse is what predictive variances have more than those of the draws, and whether the figure is it."""
+    """τ, whose inverse is the difference between predictive variances and those of the draws, and whether the estimate
+    agrees."""
     if one.sigma is None:
         return None, False
     whole = (one.sigma**2).mean(-1)
@@ -137,7 +138,7 @@ def _scores(result: Result, points: Points) -> Iterator[str]:
                     )
 
 
-_Recomputed = Iterator[tuple[str, np.ndarray, Any]]  # a score, its values again, and of which points they are
+_Recomputed = Iterator[tuple[str, np.ndarray, Any]]  # a score, its recomputed values, and their points
 _ALL = slice(None)
 
 

@@ -1,4 +1,4 @@
-"""What a check found: every comparison, every floor, and whether they passed."""
+"""The record of a check: every comparison, every required minimum, and whether they passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Outcome = Literal["better", "same", "worse", "not gated"]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two results: its file, and what made it."""
+    """One of the two results: its file, and its provenance."""
 
     path: Path | None
     checkpoint: str
@@ -27,9 +27,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairing:
-    """What the two results share: the sets whose points are the same, and the methods whose draws are.
+    """What the two results share: the sets with the same points, and the methods with the same draws.
 
-    `why_not` says for each method whose draws differ, why.
+    `why_not` gives the reason for each method whose draws differ.
     """
 
     points: tuple[str, ...]
@@ -39,15 +39,15 @@ class Pairing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure of both results. `set` is that of the file ("normalized" for a normalised score of the test set, whose
-    `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds), and
-    `score` what an OOD set is told apart by, "" elsewhere.
+    """One estimate of both results. `set` is that of the file ("normalized" for a normalised score of the test set,
+    whose `metric` is then normalized_pll or normalized_crps; "bounds/constant" and "bounds/optimum" for its bounds),
+    and `score` the score that separates an OOD set, "" elsewhere.
 
-    `change` is current − baseline, `harm` how much of it is for the worse, both in `unit`; without a direction `harm`
-    is |change|. `se` is the standard error of the change over points and draws, of which `se_points` and `se_draws` are
-    the parts; None where it is not known. `p_value` is that of "there is no harm", one-sided (two-sided without a
-    direction), and `p_adjusted` is Holm's, among all that is gated; `tolerance` is in `unit`. All three are None where
-    the figure is not gated.
+    `change` is current − baseline, `harm` the part of it that is a degradation, both in `unit`; without a direction
+    `harm` is |change|. `se` is the standard error of the change over points and draws, with the parts `se_points` and
+    `se_draws`; None where it is not known. `p_value` is that of "there is no degradation", one-sided (two-sided without
+    a direction), and `p_adjusted` is Holm's, among all gated estimates; `tolerance` is in `unit`. All three are None
+    where the estimate is not gated.
     """
 
     method: str
@@ -70,13 +70,13 @@ class Comparison:
 
     @property
     def address(self) -> str:
-        """Where the figure stands under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
+        """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
         return address_of(self.method, self.set, self.score, self.metric)
 
 
 @dataclass(frozen=True)
 class Floor:
-    """A bound that was asked of a figure, and what it is; `relation` is what `value` must be to `bound`."""
+    """A required bound of an estimate, and its value; `relation` is the required relation of `value` to `bound`."""
 
     address: str
     relation: Literal[">=", "<="]
@@ -86,16 +86,17 @@ class Floor:
 
     @property
     def passed(self) -> bool:
-        """Whether it is kept; not by a NaN."""
+        """Whether the requirement is met; never by NaN."""
         return self.value >= self.bound if self.relation == ">=" else self.value <= self.bound
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. Comparisons come worst first; `baseline` and `pairing` are None where only floors were asked.
+    """The outcome of a check. Comparisons come worst first; `baseline` and `pairing` are None where only required
+    minimums were checked.
 
-    `gated` counts the comparisons that were held together. `accepted` is the file that the current result was accepted
-    to as the new baseline, and `kept` where the old one is kept.
+    `gated` counts the comparisons that were tested together. `accepted` is the file that the current result was
+    accepted to as the new baseline, and `kept` the backup of the old one.
     """
 
     current: Side
@@ -112,32 +113,32 @@ class Verdict:
 
     @property
     def gated(self) -> int:
-        """How many comparisons could have failed the check."""
+        """The number of comparisons that could have failed the check."""
         return sum(one.outcome != "not gated" for one in self.comparisons)
 
     @property
     def worse(self) -> tuple[Comparison, ...]:
-        """The comparisons that fail it."""
+        """The comparisons that fail the check."""
         return tuple(one for one in self.comparisons if one.outcome == "worse")
 
     @property
     def broken(self) -> tuple[Floor, ...]:
-        """The floors that fail it."""
+        """The required minimums that are not met."""
         return tuple(one for one in self.floors if not one.passed)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is worse and every floor is kept."""
+        """Whether nothing is worse and every requirement is met."""
         return not self.worse and not self.broken
 
     @property
     def failed(self) -> bool:
-        """Whether the check fails: a regression that was accepted is told, and does not."""
+        """Whether the check fails: a regression that was accepted is reported, but does not fail it."""
         return bool(self.broken) or (bool(self.worse) and self.accepted is None)
 
 
 def address_of(method: str, set_name: str, score: str, metric: str) -> str:
-    """Where a figure of the result file stands under `methods` in the JSON of `bnuq evaluate`."""
+    """The address of an estimate under `methods` in the JSON of `bnuq evaluate`."""
     if score:
         return f"{method}.ood.{set_name}.{score}.{metric}"
     if "/" in set_name or set_name == NORMALIZED:

@@ -1,12 +1,12 @@
-"""What the replicates over the draws must be: computed again where the file holds what they come from, bounded where it
-does not, so that nobody widens or narrows a Monte Carlo error unnoticed.
+"""The replicates over the draws, checked: recomputed where the file has the values they come from, bounded where it has
+not, so that no changed Monte Carlo error goes unnoticed.
 
-Exact are the PLL (log-likelihoods of the draws, of a bank too), the mutual information (the difference of two
+Exact are the PLL (log-likelihoods of the draws, also with a bank), the mutual information (the difference of two
 entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and
-of a regression rmse² + Q·variance (the mean squared distance of the draws). Without a draw, accuracy, Brier score,
-maximum probability, RMSE and MAE lie between what the log-likelihood of that draw leaves possible, entropies and the
-separation of OOD points between what any draw could have changed. Within such limits a forged replicate passes: the
-check warns where a Monte Carlo error that grew hides a change.
+of a regression rmse² + Q·variance (the mean squared distance of the draws). The leave-one-out replicates of accuracy,
+Brier score, maximum probability, RMSE and MAE are bounded by the log-likelihood of the draw, those of entropies and OOD
+separation by the largest possible effect of a draw. A forged replicate within these bounds passes: the check warns
+where a larger Monte Carlo error hides a change.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from bnuq.results.result import EvaluatedSet, Result, SetResult
 from bnuq.sampling import counter_rng
 
 _TEST = "test"
-_LEAST_DRAWS = 8  # below which replicates tell no error, and are not used
+_LEAST_DRAWS = 8  # below which replicates give no error, and are not used
 _RANKED = 10_000  # points above which ranks are replicated on some of them only, and may leave their range
 _ROUNDING = 1e-6  # relative
 _BLOCK = 2**22  # replicates × points held at once
-_RESAMPLES = 1000  # more than any evaluation has
+_RESAMPLES = 1000  # more than any evaluation stores
 _MOST = 2**29  # likelihoods that are computed again for single replicates
-_NEAR = 0.05  # in ln τ: up to which an evaluation takes the step of a PLL to first order
-_SMOOTH = {  # whose jackknife and bootstrap over the draws tell the same error
+_NEAR = 0.05  # in ln τ: the largest first-order step of a PLL in an evaluation
+_SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same error
     *("brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"),
     *("rmse", "mae", "crps", "variance"),
 }
 _APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
-_STEPS = 3.0  # of one point each, that a figure which goes in steps may take from one draw to the next
+_STEPS = 3.0  # steps of one point that a stepwise estimate may take from one draw to the next
 _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
-_STILL, _MOVING = 1e-9, 1e-4  # relative errors of what no draw moves, and of what some do
+_STILL, _MOVING = 1e-9, 1e-4  # relative errors of estimates that no draw changes, and of others
 _RANGES = {
     **dict.fromkeys(("rmse", "mae", "variance", "tau", "sigma"), (0.0, math.inf)),
     **dict.fromkeys(("predictive_entropy", "expected_entropy"), (0.0, math.inf)),
@@ -53,13 +53,13 @@ Limits = tuple[np.ndarray | float, np.ndarray | float]
 
 
 def contradictions(result: Result) -> Iterator[str]:
-    """In words, each figure whose Monte Carlo error or replicates cannot be what an evaluation gave."""
+    """In words, each estimate whose Monte Carlo error or replicates an evaluation cannot have produced."""
     for method in result.methods:
         yield from _OfMethod(result, method).contradictions()
 
 
 def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: float = 0.0) -> np.ndarray:
-    """Whether they are equal up to rounding, relative to themselves or to `scale`; NaN is NaN."""
+    """Whether they are equal up to rounding, relative to themselves or to `scale`; NaN equals NaN."""
     a, b = np.asarray(stated, dtype=np.float64), np.asarray(recomputed, dtype=np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(a - b)
@@ -70,14 +70,14 @@ def agree(stated: np.ndarray | float, recomputed: np.ndarray | float, scale: flo
 
 
 def rounded_at(metric: str) -> float:
-    """The size whose rounding a figure has, where it may be near 0; 0 for what is rounded relative to itself."""
+    """The scale of rounding of an estimate that may be near 0; 0 where rounding is relative to the estimate itself."""
     unit = metrics.METRICS[metric].unit if metric in metrics.METRICS else "percent"
     return {"fraction": 1.0, "1": 1.0, "nats": 1.0, "percent": 100.0}.get(unit, 0.0)
 
 
 class _OfMethod:
-    """The figures of one method, whose replicates explain each other; those without a draw come first everywhere, then
-    the bootstrap's."""
+    """The estimates of one method, whose replicates determine each other; leave-one-out replicates come first, then the
+    bootstrap's."""
 
     def __init__(self, result: Result, method: str) -> None:
         self._named = {name: at for name, at in figures_by_address(result).items() if at[0][0] == method}
@@ -96,7 +96,7 @@ class _OfMethod:
                 yield f"{name}{problem}"
 
     def _of_error(self, address: Address, figure: Figure) -> str | None:
-        """What is wrong with the Monte Carlo error, given the replicates."""
+        """The contradiction in the Monte Carlo error, given the replicates."""
         if self._method in ONE_PASS or self._samples == 1:
             none = figure.jackknife is None and figure.bootstrap is None and figure.mc_se is None
             return None if none else " has replicates over draws, of which there are none."
@@ -139,7 +139,7 @@ class _OfMethod:
                 f": its replicates have a Monte Carlo error of {error:.6g}; recomputed from the rest of the file it is "
                 f"{computed:.6g}."
             )
-        # Without a draw a figure moves by its bias over T too, which exceeds its error where there are many points.
+        # Leaving out a draw also changes an estimate by its bias over T, which exceeds its error with many points.
         if abs(mean - figure.value) > 2 * (error + size / len(left_out)):
             return f" is {figure.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
         low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(address, figure))
@@ -150,9 +150,10 @@ class _OfMethod:
         return self._of_spread(address, figure)
 
     def _of_spread(self, address: Address, figure: Figure) -> str | None:
-        """What is wrong with the errors by the jackknife and by the bootstrap, held against each other.
+        """The contradiction between the errors by the jackknife and by the bootstrap.
 
-        Not of ratios, of what is computed from other figures, and of a density, which one draw may dominate.
+        Not checked for ratios, for estimates computed from other estimates, and for densities, which a single draw may
+        dominate.
         """
         _, set_name, score, metric = address
         jackknife, bootstrap = self._errors(figure)
@@ -170,7 +171,7 @@ class _OfMethod:
         return None
 
     def _is_moved(self, set_name: str) -> bool:
-        """Whether the draws move the predictions of a classifier, so that no smooth figure stays where it is."""
+        """Whether the draws change the predictions of a classifier, so that every smooth estimate varies."""
         figures = [self._figures.get((self._method, set_name, "", metric)) for metric in _SMOOTH]
         errors = [self._errors(one)[0] for one in figures if one is not None]
         return self._result.model["task"] == "classification" and max(errors, default=0.0) > _MOVING
@@ -178,7 +179,7 @@ class _OfMethod:
     # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
 
     def _known(self, address: Address, figure: Figure) -> np.ndarray | None:
-        """The replicates that the rest of the file gives; None where it does not say."""
+        """The replicates that follow from the rest of the file; None where they do not."""
         _, set_name, score, metric = address
         if score:
             return None
@@ -209,7 +210,8 @@ class _OfMethod:
         return None
 
     def _from(self, of: Callable[..., np.ndarray], *parts: tuple[str, str]) -> np.ndarray | None:
-        """A function of the replicates of other figures; None where one has none, or others."""
+        """A function of the replicates of other estimates; None where one has no replicates, or another number of
+        them."""
         values = []
         for set_name, metric in parts:
             figure = self._figures.get((self._method, set_name, "", metric))
@@ -235,7 +237,8 @@ class _OfMethod:
         return self._from(constant, accuracy, (set_name, "confidence"))
 
     def _linear(self, figure: Figure) -> np.ndarray:
-        """The replicates of a mean over draws, from those without a draw: each tells what the draw was."""
+        """The replicates of a mean over draws, from its leave-one-out replicates, which determine the value of each
+        draw."""
         assert figure.jackknife is not None
         of_draws = self._samples * figure.value - (self._samples - 1) * figure.jackknife
         return _weights(self._samples, self._resamples) @ of_draws
@@ -245,7 +248,7 @@ class _OfMethod:
         return int(self._result.model.get("classes", 0))
 
     def _mutual_information(self, set_name: str, figure: Figure) -> np.ndarray | None:
-        """The difference of two entropies, corrected for as many draws as a replicate holds."""
+        """The difference of two entropies, corrected for the number of draws of each replicate."""
         estimator = self._result.sampling.get("mutual_information", "plug-in")
         parts = [
             self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
@@ -267,7 +270,7 @@ class _OfMethod:
         return self._result.methods[self._method].sets[set_name].log_likelihood
 
     def _of_tiles(self, likelihoods: np.ndarray) -> np.ndarray | None:
-        """The mean PLL where every tile of points uses its own draws of a bank; None where τ moves, too."""
+        """The mean PLL where every tile of points uses its own draws of a bank; None where τ also varies."""
         scoring = self._result.run.get("scoring", {})
         if self._result.model["task"] == "regression" and scoring.get("tau") is None:
             return None
@@ -284,7 +287,7 @@ class _OfMethod:
         return total / likelihoods.shape[1]
 
     def _pll(self, set_name: str, likelihoods: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
-        """The mean PLL of the mixture; of a regression under a τ that was found again for every replicate."""
+        """The mean PLL of the mixture; for a regression with the τ that was fitted to each replicate."""
         tau = self._figures.get((self._method, set_name, "", "tau"))
         if self._result.model["task"] == "classification" or tau is None:
             return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
@@ -299,7 +302,7 @@ class _OfMethod:
         return self._result.methods[self._method].sets[set_name].predicted.shape[-1]
 
     def _squared_distance(self, set_name: str) -> np.ndarray | None:
-        """Of every draw from the target of every point (T, n), from its log-likelihood under τ."""
+        """The squared distance of every draw from the target of every point (T, n), from its log-likelihood under τ."""
         likelihoods = self._likelihoods(set_name)
         tau = self._figures.get((self._method, set_name, "", "tau"))
         if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
@@ -307,10 +310,10 @@ class _OfMethod:
         most = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
         return np.maximum(most - likelihoods, 0) * 2 / tau.value
 
-    # ── what replicates may be ───────────────────────────────────────────────────────────────────────────────────────
+    # ── bounds of replicates ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _limits(self, address: Address, figure: Figure) -> Limits:
-        """Between what every replicate lies."""
+        """The bounds of every replicate."""
         _, set_name, score, metric = address
         if set_name not in self._result.sets:
             return -math.inf, math.inf
@@ -346,7 +349,7 @@ class _OfMethod:
             limits = _without_a_draw(metric, one, of, likelihoods, self._classes, bank=self._bank is not None)
         if limits is None:
             return None
-        beyond = np.full(rows - self._draws, math.inf)  # of the bootstrap nothing is said
+        beyond = np.full(rows - self._draws, math.inf)  # the bootstrap is not bounded
         return tuple(
             np.concatenate([np.broadcast_to(limit, self._draws), sign * beyond])
             for limit, sign in zip(limits, (-1, 1), strict=True)
@@ -359,8 +362,8 @@ class _OfMethod:
         return None if gap is None else (gap, math.inf)
 
     def _of_entropy(self, set_name: str) -> Limits | None:
-        """Of the mean prediction without a draw, given the entropy h of that draw: H is concave, and a mixture of two
-        exceeds the mean entropy of both by no more than that of their shares."""
+        """The bounds of the entropy of the mean prediction without a draw of entropy h: H is concave, and the entropy
+        of a mixture of two exceeds their mean entropy by at most that of the weights."""
         figures = [
             self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
         ]
@@ -374,7 +377,8 @@ class _OfMethod:
         return high - samples * _entropy_of_one(samples) / (samples - 1), high
 
     def _of_separation(self, set_name: str, score: str, metric: str) -> Limits | None:
-        """Where every score moves as far as any draw can move it, all for the better or all for the worse."""
+        """The bounds where every score changes as far as any draw can change it, all towards better or all towards
+        worse separation."""
         sets = self._result.methods[self._method].sets
         moved = [self._score_without_a_draw(sets[name], score) for name in (_TEST, set_name)]
         if moved[0] is None or moved[1] is None:
@@ -384,7 +388,7 @@ class _OfMethod:
         return min(ends), max(ends)
 
     def _score_without_a_draw(self, one: SetResult, score: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Between what the score of each point lies without a draw, whichever it is."""
+        """The bounds of the score of each point without any one draw."""
         samples, most = self._samples, math.log(max(self._classes, 1))
         values, others = one.points[score], samples - 1
         high = samples * values / others
@@ -403,7 +407,7 @@ class _OfMethod:
         return np.maximum(low, 0.0) - rounding, high + rounding
 
     def _of_distance(self, set_name: str, metric: str) -> Limits | None:
-        """Of a regression: the error of the mean, less that of a draw in one direction or the other."""
+        """The bounds for a regression: the error of the mean, with the effect of a draw in either direction."""
         targets = self._result.sets[set_name].targets
         squared = self._squared_distance(set_name)
         if squared is None or targets is None or metric not in ("rmse", "mae"):
@@ -419,7 +423,7 @@ class _OfMethod:
 
 
 def _is_by_bootstrap(address: Address, result: Result) -> bool:
-    """Whether a figure's Monte Carlo error is that of its bootstrap replicates."""
+    """Whether the Monte Carlo error of an estimate is by the bootstrap."""
     _, set_name, _, metric = address
     if set_name.startswith(BOUNDS):
         regression = result.model["task"] == "regression"
@@ -428,7 +432,7 @@ def _is_by_bootstrap(address: Address, result: Result) -> bool:
 
 
 def _rows(figure: Figure) -> np.ndarray:
-    """All replicates, those without a draw first."""
+    """All replicates, leave-one-out first."""
     return np.concatenate([part for part in (figure.jackknife, figure.bootstrap) if part is not None] or [np.empty(0)])
 
 
@@ -439,20 +443,20 @@ def _weights(samples: int, resamples: int) -> np.ndarray:
 
 
 def _entropy_of_one(samples: int) -> float:
-    """Of the choice between one draw and all others, in nats."""
+    """The entropy of the choice between one draw and all others, in nats."""
     share = 1 / samples
     return -share * math.log(share) - (1 - share) * math.log1p(-share)
 
 
 def _over_points(of: Callable[[np.ndarray], np.ndarray], likelihoods: np.ndarray) -> np.ndarray:
-    """The mean over points of what is computed for some of them at a time."""
+    """The mean over points of a function computed for blocks of points."""
     points = likelihoods.shape[1]
     step = max(1, _BLOCK // (len(likelihoods) + _RESAMPLES))
     return sum(of(likelihoods[:, k : k + step]).sum(-1) for k in range(0, points, step)) / points
 
 
 def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: np.ndarray, outputs: int) -> np.ndarray:
-    """The PLL under each replicate's own τ, as an evaluation has it: to first order in ln τ where that is near."""
+    """The PLL under each replicate's own τ, as in an evaluation: to first order in ln τ where that is near."""
     step = np.log(again / tau)
     most = outputs / 2 * math.log(tau / (2 * math.pi))
 
@@ -473,8 +477,8 @@ def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: n
 def _without_a_draw(
     metric: str, one: SetResult, of: EvaluatedSet, likelihoods: np.ndarray | None, classes: int, *, bank: bool
 ) -> Limits | None:
-    """Between what a figure of a labelled set lies without each of the draws, by the probability p_t(y) that draw t
-    gives the true class; with a bank, without whichever draw a point loses, if any."""
+    """The bounds of the leave-one-out replicates of an estimate of a labelled set, by the probability p_t(y) that draw
+    t gives the true class; with a bank, for any draw that a point may lose."""
     needs = {"max_probability", "brier", metric}
     if metric not in ("accuracy", "max_probability", "brier") or likelihoods is None or of.labels is None:
         return None
@@ -500,7 +504,7 @@ def _without_a_draw(
 
 @dataclass(frozen=True)
 class _Draws:
-    """Of some points: whether they are right, the probability of the true class by each draw and without it, and the
+    """For some points: whether they are right, the probability of the true class by each draw and without it, and the
     largest probability of another class by all draws.
 
     Without draw t, p(c) is (T·p(c) − p_t(c))/(T − 1), and the p_t(c) of other classes sum to 1 − p_t(y).
@@ -523,7 +527,7 @@ class _Draws:
         return _Draws(samples, classes, right, of_draw, (samples * p - of_draw) / (samples - 1), other, squares)
 
     def _others(self) -> tuple[np.ndarray, np.ndarray]:
-        """Between what the largest probability of another class lies, without each draw."""
+        """The bounds of the largest probability of another class without each draw."""
         rest = 1 - self.true
         high = np.minimum(rest, self.samples * self.other / (self.samples - 1))
         low = (self.samples * self.other - (1 - self.of_draw)) / (self.samples - 1)

@@ -1,4 +1,5 @@
-"""What a check is asked: how much worse each figure may be, which floors it keeps, and what may differ all the same."""
+"""The settings of a check: how much worse each estimate may be, which minimums are required, and which differences are
+allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _WAIVED_WHOLE = ("samples", "batch-size", "sampling", "data", "scoring")
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse a figure may be: in its unit, relative to the baseline, or in standard errors of the change.
+    """How much worse an estimate may be: in its unit, relative to the baseline, or in standard errors of the change.
 
     Infinity is "off": shown, never gated.
     """
@@ -33,9 +34,9 @@ class Tolerance:
     scale: Scale
 
     @staticmethod
-    def of(said: str | float, *, key: str) -> Tolerance:
+    def of(raw: str | float, *, key: str) -> Tolerance:
         """From "0.01", "2%", "2se" or "off"; RequestError, naming `key`, for anything else."""
-        text = str(said).strip()
+        text = str(raw).strip()
         if text == "off":
             return Tolerance(math.inf, "absolute")
         matched = re.fullmatch(rf"({_NUMBER})\s*(%|se)?", text)
@@ -47,11 +48,12 @@ class Tolerance:
 
     @property
     def is_off(self) -> bool:
-        """Whether the figure is not to be gated."""
+        """Whether the estimate is not gated."""
         return math.isinf(self.amount)
 
     def in_unit(self, *, baseline: float, se: float | None) -> float:
-        """In the figure's unit, for this baseline and this error of the change; 0 where the error is not known."""
+        """The tolerance in the estimate's unit, for this baseline and this error of the change; 0 where the error is
+        not known."""
         if self.scale == "absolute":
             return self.amount
         if self.scale == "relative":
@@ -61,7 +63,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Required:
-    """A floor (or a ceiling) that a figure must keep, whatever the baseline: an address, >= or <=, and a bound."""
+    """A minimum (or maximum) that an estimate must meet, whatever the baseline: an address, >= or <=, and a bound."""
 
     address: str
     relation: Literal[">=", "<="]
@@ -82,8 +84,9 @@ class Required:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a check goes. `tolerances` are by metric or by a pattern of addresses, the last that fits wins; `allow` names
-    what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and "missing:ADDRESS"."""
+    """The settings of a check. `tolerances` are by metric or by a pattern of addresses, and the last that matches
+    applies; `allow` names what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and
+    "missing:ADDRESS"."""
 
     tolerances: tuple[tuple[str, Tolerance], ...] = ()
     floors: tuple[Required, ...] = ()
@@ -98,11 +101,10 @@ class Settings:
         floors: Sequence[str] = (),
         allow: Sequence[str] = (),
     ) -> Settings:
-        """From [check] of the run file `source`, and what was said beside it, which wins; RequestError for what is
-        wrong."""
+        """From [check] of the run file `source`, overridden by the options; RequestError for invalid settings."""
         written = section or CheckSection()
         try:
-            first = Settings._said(written.tolerance.items(), written.require, written.allow)
+            first = Settings._with_place(written.tolerance.items(), written.require, written.allow)
         except RequestError as error:
             raise RequestError(f"{source}: check.{error}") from error
         pairs = []
@@ -112,14 +114,16 @@ class Settings:
                 raise RequestError(f"--tolerance {text}: expected METRIC=AMOUNT, where the amount is {_FORMS}.")
             pairs.append((key.strip(), value))
         try:
-            then = Settings._said(pairs, floors, allow)
+            then = Settings._with_place(pairs, floors, allow)
         except RequestError as error:
             raise RequestError(f"--{error}") from error
         return Settings(first.tolerances + then.tolerances, first.floors + then.floors, first.allow + then.allow)
 
     @staticmethod
-    def _said(tolerances: Iterable[tuple[str, str | float]], floors: Iterable[str], allow: Iterable[str]) -> Settings:
-        """RequestErrors begin with what they are of: tolerance, require or allow."""
+    def _with_place(
+        tolerances: Iterable[tuple[str, str | float]], floors: Iterable[str], allow: Iterable[str]
+    ) -> Settings:
+        """Prefixes RequestErrors with their key: tolerance, require or allow."""
         said = []
         for key, value in tolerances:
             _check_key(key)
@@ -130,14 +134,15 @@ class Settings:
         return Settings(tuple(said), tuple(map(Required.of, floors)), allowed)
 
     def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
-        """That of the figure at `address`: what was said last for it, or the metric's own; None for not gated.
+        """The tolerance of the estimate at `address`: the last that matches, or the metric's default; None for not
+        gated.
 
-        A figure without a direction is meant only by what names its metric, and a bound of a score only by its address:
-        `mcbn.*` is about what can get worse, and `pll` about the network's own.
+        An estimate without a direction matches only a key that names its metric, and a bound of a score only its own
+        address: `mcbn.*` is about estimates that can get worse, and `pll` about the network's own.
         """
-        said = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
-        if said:
-            return None if said[-1].is_off else said[-1]
+        matching = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
+        if matching:
+            return None if matching[-1].is_off else matching[-1]
         known = METRICS.get(metric)
         return Tolerance.of(known.tolerance, key=metric) if directed and known and known.tolerance else None
 
@@ -150,7 +155,7 @@ class Settings:
 
 
 def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
-    """Whether what is said of `key` is said of the figure at `address`."""
+    """Whether the settings of `key` apply to the estimate at `address`."""
     bound = ".bounds." in address
     if key == metric:
         return not bound
@@ -161,7 +166,7 @@ def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
 
 
 def _covers(pattern: str, name: str) -> bool:
-    """Whether the pattern is of this address, or of a room that it lies in."""
+    """Whether the pattern matches this address, or a group that contains it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
@@ -184,7 +189,7 @@ def _check_allowed(name: str) -> None:
 
 
 def unused(settings: Settings, figures: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
-    """The keys of tolerances that no figure is meant by; `figures` are addresses, metrics, and whether directed."""
+    """The keys of tolerances that match no estimate; `figures` are addresses, metrics, and whether directed."""
     known = tuple(figures)
     return tuple(
         key

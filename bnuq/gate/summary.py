@@ -1,4 +1,4 @@
-"""The summary that `bnuq check --json` prints: a verdict as plain JSON values."""
+"""The summary of `bnuq check --json`: a verdict as plain JSON values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_v
 
 
 def summary(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan", and what is not known of
-    a side, a comparison or a floor is absent."""
+    """The verdict as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan", and unknown values of a
+    side, a comparison or a requirement are absent."""
     return {
         "bnuq": verdict.bnuq,
         "schema": SCHEMA,
@@ -35,7 +35,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    found = {
+    values = {
         "path": _path(side.path),
         "checkpoint": side.checkpoint,
         "sha256": side.checkpoint_sha256 or None,
@@ -44,7 +44,7 @@ def _side(side: Side) -> dict[str, Any]:
         "seed": side.seed,
         "time": side.time or None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _path(path: Path | None) -> str | None:
@@ -55,24 +55,30 @@ def _pairing(pairing: Pairing) -> dict[str, Any]:
     return {"points": list(pairing.points), "draws": list(pairing.draws), "why_not": dict(pairing.why_not)}
 
 
-def _comparison(one: Comparison) -> dict[str, Any]:
-    found = {"method": one.method, "set": one.set, "score": one.score, "metric": one.metric, "address": one.address}
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    values = {
+        "method": comparison.method,
+        "set": comparison.set,
+        "score": comparison.score,
+        "metric": comparison.metric,
+        "address": comparison.address,
+    }
     return {
-        **{key: value for key, value in found.items() if value},
-        "unit": one.unit,
-        **_known({key: getattr(one, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
-        "outcome": one.outcome,
+        **{key: value for key, value in values.items() if value},
+        "unit": comparison.unit,
+        **_known({key: getattr(comparison, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
+        "outcome": comparison.outcome,
     }
 
 
 def _floor(floor: Floor) -> dict[str, Any]:
     numbers = {"bound": floor.bound, "value": floor.value, "se": floor.se}
-    told = {"address": floor.address, "relation": floor.relation, **_known(numbers, always=("bound", "value"))}
-    return {**told, "passed": floor.passed}
+    values = {"address": floor.address, "relation": floor.relation, **_known(numbers, always=("bound", "value"))}
+    return {**values, "passed": floor.passed}
 
 
 def _known(numbers: dict[str, float | None], *, always: tuple[str, ...]) -> dict[str, float | str]:
-    """Those that are known: an error of NaN is none."""
+    """The values that are known: an error of NaN is not."""
     return {
         key: json_number(value)
         for key, value in numbers.items()

@@ -1,4 +1,5 @@
-"""Laws of ω: draws from a model of the noise of batch statistics, in the place of mini-batches; not MCBN itself."""
+"""Analytic noise models of ω: draws from a model of the noise of batch statistics, in place of mini-batches; an
+approximation of MCBN."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ FEWEST = 2.0  # independent values: of fewer there is no variance
 
 @dataclass(frozen=True)
 class LayerNoiseModel:
-    """What a factorised law knows of one layer: mean and variance (C,) of its population, and how many independent
-    values of a channel the mini-batch's mean and its deviation are taken of; `count` is their nominal number, b·z."""
+    """The factorised noise model of one layer: mean and variance (C,) of its population, and the effective sample sizes
+    of the mini-batch's mean and deviation per channel; `count` is the nominal number of values, b·z."""
 
     name: str
     eps: float
@@ -35,10 +36,10 @@ class LayerNoiseModel:
 def noise_model_of(
     site: BatchNormSite, *, batch_size: int, density: tuple[float, float] | None, shrink: float
 ) -> LayerNoiseModel:
-    """The law of one layer around its running statistics, for mini-batches of `batch_size`.
+    """The noise model of one layer around its running statistics, for mini-batches of `batch_size`.
 
-    `density` holds the independent values that an item of the mini-batch is worth, to the mean and to the deviation;
-    None: all its positions (nominal). `shrink` is the finite-population factor (N − b)/(N − 1) of a variance.
+    `density` holds the effective sample sizes of the mean and of the deviation per item of the mini-batch; None: all
+    positions (nominal). `shrink` is the finite-population factor (N − b)/(N − 1) of a variance.
     """
     assert site.running_mean is not None and site.running_var is not None
     of_mean, of_deviation = density or (site.positions, site.positions)
@@ -54,13 +55,13 @@ def noise_model_of(
 
 
 def draw_chi2(
-    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **fields: Any
 ) -> BatchStatistics:
     """ω of independent Gaussian values: M ∼ N(μ, σ²/n), n·S²/σ² ∼ χ² with n − 1 degrees of freedom, all independent.
 
     With other counts for mean and deviation, n_V and n_U: S² ∼ σ²·(1 − 1/n_V)·χ²_ν/ν with ν = n_U − 1, which is the
     same where they agree. "unbiased" multiplies S² by n/(n − 1), n the nominal count. Draw t depends on (seed, t) and
-    the layer's place among `layers` alone; `kept` are the bank's other fields.
+    the layer's place among `layers` alone; `fields` are the bank's other fields.
 
     Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
     """
@@ -74,17 +75,17 @@ def draw_chi2(
         )
 
     return BatchStatistics(
-        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **kept
+        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **fields
     )
 
 
 def draw_gaussian(
-    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **kept: Any
+    layers: Sequence[LayerNoiseModel], draws: range, *, seed: int, variance: Variance = "biased", **fields: Any
 ) -> BatchStatistics:
     """ω of the central limit: M ∼ N(μ, σ²/n), S ∼ N(σ, (κ − 1)σ²/(4n)) above 0, all independent.
 
-    A measured count of the deviation holds the kurtosis κ; a nominal one takes κ = 3. S below 0 is drawn again: by the
-    normal law above 0. Draw t depends on (seed, t) alone. Source: Teye et al. 2018, footnotes 8 and 9.
+    A measured count of the deviation holds the kurtosis κ; a nominal one takes κ = 3. S is truncated: drawn from the
+    normal distribution above 0. Draw t depends on (seed, t) alone. Source: Teye et al. 2018, footnotes 8 and 9.
     """
 
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
@@ -95,7 +96,7 @@ def draw_gaussian(
         return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2, variance)
 
     return BatchStatistics(
-        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **kept
+        tuple(drawn(layer, order) for order, layer in enumerate(layers)), seed=seed, variance=variance, **fields
     )
 
 
@@ -104,21 +105,21 @@ def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covari
 
     `covariance` says what varies jointly: the two statistics of a "channel", all of a "layer", or the whole "network";
     everything else is independent. Under "layer:k" a layer keeps the k principal directions of its correlations, and
-    what is left of every variance as independent noise. Draw t depends on (seed, t) alone.
+    the rest of every variance as independent noise. Draw t depends on (seed, t) alone.
 
-    The ε in the logarithm is the layer's own: what a channel does is decided by S² + ε, also where S² is 0.
+    The ε in the logarithm is the layer's: the effect of a channel depends on S² + ε, also where S² is 0.
     """
     together, _, directions = covariance.partition(":")
     layers = []
     for order, layer in enumerate(recorded.layers):
         eps = np.float64(layer.eps)
-        both = np.concatenate([layer.mean, np.log(layer.var.astype(np.float64) + eps)], axis=1).astype(np.float64)
-        centre, away = both.mean(axis=0), both - both.mean(axis=0)
+        values = np.concatenate([layer.mean, np.log(layer.var.astype(np.float64) + eps)], axis=1).astype(np.float64)
+        centre, deviations = values.mean(axis=0), values - values.mean(axis=0)
         site = 0 if together == "network" else order
         if together == "channel":
-            noise = _per_channel(away, draws, seed=seed, site=site)
+            noise = _per_channel(deviations, draws, seed=seed, site=site)
         else:
-            noise = _joint(away, draws, seed=seed, site=site, directions=int(directions) if directions else None)
+            noise = _joint(deviations, draws, seed=seed, site=site, directions=int(directions) if directions else None)
         mean, log = np.split(centre + noise, 2, axis=1)
         var = np.maximum(np.exp(log) - eps, 0)
         count = np.full(len(draws), layer.count[0], dtype=np.int64)
@@ -129,14 +130,15 @@ def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covari
 
 
 def _joint(
-    away: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int, directions: int | None
+    deviations: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int, directions: int | None
 ) -> Float64[np.ndarray, "draw unit"]:
-    """Normal numbers with the covariance of the rows of `away`: weights on the rows themselves, no matrix is formed."""
-    rows, units = away.shape
+    """Normal numbers with the covariance of the rows of `deviations`: weights on the rows themselves, no matrix is
+    formed."""
+    rows, units = deviations.shape
     if directions is None or directions >= min(rows - 1, units):
-        return _normal(draws, rows, seed=seed, site=site) @ away / np.sqrt(rows - 1)
-    sd = away.std(axis=0, ddof=1)
-    scaled = np.divide(away, sd, out=np.zeros_like(away), where=sd > 0)
+        return _normal(draws, rows, seed=seed, site=site) @ deviations / np.sqrt(rows - 1)
+    sd = deviations.std(axis=0, ddof=1)
+    scaled = np.divide(deviations, sd, out=np.zeros_like(deviations), where=sd > 0)
     _, sizes, axes = np.linalg.svd(scaled / np.sqrt(rows - 1), full_matrices=False)
     main = sizes[:directions, None] * axes[:directions]
     left = np.sqrt(np.maximum((sd > 0) - np.sum(main**2, axis=0), 0))
@@ -145,13 +147,13 @@ def _joint(
 
 
 def _per_channel(
-    away: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int
+    deviations: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int
 ) -> Float64[np.ndarray, "draw unit"]:
     """Normal numbers with the variances of mean and log variance of every channel, and the covariance of the two."""
-    mean, log = np.split(away, 2, axis=1)
-    first, second = np.split(_normal(draws, away.shape[1], seed=seed, site=site), 2, axis=1)
+    mean, log = np.split(deviations, 2, axis=1)
+    first, second = np.split(_normal(draws, deviations.shape[1], seed=seed, site=site), 2, axis=1)
     sd, other = mean.std(axis=0, ddof=1), log.std(axis=0, ddof=1)
-    product = (mean * log).sum(axis=0) / (len(away) - 1)
+    product = (mean * log).sum(axis=0) / (len(deviations) - 1)
     r = np.divide(product, sd * other, out=np.zeros_like(product), where=sd * other > 0).clip(-1, 1)
     return np.concatenate([sd * first, other * (r * first + np.sqrt(1 - r**2) * second)], axis=1)
 
@@ -178,6 +180,6 @@ def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.nda
 
 
 def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    """Numbers in (0, 1), neither end included, of each draw's own key."""
+    """Numbers in the open interval (0, 1), from the key of each draw."""
     words = np.stack([counter_rng.words(seed, t, purpose, count, site=site) for t in draws])
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,4 +1,4 @@
-"""A bank of more draws than a point has passes: every tile of 64 consecutive points uses its own T of them."""
+"""A bank of more than T draws: every tile of 64 consecutive points uses its own T of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bnuq.sampling.engine import Stochastic
 class FromBank:
     """T passes of every point by an engine that holds a bank of more draws.
 
-    Which T a tile uses hangs on the seed and its number alone: no output depends on which points pass together.
+    The draws of a tile depend on the seed and the tile's number alone: no output depends on which points pass together.
     """
 
     def __init__(self, engine: Stochastic, *, samples: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The bank: T joint draws of ω, kept as plain arrays that outlive the network and the training data."""
+"""The bank: T joint draws of ω as plain arrays, stored independently of the network and the training data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LayerStatistics:
 
     @property
     def dead_channels(self) -> int:
-        """Channels whose variance falls below 10 ε in some draw: what they say of a query is decided by ε."""
+        """Channels whose variance falls below 10 ε in some draw: their effect on a query is determined by ε."""
         return int((self.var < 10 * self.eps).any(axis=0).sum())
 
 
@@ -60,15 +60,15 @@ class BatchStatistics:
         return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
 
     def joined(self, other: BatchStatistics) -> BatchStatistics:
-        """These draws and, behind them, the other's; both of the same layers of one network."""
+        """These draws followed by the other's; both of the same layers of one network."""
         layers = tuple(
             replace(
-                one,
-                mean=np.concatenate([one.mean, more.mean]),
-                var=np.concatenate([one.var, more.var]),
-                count=np.concatenate([one.count, more.count]),
+                layer,
+                mean=np.concatenate([layer.mean, more.mean]),
+                var=np.concatenate([layer.var, more.var]),
+                count=np.concatenate([layer.count, more.count]),
             )
-            for one, more in zip(self.layers, other.layers, strict=True)
+            for layer, more in zip(self.layers, other.layers, strict=True)
         )
         if self.indices is None or other.indices is None:
             return replace(self, layers=layers, indices=None)
@@ -83,7 +83,7 @@ class BatchStatistics:
         return replace(self, layers=layers, indices=None, variance="biased")
 
     def save(self, path: str | Path) -> None:
-        """Write the bank to an HDF5 file, beside and renamed."""
+        """Write the bank to an HDF5 file, through a temporary file that is renamed."""
 
         def lay_out(file: Any) -> None:
             file.attrs["bnuq_bank"] = 1
@@ -92,7 +92,7 @@ class BatchStatistics:
         write_bytes(Path(path), image_of(lay_out))
 
     def write_to(self, group: Any) -> None:
-        """Lay the bank out in an open HDF5 group: one group a layer, numbered in execution order."""
+        """Write the bank to an open HDF5 group: one group per layer, numbered in execution order."""
         group.attrs["fingerprint"] = self.fingerprint
         group.attrs["batch_size"] = self.batch_size
         group.attrs["variance"] = self.variance
@@ -107,19 +107,19 @@ class BatchStatistics:
             indices.dims[0].attach_scale(draw)
             indices.dims[1].attach_scale(position)
         for order, layer in enumerate(self.layers):
-            room = group.create_group(f"layer{order:03d}")
-            room.attrs["name"], room.attrs["eps"] = layer.name, layer.eps
-            channel = room.create_dataset("channel", data=np.arange(layer.mean.shape[1]))
+            layer_group = group.create_group(f"layer{order:03d}")
+            layer_group.attrs["name"], layer_group.attrs["eps"] = layer.name, layer.eps
+            channel = layer_group.create_dataset("channel", data=np.arange(layer.mean.shape[1]))
             channel.make_scale("channel")
             for name, values in (("mean", layer.mean), ("var", layer.var), ("count", layer.count)):
-                data = room.create_dataset(name, data=values)
+                data = layer_group.create_dataset(name, data=values)
                 data.dims[0].attach_scale(draw)
                 if values.ndim == 2:
                     data.dims[1].attach_scale(channel)
 
     @classmethod
     def load(cls, path: str | Path) -> BatchStatistics:
-        """The bank saved in `path`; ResultError where that is not one."""
+        """The bank saved in `path`; ResultError where the file is not a bank."""
         with open_hdf5(Path(path), what="bank of batch statistics") as file:
             if not np.array_equal(file.attrs.get("bnuq_bank", 0), 1):
                 raise ResultError(f"{path} is not a bank of batch statistics; expected a file written by omega.save().")
@@ -132,13 +132,15 @@ class BatchStatistics:
             variance: Any = str(group.attrs.get("variance", "biased"))  # files of the first versions do not say
             layers = tuple(
                 LayerStatistics(
-                    name=str(room.attrs["name"]),
-                    eps=float(room.attrs["eps"]),
-                    mean=room["mean"][()],
-                    var=room["var"][()],
-                    count=room["count"][()],
+                    name=str(layer_group.attrs["name"]),
+                    eps=float(layer_group.attrs["eps"]),
+                    mean=layer_group["mean"][()],
+                    var=layer_group["var"][()],
+                    count=layer_group["count"][()],
                 )
-                for room in (group[key] for key in sorted((k for k in group if k.startswith("layer")), key=_number))
+                for layer_group in (
+                    group[key] for key in sorted((k for k in group if k.startswith("layer")), key=_number)
+                )
             )
             bank = cls(
                 layers=layers,
@@ -176,10 +178,10 @@ def _complaint(bank: BatchStatistics) -> str | None:
 
 
 def _pooled(layer: LayerStatistics, variance: Variance) -> LayerStatistics:
-    own = layer.var if variance == "biased" else layer.var * (1 - 1 / layer.count)[:, None]
+    values = layer.var if variance == "biased" else layer.var * (1 - 1 / layer.count)[:, None]
     weight = (layer.count / layer.count.sum())[:, None]
     mean = (weight * layer.mean.astype(np.float64)).sum(0)
-    var = (weight * (own + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
+    var = (weight * (values + (layer.mean.astype(np.float64) - mean) ** 2)).sum(0)
     return replace(
         layer,
         mean=mean[None].astype(layer.mean.dtype),

@@ -36,14 +36,14 @@ def quarters(
 ) -> UInt16[np.ndarray, "draw count"]:
     """For each draw, the quarters (16 bits) number `first`, `first` + 1, … of its stream of `words`."""
     block, skipped = divmod(first, 16)
-    found = np.empty((len(draws), -(-(skipped + count) // 4)), dtype=np.uint64)
+    parts = np.empty((len(draws), -(-(skipped + count) // 4)), dtype=np.uint64)
     philox = _philox(seed, 0, purpose, site, block)
     state = philox.state
-    for row, draw in zip(found, draws, strict=True):
+    for row, draw in zip(parts, draws, strict=True):
         state["state"]["key"][1] = draw  # a tenth of the time that another Philox takes
         philox.state = state
         row[:] = philox.random_raw(len(row))
-    return found.view(np.uint16)[:, skipped : skipped + count]
+    return parts.view(np.uint16)[:, skipped : skipped + count]
 
 
 def batch_indices(
@@ -89,7 +89,8 @@ def stratified_indices(
     point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """A sample of the points in `strata` that holds of each stratum its share of `batch_size`, up to less than one.
+    """A sample of the points in `strata` with each stratum's share of `batch_size` points, to within less than one
+    point.
 
     Every point has the probability `batch_size` / N: the N points, sorted by stratum (in an order that each draw draws)
     and inside by a random key, are passed in equal steps from a random start on. Source: Madow 1949, systematic
@@ -118,7 +119,7 @@ def indices_of_one_group(
     point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """A sample of one of `groups`, which is chosen with a probability in proportion to its size.
+    """A sample from a single group of `groups`, which is chosen with probability proportional to its size.
 
     Every point has the probability `batch_size` / N. Without replacement no group may be smaller than that.
     """

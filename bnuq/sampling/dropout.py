@@ -42,7 +42,7 @@ class Dropout:
 
 
 def check_seed(seed: int) -> None:
-    """Raise SamplingError for what is no seed: the keys of the random numbers, and the files, hold 63 bits."""
+    """Raise SamplingError for an invalid seed: the keys of the random numbers, and the files, have 63 bits."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise SamplingError(f"seed is {seed}; expected a whole number from 0 to 2**63 - 1.")
 
@@ -103,8 +103,7 @@ def _kept_entries(
     """1 with probability 1 − p and 0 otherwise, for entries number `first`, `first` + 1, … of a site, under each draw.
 
     Each is a function of (seed, draw, site, its number): any run of them, and so any tile of points, can be drawn on
-    its own. On CUDA the function is another, which the device computes by itself; other devices are handed masks that
-    were drawn on the CPU.
+    its own. On CUDA another function is used, which the device computes; other devices receive masks drawn on the CPU.
     """
     if device.type == "cuda":
         return _kept_by_squares(_squares_keys_on(device, seed, tuple(draws), site), p, first, count)
@@ -171,6 +170,6 @@ def _swap_halves(x: Tensor, other: Tensor) -> None:
 
 
 def bytes_of_mask(entries: int, itemsize: int, device: torch.device) -> int:
-    """About how many bytes a mask of so many entries holds at once, while it is drawn and while it is applied."""
+    """The approximate peak bytes of a mask of so many entries, while it is drawn and while it is applied."""
     drawing = _BYTES_AT_ONCE * min(entries, _AT_ONCE) if device.type == "cuda" else 2 * entries
     return entries + max(drawing, itemsize * entries)

@@ -1,4 +1,4 @@
-"""Stochastic passes for whoever asks: planned and held against the plain loop first, which stands in where it must."""
+"""Stochastic forward passes. A compiled plan is verified against the plain loop, which is the fallback."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points
 
 
 def default_chunk(point_shape: Sequence[int]) -> int:
-    """How many points pass together unless the caller says otherwise: memory only, figures change by rounding."""
+    """The default number of points that pass together: it bounds memory and changes results only by rounding."""
     size = math.prod(point_shape)
     return max(16, min(256, 2**23 // size), min(4096, 2**20 // size))
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far another arithmetic is from float32, over some points and draws.
+    """The deviation of another precision from float32, over some points and draws.
 
     `mean` and `largest` are of probabilities (softmax of the outputs; of a single output, the output itself).
     `uncertainty` is the relative deviation of the mean of `measure` and `uncertainty_error` its standard error over
@@ -65,15 +65,16 @@ class Deviation:
 
 @runtime_checkable
 class Shrinking(Protocol):
-    """An engine that can make do with less memory."""
+    """An engine that can reduce its use of memory."""
 
     def shrink(self) -> None: ...
 
 
 class Stochastic:
-    """T stochastic passes: by a plan of the network's operations where it has one, by the plain loop where it has not.
+    """T stochastic passes: by a compiled plan of the network's operations where there is one, otherwise by the plain
+    loop.
 
-    The plan is made at the first passes, and held against the plain loop on other inputs than it was made from.
+    The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
     `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active. `precision` is that of the
     arithmetic: "float32" stands for the network's own type; "tf32" and "bfloat16" need a float32 network with a plan.
     """
@@ -215,8 +216,8 @@ class Stochastic:
                 device=inputs.device,
             )
             tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
-            found = planned.trial(inputs, draws, tile=tile, together=together)
-        if found.shape != expected.shape or not close(found, expected, planned.tolerance):
+            executor = planned.trial(inputs, draws, tile=tile, together=together)
+        if executor.shape != expected.shape or not close(executor, expected, planned.tolerance):
             raise OtherPathError("its recorded operations do not give what it gives")
         return planned
 
@@ -240,9 +241,9 @@ class Stochastic:
 
 
 def _deviation(outputs: Tensor, exact: Tensor) -> Deviation:
-    found, expected = (_probabilities(one.cpu().double()) for one in (outputs, exact))
-    difference = (found - expected).abs()
-    spread, exact_spread = _uncertainty(found), _uncertainty(expected)
+    values, expected = (_probabilities(tensor.cpu().double()) for tensor in (outputs, exact))
+    difference = (values - expected).abs()
+    spread, exact_spread = _uncertainty(values), _uncertainty(expected)
     total, count = exact_spread.sum(), len(exact_spread)
     ratio = spread.sum() / total
     error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
@@ -250,8 +251,8 @@ def _deviation(outputs: Tensor, exact: Tensor) -> Deviation:
         measure="mutual information" if exact.shape[2] > 1 else "variance",
         mean=float(difference.mean()),
         largest=float(difference.max()),
-        points=found.shape[1],
-        draws=len(found),
+        points=difference.shape[1],
+        draws=len(difference),
         uncertainty=float(ratio - 1),
         uncertainty_error=float(error / total),
     )
@@ -277,7 +278,7 @@ def chunks(
     size: int,
     on_halved: Callable[[str, int], object] = lambda _why, _size: None,
 ) -> Iterator[Tensor]:
-    """The passes of an engine over `count` points that `feed` hands out, `size` at a time: (T, chunk, …) each.
+    """The passes of an engine over `count` points that `feed` loads, `size` at a time: (T, chunk, …) each.
 
     Where memory runs out, or the network normalises slices of so many points, the size is halved and reported to
     `on_halved` with the reason; SamplingError where one point is too much.

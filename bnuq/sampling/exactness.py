@@ -1,5 +1,5 @@
-"""Checks on the very network, before anything is drawn: its forward repeats itself, points do not depend on each other,
-and with the statistics of a mini-batch its outputs are those of the training-mode forward of that mini-batch."""
+"""Checks of the network before anything is drawn: its forward is repeatable, points do not depend on each other, and
+with the statistics of a mini-batch its outputs are those of the training-mode forward of that mini-batch."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Exactness:
     """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
 
     `deviation` is the largest difference between their outputs, relative to the largest output; None where there is no
-    training-mode forward to compare with, for the reason `why_not`. `held` names modules, each with the reason, that do
-    something else in training mode, which stays out of reach: both forwards have them in evaluation mode.
+    training-mode forward to compare with, for the reason `why_not`. `held` names modules, each with the reason, that
+    behave differently in training mode and cannot be sampled: both forwards have them in evaluation mode.
     """
 
     points: int

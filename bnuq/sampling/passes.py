@@ -19,7 +19,7 @@ Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurr
 
 @runtime_checkable
 class Engine(Protocol):
-    """What methods and reductions know of an engine: T passes over a chunk of points."""
+    """The interface of an engine: T passes over a chunk of points."""
 
     samples: int
 
@@ -29,7 +29,7 @@ class Engine(Protocol):
 
 
 class Evaluation:
-    """The network as it is: one pass in evaluation mode."""
+    """The deterministic network: one pass in evaluation mode."""
 
     samples = 1
 
@@ -42,7 +42,8 @@ class Evaluation:
 
 
 class Interception:
-    """T stochastic passes by intercepting the network's operations: the plain way, which every other is held against.
+    """T stochastic passes by intercepting the network's operations: the plain loop, which every other engine is
+    verified against.
 
     `omega` replaces the statistics of the layers it holds; `dropout` makes `dropouts` active. All other layers run as
     in evaluation mode.
@@ -122,7 +123,7 @@ class OnePass(Mode):
 
 
 def tensor_output(output: Any) -> Tensor:
-    """What a network gave, if it is one tensor of (points, outputs); SamplingError else."""
+    """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError."""
     if not isinstance(output, Tensor) or output.ndim < 2:
         what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(
@@ -135,7 +136,7 @@ def tensor_output(output: Any) -> Tensor:
 def _statistics_by_call(
     model: nn.Module, sites: Sequence[BatchNormSite], omega: BatchStatistics
 ) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
-    """ω on the model's device, keyed by what tells the calls apart; SamplingError where ω is of another network."""
+    """ω on the model's device, by the key of the call; SamplingError where ω is of another network."""
     by_name = {site.name: site for site in sites}
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")

@@ -1,4 +1,5 @@
-"""MCBN by the query: passes in which every evaluated point goes through the network together with a mini-batch."""
+"""MCBN with mini-batches for each query: every evaluated point passes through the network together with a
+mini-batch."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class PerQuery:
 
     Every layer of `layers` normalises all these rows by the statistics of the reference points among them, or, with
     `query_counts`, of all rows; the other layers run as in evaluation mode. Where all points share the batches of a
-    draw (`shared`), `batch` is asked for those of point 0. Outputs depend on the numbers of draw and point alone.
+    draw (`shared`), `batch` is called for point 0. Outputs depend on the numbers of draw and point alone.
 
     Raises SamplingError where the rows of a BatchNorm are not the points. Source: Teye et al. 2018: the CIFAR-10
     network of the released code has a fresh batch for every point and pass, the SegNet one has the point in it, too.

@@ -1,4 +1,4 @@
-"""What of a tape runs how often: once, once a chunk of points, or once a draw; and what goes into what."""
+"""Schedules a trace: which operations run once, per chunk or per draw, and which BatchNorms are folded."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Level(IntEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs when, where so many `rows` are to pass together.
-
-    `folded` maps the position of a BatchNorm in `operations` to the layer that takes it up.
+    """The schedule of the operations for passes of `rows` rows. `folded` maps the position of a BatchNorm in
+    `operations` to the layer that it is folded into.
     """
 
     tape: Tape
@@ -62,9 +61,8 @@ class Plan:
 def plan(
     tape: Tape, *, sampled: Callable[[Operation], bool], rows: int = 0, goals: Collection[int] | None = None
 ) -> Plan:
-    """The plan of a tape whose sites named by `sampled` differ between draws, for the values `goals` (the output).
-
-    `rows` share one folding: it is done where it costs less than what it saves.
+    """The plan of a trace whose sites named by `sampled` differ between draws, for the values `goals` (the output). A
+    folding is shared by `rows` rows, and is done where it costs less than it saves.
     """
     tape = _without_empty_pads(tape)
     operations = tape.operations
@@ -100,7 +98,7 @@ def plan(
 
 
 def _without_empty_pads(tape: Tape) -> Tape:
-    """The tape without pads by nothing, which only copy; where somebody writes into either, the copy stays."""
+    """The trace without empty pads, which only copy; the copy stays where an operation writes into either tensor."""
     written = {group for operation in tape.operations for group in operation.writes}
     original: dict[int, int] = {}
     kept = []
@@ -122,7 +120,8 @@ def _renamed(tree: Any, names: Mapping[int, int]) -> Any:
 
 
 def _levels(tape: Tape, live: Sequence[bool]) -> tuple[Level, ...]:
-    """The lowest level at which every operation sees what it needs, and nobody writes into what a later pass reads."""
+    """The lowest level of every operation at which its inputs are available and no operation writes into what a later
+    pass reads."""
     levels = [Level.SAMPLE if one else Level.ONCE for one in live]
     maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
     settled = False
@@ -165,7 +164,7 @@ _LAYERS = {  # operations that take (input, weight, bias, …): where they say w
 
 
 def is_layer(operation: Operation) -> bool:
-    """Whether it takes (input, weight, bias, …)."""
+    """Whether the operation takes (input, weight, bias, …)."""
     return operation.function.overloadpacket in _LAYERS
 
 
@@ -181,7 +180,7 @@ def output_channels(layer: Operation) -> int | None:
 
 
 def _foldable(tape: Tape, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
-    """Position of every sampled BatchNorm that goes into the layer before it → that layer."""
+    """Position of every sampled BatchNorm that can be folded into the layer before it → that layer."""
     maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
     readers: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
@@ -227,7 +226,7 @@ def _foldable(tape: Tape, levels: Sequence[Level], live: Sequence[bool], rows: i
 
 
 def _needed(tape: Tape, swallowed: set[int], folded: Mapping[int, Operation], goals: Collection[int]) -> list[int]:
-    """The positions of the operations that the goals rest on."""
+    """The positions of the operations that the goals depend on."""
     numbers = set(goals)
     groups = {tape.values[number].group for number in goals}
     kept = []
@@ -250,7 +249,7 @@ BY_LAYOUT = {  # whether they give an alias or a copy depends on how memory lies
 
 
 def _takes_channels_last(operations: Sequence[Operation], tape: Tape) -> bool:
-    """Whether pictures may lie channels last: there are some, and nobody would see the difference."""
+    """Whether pictures may be stored channels last: there are pictures, and no operation depends on the layout."""
     written: set[int] = set()
     for operation in reversed(operations):
         groups = {tape.values[number].group for number in operation.gives}
@@ -267,7 +266,7 @@ def _takes_channels_last(operations: Sequence[Operation], tape: Tape) -> bool:
 
 
 def _stackable(drafted: Plan, made: set[int]) -> bool:
-    """Whether draws can lie behind one another along the axis of the rows, as if they were more points."""
+    """Whether draws can be stacked along the row axis, as if they were more points."""
     values = drafted.tape.values
     if any(values[number].axis is None for number in made):
         return False
@@ -298,7 +297,7 @@ _IN_PLACE = {
 
 
 def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
-    """Where an operation of the sample level may write over an argument that nobody needs any more."""
+    """Where an operation of the sample level may overwrite an argument that is not needed any more."""
     tape, last = drafted.tape, drafted.last_reads(Level.SAMPLE)
     groups: dict[int, list[int]] = defaultdict(list)
     for number, value in enumerate(tape.values):

@@ -68,7 +68,7 @@ class Program:
         return {number: values[number] for number in self.plan.boundary}
 
     def _sample_level(self, tile: Mapping[int, Tensor], rows: int, now: Now) -> list[Any]:
-        """The values after one pass of these rows, or of several draws stacked."""
+        """The values after one pass of these rows, or of several stacked draws."""
         values = self._fixed.copy()
         for number, value in tile.items():
             values[number] = value
@@ -145,8 +145,8 @@ def entries_at_sample_level(plan: Plan) -> list[int]:
 
 
 def alike(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
-    """The rows in parts of no more than that, of which none is much smaller than the others: a single row is no part,
-    for networks that drop axes of length 1."""
+    """The rows split into parts of at most that size and of similar sizes; never a single row, because some networks
+    drop axes of length 1."""
     return rows.tensor_split(max(1, -(-len(rows) // largest)))
 
 
@@ -175,7 +175,7 @@ def _then_free(compute: Step, dead: Sequence[int] | None) -> Step:
 
 
 def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) -> Step:
-    """A step that runs an operation as the tape has it, or something in its place."""
+    """A step that runs an operation as recorded, or a replacement."""
     run = run or function
     schema = function._schema.arguments
     count = sum(not one.kwarg_only for one in schema)

@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True)
 class BatchNormSite(Site):
-    """A BatchNorm. A call is told apart by `address`, where its running mean lies, and its `occurrence` in the pass."""
+    """A BatchNorm. A call is identified by `address`, where its running mean lies, and its `occurrence` in the pass."""
 
     kind = "batchnorm"
     channels: int = 0
@@ -71,7 +71,7 @@ class BatchNormSite(Site):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells the call apart while the network runs."""
+        """The key that identifies the call while the network runs."""
         return self.address, self.occurrence
 
 
@@ -119,7 +119,7 @@ _FIXED_PATH = "bnuq needs a network whose path depends neither on its input nor 
 
 @dataclass(frozen=True)
 class DropoutSite(Site):
-    """A dropout; its call is told by its order."""
+    """A dropout; its call is identified by its order."""
 
     kind = "dropout"
     p: float = 0.0
@@ -496,7 +496,7 @@ def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -
 
 
 def _interleaved(two: Tensor, three: Tensor, axis: int, rows: int) -> bool:
-    """Whether the rows of two points are found again among those of three only if they lie apart."""
+    """Whether the rows of one point are interleaved with those of other points."""
     a, b = two.movedim(axis, 0), three.movedim(axis, 0)
     together = _close(a, b[: 2 * rows])
     return not together and _close(a.unflatten(0, (rows, 2)), b.unflatten(0, (rows, 3))[:, :2])

@@ -214,7 +214,7 @@ _warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()
 
 
 def _warn_once(model: nn.Module, text: str) -> None:
-    """A UserWarning at the line that called this package, unless the same was said of this network before."""
+    """A UserWarning at the line that called this package, unless the same warning was given for this network before."""
     if _warned.get((id(model), text)) is model:
         return
     _warned[id(model), text] = model
@@ -231,8 +231,9 @@ def _measure(
     variance: Variance = "biased",
     memory_limit: int | None = None,
 ) -> Callable[[Tensor], Measurement]:
-    """What takes the statistics of a mini-batch: a plan of the network's operations, or the network itself where it has
-    no plan that gives the same. They are compared on other inputs, and on the first mini-batch of every size."""
+    """The function that takes the statistics of a mini-batch: a compiled plan of the network's operations, or the
+    network itself where no plan agrees with it. They are compared on other inputs, and on the first mini-batch of every
+    size."""
     planned = _planned(model, sites, batch, variance) if len(batch) > 1 else None
     each = planned.bytes_per_point if planned is not None else 0
     if memory_limit is not None and each * len(batch) > memory_limit:

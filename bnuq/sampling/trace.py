@@ -1,4 +1,5 @@
-"""A network as a tape: the operations of one forward in order, with their arguments as functions of the row count."""
+"""The trace of a network: the operations of one forward in order, with their arguments as functions of the row
+count."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ CHECKED = 8  # rows on which what is made of a tape is held against the network 
 
 
 class NotOnTapeError(BnuqError):
-    """The network cannot be written down as a fixed sequence of operations; the message says why."""
+    """The network cannot be recorded as a fixed sequence of operations; the message says why."""
 
 
 class OtherPathError(NotOnTapeError):
@@ -76,7 +77,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a tensor on the tape: its shape for three rows, the axis that grows with the rows (None where
+    """A tensor of the trace: its shape for three rows, the axis that grows with the rows (None where
     none does) and by how many entries a row, and its `group`: values of one group may share memory."""
 
     shape: tuple[int, ...]
@@ -106,7 +107,7 @@ class Tape:
 
 
 def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
-    """The tape of `model`, from a forward of two rows of `example` and one of three; call it inside `undisturbed`.
+    """The trace of `model`, from a forward of two rows of `example` and one of three; call it inside `undisturbed`.
 
     NotOnTapeError where the two differ in more than numbers that grow with the rows, where an operation hands data to
     Python, is random, or writes into the network's own tensors, and where it computes in half precision.
@@ -149,7 +150,7 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
 
 
 class _Recorder(Mode):
-    """Writes down every operation. Tensors stay alive meanwhile, so that no identity is used twice.
+    """Records every operation. Tensors stay alive meanwhile, so that no identity is used twice.
 
     The input is value 0.
     """
@@ -226,7 +227,7 @@ class _Recorder(Mode):
 
 
 class _HandedToPython(TorchFunctionMode):
-    """NotOnTapeError where the network reads what depends on its input by a way that no operation shows."""
+    """Raises NotOnTapeError where the network reads a value that depends on its input without an operation."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()

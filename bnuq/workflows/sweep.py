@@ -59,8 +59,8 @@ def sweep(
     names = _names(runs)
     ready: list[Network] = []
     for number, run in enumerate(runs):
-        network = prepare(run, _shared_material(run, ready))
-        ready.append(Network(number, names[number], run, network, settings, several=len(runs) > 1))
+        prepared = prepare(run, _shared_material(run, ready))
+        ready.append(Network(number, names[number], run, prepared, settings, several=len(runs) > 1))
         _check_alike(ready)
     watch.lap("load")
     if foresight is not None:
@@ -210,20 +210,20 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
     """The recommended size; or None, and why, where there are sizes to compare."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
-        (network for network in networks for network in network.candidates),
-        key=lambda network: network.at_size.batch_size,
+        (candidate for network in networks for candidate in network.candidates),
+        key=lambda candidate: candidate.at_size.batch_size,
     )
     name = VALIDATION if VALIDATION in first.sets else "test"
     ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
-    at_size = recommended(
+    result = recommended(
         candidates,
         settings.criterion,
         protocol,
         judged=Judged(name, first.sets[name], ood),
         score=SPREAD[first.todo.task],
     )
-    not_degenerate = [network for network in candidates if not network.at_size.degenerate]
-    return at_size, f"none has {settings.criterion.upper()}" if at_size is None and len(not_degenerate) > 1 else ""
+    not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
+    return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""
 
 
 def _cautions_of(networks: Sequence[Swept]) -> Iterator[Caution]:

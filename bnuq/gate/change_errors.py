@@ -60,7 +60,10 @@ class Errors:
         self._paired = shared
         self._shared = frozenset(shared.points)
         self._independent = [
-            {name: one.n if one.group is None else len(np.unique(one.group)) for name, one in result.sets.items()}
+            {
+                name: evaluated_set.n if evaluated_set.group is None else len(np.unique(evaluated_set.group))
+                for name, evaluated_set in result.sets.items()
+            }
             for result in self._results
         ]
 
@@ -109,9 +112,9 @@ class Errors:
         samples = [int(result.sampling["samples"]) for result in self._results]
         replicates = [(figure.jackknife, figure.bootstrap) for figure in figures]
         if method in self._paired.draws:
-            replicates = [tuple(_moved(*each) for each in zip(*replicates, strict=True))]
-        told = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
-        return Error.together(*(_of_replicates(kind, *each, samples=count) for each, count in told))
+            replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
+        pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
+        return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
 
 
 def _sets_of(address: Address) -> tuple[str, ...]:

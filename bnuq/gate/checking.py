@@ -50,7 +50,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     check_comparable(current, baseline, settings)
     errors = Errors(current, baseline, shared := pairing(current, baseline), (new, recomputed(baseline)))
     comparisons = tuple(_ranked(_judged(_measured(current, baseline, errors, settings), current, baseline)))
-    if not any(one.outcome != "not gated" for one in comparisons):
+    if not any(comparison.outcome != "not gated" for comparison in comparisons):
         raise ResultError(
             f"{current.path} and {baseline.path} have no gated estimate in common; see --tolerance, --allow."
         )
@@ -77,7 +77,7 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
 
 
 def _of_floors(current: Result, settings: Settings, *, why: str = "") -> Verdict:
-    floors = tuple(_floor(current, one) for one in settings.floors)
+    floors = tuple(_floor(current, item) for item in settings.floors)
     cautions = (Caution("not-compared", f"Not compared with the old baseline: {' '.join(why.split())}"),) if why else ()
     return Verdict(_side(current), None, None, (), floors, cautions, (), bnuq.__version__, 0.0)
 
@@ -136,10 +136,10 @@ def _compared(
     current, baseline = (figure.value for figure in figures)
     change = 0.0 if current == baseline else current - baseline
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
-    whole = Error.together(*errors)
-    se = None if math.isnan(whole.value) else whole.value
-    said = settings.tolerance(name, metric, directed=direction != "none")
-    gated = said is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
+    total = Error.together(*errors)
+    se = None if math.isnan(total.value) else total.value
+    tolerance = settings.tolerance(name, metric, directed=direction != "none")
+    gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     comparison = Comparison(
         method=method,
         set=set_name,
@@ -156,10 +156,10 @@ def _compared(
         se_draws=None if math.isnan(errors[1].value) else errors[1].value,
         p_value=None,
         p_adjusted=None,
-        tolerance=said.in_unit(baseline=baseline, se=se) if gated and said is not None else None,
+        tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
         outcome="same" if gated else "not gated",
     )
-    return _Measured(comparison, whole.df)
+    return _Measured(comparison, total.df)
 
 
 def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:
@@ -181,12 +181,12 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
         for row, p, holm, gain in zip(gated, worse, _holm(worse), _holm(better), strict=True)
     }
     for row in rows:
-        one = row.comparison
-        if one.address not in adjusted:
-            yield one
+        comparison = row.comparison
+        if comparison.address not in adjusted:
+            yield comparison
             continue
-        p, holm, gain = adjusted[one.address]
-        yield replace(one, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(one, holm, gain))
+        p, holm, gain = adjusted[comparison.address]
+        yield replace(comparison, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(comparison, holm, gain))
 
 
 def _p_value(row: _Measured, *, gain: bool) -> float:
@@ -198,19 +198,19 @@ def _p_value(row: _Measured, *, gain: bool) -> float:
     """
     import scipy.special  # late: no other command that only reads needs it
 
-    one = row.comparison
-    harm = -one.harm if gain else one.harm
-    if one.direction == "none" and gain:
+    comparison = row.comparison
+    harm = -comparison.harm if gain else comparison.harm
+    if comparison.direction == "none" and gain:
         return 1.0
     if math.isinf(harm):
         return 0.0 if harm > 0 else 1.0
-    if one.se is None or math.isnan(harm):
-        assert one.tolerance is not None
-        return 1.0 if harm <= one.tolerance else (1.0 if gain else math.nan)
-    if one.se == 0:
+    if comparison.se is None or math.isnan(harm):
+        assert comparison.tolerance is not None
+        return 1.0 if harm <= comparison.tolerance else (1.0 if gain else math.nan)
+    if comparison.se == 0:
         return 0.0 if harm > 0 else 1.0
-    tail = float(scipy.special.stdtr(row.df, -harm / one.se))
-    return 2 * tail if one.direction == "none" else tail
+    tail = float(scipy.special.stdtr(row.df, -harm / comparison.se))
+    return 2 * tail if comparison.direction == "none" else tail
 
 
 def _holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -223,11 +223,11 @@ def _holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def _outcome(one: Comparison, holm: float, gain: float) -> Outcome:
-    assert one.tolerance is not None
-    if one.harm > one.tolerance and holm < LEVEL:
+def _outcome(comparison: Comparison, holm: float, gain: float) -> Outcome:
+    assert comparison.tolerance is not None
+    if comparison.harm > comparison.tolerance and holm < LEVEL:
         return "worse"
-    return "better" if -one.harm > one.tolerance and gain < LEVEL else "same"
+    return "better" if -comparison.harm > comparison.tolerance and gain < LEVEL else "same"
 
 
 _RANKS: Mapping[Outcome, int] = {"worse": 0, "same": 1, "better": 2, "not gated": 3}
@@ -237,11 +237,17 @@ def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
     """Worst first: by outcome, significance, and multiples of the tolerance; comparisons that are not gated keep their
     order."""
 
-    def rank(one: Comparison) -> tuple[float, ...]:
-        if one.p_adjusted is None or one.p_value is None:
-            return (_RANKS[one.outcome],)
-        size = one.harm / one.tolerance if one.tolerance else math.copysign(math.inf, one.harm) if one.harm else 0.0
-        return (_RANKS[one.outcome], one.p_value, -size)
+    def rank(comparison: Comparison) -> tuple[float, ...]:
+        if comparison.p_adjusted is None or comparison.p_value is None:
+            return (_RANKS[comparison.outcome],)
+        size = (
+            comparison.harm / comparison.tolerance
+            if comparison.tolerance
+            else math.copysign(math.inf, comparison.harm)
+            if comparison.harm
+            else 0.0
+        )
+        return (_RANKS[comparison.outcome], comparison.p_value, -size)
 
     return sorted(comparisons, key=rank)
 
@@ -265,12 +271,12 @@ def _cautions(
     if current.path is not None and baseline.path is not None and current.path.resolve() == baseline.path.resolve():
         yield Caution("same-file", "Both are the same file, which is never worse than itself.")
     for key, new, old in (
-        ("layers", *(str(one.run.get("sampling", {}).get("layers", "all")) for one in (current, baseline))),
-        ("bank", *(str(one.sampling.get("bank") or "none") for one in (current, baseline))),
+        ("layers", *(str(item.run.get("sampling", {}).get("layers", "all")) for item in (current, baseline))),
+        ("bank", *(str(item.sampling.get("bank") or "none") for item in (current, baseline))),
     ):
         if new != old:
             yield Caution(f"other-{key}", f"{key} of the sampling: {new} now, {old} in the baseline.")
-    if hidden := [one.address for one in comparisons if _is_hidden(one, current, baseline)]:
+    if hidden := [item.address for item in comparisons if _is_hidden(item, current, baseline)]:
         yield Caution(
             "hidden-by-draws",
             f"{', '.join(hidden)}: worse by more than tolerated, and clearly so over the points. Only the Monte Carlo "
@@ -282,28 +288,33 @@ def _cautions(
     if fresh:
         texts = " ".join(f"{caution.text} [{caution.code}]" for caution in fresh)
         yield Caution("new-warnings", f"The current result has warnings that the baseline does not have: {texts}")
-    if meant_by_none := unused(settings, ((one.address, one.metric, _is_directed(one)) for one in comparisons)):
+    if meant_by_none := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield Caution(
             "unused-tolerance", f"No estimate of these results matches the tolerance of {', '.join(meant_by_none)}."
         )
-    nothing = [one.address for one in comparisons if math.isnan(one.baseline) and _is_directed(one)]
+    nothing = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
     if nothing:
         yield Caution("not-a-number", f"{', '.join(nothing)}: not a number in the baseline, and so not gated.")
-    infinite = [one.address for one in comparisons if math.isinf(one.current) and one.current == one.baseline]
+    infinite = [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]
     if infinite:
         yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change cannot be detected.")
 
 
-def _is_hidden(one: Comparison, current: Result, baseline: Result) -> bool:
+def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> bool:
     """Whether a change is not worse only because of a Monte Carlo error that the baseline did not have."""
-    if one.outcome != "same" or one.tolerance is None or one.harm <= one.tolerance or one.se_points is None:
+    if (
+        comparison.outcome != "same"
+        or comparison.tolerance is None
+        or comparison.harm <= comparison.tolerance
+        or comparison.se_points is None
+    ):
         return False
-    now, before = (figures_by_address(side)[one.address][1].mc_se or 0.0 for side in (current, baseline))
-    return one.harm > _SURE * one.se_points and now > _GROWN * before
+    now, before = (figures_by_address(side)[comparison.address][1].mc_se or 0.0 for side in (current, baseline))
+    return comparison.harm > _SURE * comparison.se_points and now > _GROWN * before
 
 
-def _is_directed(one: Comparison) -> bool:
-    return one.direction != "none"
+def _is_directed(comparison: Comparison) -> bool:
+    return comparison.direction != "none"
 
 
 def _is_older(current: Result, baseline: Result) -> bool:

@@ -55,7 +55,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), both, settings)
     if not settings.allows("scoring"):
         asked_so = _as_asked(run, task=baseline.model["task"])
-        problems += [_other_scoring(*one) for one in _scored_otherwise(asked_so, _as_scored(baseline))]
+        problems += [_other_scoring(*difference) for difference in _scored_otherwise(asked_so, _as_scored(baseline))]
     for method in baseline.methods:
         of_method = [address for address, (place, _) in addresses.items() if place[0] == method]
         if method not in both and not all(settings.allows("missing", address) for address in of_method):
@@ -103,13 +103,15 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     both = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), both, settings)
     if not settings.allows("scoring"):
-        yield from (_other_scoring(*one) for one in _scored_otherwise(_as_scored(current), _as_scored(baseline)))
+        yield from (
+            _other_scoring(*difference) for difference in _scored_otherwise(_as_scored(current), _as_scored(baseline))
+        )
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
 def _other_data(new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet], settings: Settings) -> Iterator[str]:
-    for name, one in new.items():
-        why = _other_points(one, old[name]) if name in old else None
+    for name, points in new.items():
+        why = _other_points(points, old[name]) if name in old else None
         if why and not settings.allows("data", name):
             same = "Evaluate on the same points (with --limit the seed picks them)"
             yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
@@ -142,7 +144,7 @@ def _other_samplers(
     for method in methods:
         now, before = _drawn_by(method, new), _drawn_by(method, old)
         for key in _differing(now, before):
-            a, b = (str(one[key]).lower() if isinstance(one[key], bool) else one[key] for one in (now, before))
+            a, b = (str(keys[key]).lower() if isinstance(keys[key], bool) else keys[key] for keys in (now, before))
             sampler_keys[key] = (
                 f"sampling: {key} is {a} now, {b} in the baseline. Use the same sampling, or {_allowing('sampling')}."
             )
@@ -272,9 +274,9 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (normalize, channel_order, augment)"
     by = "mcbn" if method in ONE_PASS else method
-    drawn = [_drawn_by(by, _sampler_of(one.run)) for one in (current, baseline)]
+    drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
-    by_group = all(one.get("batches") == "group" for one in drawn)
+    by_group = all(sampler.get("batches") == "group" for sampler in drawn)
     if by_group and _groups(current) != _groups(baseline):
         yield "the grouping of the reference"
     if "mcdo" in method and _kind(current) != _kind(baseline):

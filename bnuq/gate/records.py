@@ -114,17 +114,17 @@ class Verdict:
     @property
     def gated(self) -> int:
         """The number of comparisons that could have failed the check."""
-        return sum(one.outcome != "not gated" for one in self.comparisons)
+        return sum(comparison.outcome != "not gated" for comparison in self.comparisons)
 
     @property
     def worse(self) -> tuple[Comparison, ...]:
         """The comparisons that fail the check."""
-        return tuple(one for one in self.comparisons if one.outcome == "worse")
+        return tuple(comparison for comparison in self.comparisons if comparison.outcome == "worse")
 
     @property
     def broken(self) -> tuple[Floor, ...]:
         """The required minimums that are not met."""
-        return tuple(one for one in self.floors if not one.passed)
+        return tuple(floor for floor in self.floors if not floor.passed)
 
     @property
     def passed(self) -> bool:

@@ -245,9 +245,8 @@ def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> I
     if few_valued:
         values = min(values_of[layer.name] for layer in few_valued)
         differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
-        text = (
-            f"{_names(few_valued)} {'sees' if len(few_valued) == 1 else 'see'} down to {values} values per channel in a "
-        )
+        verb = "sees" if len(few_valued) == 1 else "see"
+        text = f"{_names(few_valued)} {verb} down to {values} values per channel in a "
         text += (
             f"mini-batch of {size} in training, which normalised by the biased variance; evaluation uses the "
             f"unbiased one, which scales by up to {differ} less."

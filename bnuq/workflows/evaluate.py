@@ -221,9 +221,8 @@ def _cautions(
             "nothing-stochastic", "Only the deterministic network was evaluated; the notes say what was left out."
         )
     elif outcome.samples < estimates.MIN_SAMPLES:
-        text = (
-            f"With {outcome.samples} samples no Monte Carlo error can be estimated; use at least {estimates.MIN_SAMPLES}."
-        )
+        least = estimates.MIN_SAMPLES
+        text = f"With {outcome.samples} samples no Monte Carlo error can be estimated; use at least {least}."
         yield Caution("few-samples", text)
 
 

@@ -42,8 +42,7 @@ from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, 
 from bnuq.sampling.sites import Sites, find_sites
 
 LEAST_REFERENCE = 8  # minimum number of reference points for measurements
-POINTS_PER_BATCH_POINT = (
-    10  # times the largest mini-batch that must be left over for the noise to be measured on other points
+POINTS_PER_BATCH_POINT = 10  # times the largest mini-batch, left over so that the noise is measured on other points
 _DEFAULTS = InspectSection()
 
 

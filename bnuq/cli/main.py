@@ -22,6 +22,7 @@ from bnuq.cli.ci import uninterpreted
 from bnuq.cli.help import Command, Group
 from bnuq.cli.output import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
 from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
+from bnuq.files import apart
 from bnuq.report.sanitize import printable
 from bnuq.surroundings import what_is_missing
 from bnuq.user_code import message_of, place_of
@@ -101,7 +102,19 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
             with contextlib.suppress(OSError):
                 traceback.print_exc()
         code = _code_of(error, folder)
-    sys.exit(code if isinstance(code, int) else DONE)
+    code = code if isinstance(code, int) else DONE
+    if arguments is None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process with this exit code: code that the command ran may have registered handlers that change it."""
+    apart.stop()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:

@@ -27,7 +27,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, largest_batch, other_calls
+from bnuq.sampling.sites import BatchNormCalls, BatchNormSite, OtherCallsError, largest_batch, other_calls
 from bnuq.sampling.statistics import exact_sites, statistics_of
 
 
@@ -82,7 +82,13 @@ def population_statistics(
     if not sites:
         raise SamplingError("the network has no BatchNorm layer whose statistics depend on data.")
     if estimator == "full":
-        return _full(model, batches, sites, progress, memory_limit)
+        try:
+            return _full(model, batches, sites, progress, memory_limit)
+        except OtherCallsError as error:
+            raise SamplingError(
+                "the network normalises slices of its batch, so no forward normalises all points at once, which the "
+                "estimator full needs. Use the estimator population (--estimator population)."
+            ) from error
     with progress(f"Passing {len(batches)} mini-batches", len(batches)) as advance:
         omega = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=memory_limit)
     pooled = [_wide(layer) for layer in omega.layers]

@@ -57,7 +57,7 @@ def ask(operation: str, *arguments: Any) -> Any:
         except (BrokenPipeError, EOFError) as error:
             raise OSError(_end_of(child)) from error
         except BaseException:  # the rest of the answer is still to come
-            _stop()
+            stop()
             raise
     if "error" in answer:
         kind, text = answer["error"]
@@ -104,13 +104,13 @@ def _running() -> _Child:
     )
     assert process.stdin is not None and process.stdout is not None
     if _child is None or _child.owner != os.getpid():
-        atexit.register(_stop)
+        atexit.register(stop)
     _child = _Child(process, os.getpid(), process.stdin, process.stdout)
     return _child
 
 
 def _end_of(child: _Child) -> str:
-    _stop()
+    stop()
     code = child.process.returncode
     if code == -getattr(signal, "SIGXCPU", 0):
         return "reading it would take longer than its size can explain"
@@ -118,7 +118,8 @@ def _end_of(child: _Child) -> str:
     return f"its parser crashed ({name})"
 
 
-def _stop() -> None:
+def stop() -> None:
+    """End the child, if there is one."""
     global _child
     child, _child = _child, None
     if child is None or child.owner != os.getpid():

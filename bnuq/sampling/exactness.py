@@ -83,16 +83,20 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
             if not bool(first.isnan().all()):
                 what = f"none of the network's outputs{where} is finite"
             raise SamplingError(f"{what}: {_why_not_finite(model, inputs)}.")
-        if deviation(again, first) <= _tolerance(first) / 100:
+        difference, generator = deviation(again, first), _generator_used(states)
+        if difference == 0 or (not generator and difference <= _tolerance(first) / 100):
             return first
+        cause = generator or (
+            "its forward keeps something between calls, reads the time, or has a random generator of its own"
+        )
         raise SamplingError(
-            f"the network gives other outputs{where} when it is called again with the same inputs: "
-            f"{_why_not_repeated(states)}. Its figures would not be reproducible."
+            f"the network gives other outputs{where} when it is called again with the same inputs: {cause}. Its "
+            "estimates would not be reproducible."
         )
 
 
-def _why_not_repeated(states: tuple[Any, Any, Any]) -> str:
-    """The generator that the last forward drew from, by the states before it."""
+def _generator_used(states: tuple[Any, Any, Any]) -> str:
+    """The generator that the last forward drew from, by the states before it; empty where it drew from none."""
     python, numpy, torchs = states
     if random.getstate() != python:
         return "it draws from Python's `random` in evaluation mode"
@@ -100,7 +104,7 @@ def _why_not_repeated(states: tuple[Any, Any, Any]) -> str:
         return "it draws from numpy's generator in evaluation mode"
     if not torch.equal(torch.get_rng_state(), torchs):
         return "it draws random numbers in evaluation mode"
-    return "its forward keeps something between calls, reads the time, or has a random generator of its own"
+    return ""
 
 
 def _numpys_state() -> tuple[bytes, int]:

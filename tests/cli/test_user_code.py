@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,12 @@ def test_an_exhausted_memory_passes_through_the_wall_and_halves_the_chunk(small,
     (small / "net.py").write_text(net_whose_forward("if len(x) > 50: raise MemoryError"))  # of 60 test points
     done = cli("evaluate", "run.toml", "--method", "deterministic")
     assert done.code == 0, done.err
+
+
+def test_a_handler_for_the_end_of_the_process_cannot_change_the_exit_code(small):
+    source = "import atexit, os\natexit.register(lambda: os._exit(0))\n" + (small / "net.py").read_text()
+    (small / "net.py").write_text(source)
+    arguments = ("evaluate", "run.toml", "-T", "2", "--limit", "20", "--strict")
+    done = subprocess.run([sys.executable, "-m", "bnuq", *arguments], cwd=small, capture_output=True, text=True)
+    assert done.returncode == 2 and "--strict: there were warnings" in done.stderr
+    assert (small / "model.bnuq.h5").exists()

@@ -214,3 +214,17 @@ def test_batches_come_through_the_training_pipeline_and_are_the_same_every_time(
     first, again = list(batches), list(batches)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert any((image == 0).any() and (image != 0).any() for image in torch.cat(first))  # padded and cropped
+
+
+def test_the_estimator_full_of_a_network_that_slices_its_batch_names_another():
+    class Sliced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.bn(part) for part in x.split(16)])
+
+    batches = torch.randn(3, 16, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(SamplingError, match="Use the estimator population"):
+        population_statistics(Sliced().eval(), batches, estimator="full")

@@ -75,9 +75,9 @@ def _run(asked: dict[str, Any], folder: Path, command: Any) -> int:
         traceback.print_exc()
         return 3
     finally:
-        from bnuq.files.apart import _stop
+        from bnuq.files.apart import stop
 
-        _stop()  # what it took is counted once it was waited for
+        stop()  # what it took is counted once it was waited for
         sys.stdout.flush()
         sys.stderr.flush()
     return 0

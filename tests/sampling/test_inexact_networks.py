@@ -435,6 +435,14 @@ def test_a_random_forward_is_refused_with_the_cause(noise, cause):
         check_repeatable(net, points(8), where=" on svhn")
 
 
+def test_noise_from_a_generator_is_refused_however_small_it_is():
+    net = made(lambda m, h: m.bn(h) + 1e-6 * random.random(), bn=bn)
+    with pytest.raises(SamplingError, match=r"Python's `random`"):
+        check_repeatable(net, points(8))
+    idle = made(lambda m, h: (random.random(), m.bn(h))[1], bn=bn)
+    check_repeatable(idle, points(8))
+
+
 def test_outputs_that_are_not_finite_are_traced_to_their_cause():
     net = made(lambda m, h: m.bn(h), bn=bn)
     net.bn.running_var.copy_(torch.full((6,), -0.5))

@@ -96,7 +96,9 @@ log, memory = Log(), Memory()
 class _Module:
     """`torch.pretend`: the part of `torch.cuda` that bnuq uses."""
 
-    is_available = is_initialized = staticmethod(lambda: True)
+    stands_in = False  # elsewhere torch itself must not choose this device, as nn.DataParallel does
+    is_available = classmethod(lambda cls: cls.stands_in)
+    is_initialized = staticmethod(lambda: True)
     device_count = staticmethod(lambda: 1)
     current_device = staticmethod(lambda: 0)
     _is_in_bad_fork = staticmethod(lambda: False)
@@ -311,8 +313,10 @@ def standing_in_for_cuda() -> Iterator[Log]:
             function.__code__ = _renamed(code)
         for table in tables:
             table[NAME] = table["cuda"]
+        _Module.stands_in = True
         yield log
     finally:
+        _Module.stands_in = False
         for function, code in codes:
             function.__code__ = code
         for table in tables:

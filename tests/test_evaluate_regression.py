@@ -410,4 +410,4 @@ def test_two_points_have_figures_and_no_error_is_claimed_for_one(folder: Path) -
 def test_passes_that_agree_are_an_error(folder: Path) -> None:
     rewritten(folder, "train", lambda x, y: (np.repeat(x[:1], len(x), 0), y))
     (folder / "run.toml").write_text(text(without="normalize ="))
-    refused(folder, SamplingError, "the passes of mcbn do not differ", methods=("mcbn",))
+    refused(folder, SamplingError, "the samples of mcbn are identical", methods=("mcbn",))

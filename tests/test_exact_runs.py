@@ -49,7 +49,7 @@ def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     result = small_run.evaluated(tmp_path, methods=("mcbn",))
     assert result.sampling["batch_size"] == 8
     assert "mini-batches of 8: the network normalises slices of its batch of that size" in result.notes
-    assert any("normalises larger chunks in slices, so 7 points pass together" in note for note in result.notes)
+    assert any("normalises larger chunks in slices, so 7 points are processed at once" in note for note in result.notes)
     again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
 
@@ -58,7 +58,7 @@ def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_pat
     written(tmp_path, "slices alone")
     notes = small_run.evaluated(tmp_path, methods=("mcbn",)).notes
     assert any(
-        note.startswith("mini-batches of 8: only in evaluation mode, the network normalises slices") for note in notes
+        note.startswith("mini-batches of 8: in evaluation mode only, the network normalises slices") for note in notes
     )
 
 
@@ -89,7 +89,7 @@ def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
 def test_what_training_does_beside_batchnorm_is_named(tmp_path):
     written(tmp_path, "shifted")
     cautions = {caution.code: caution.text for caution in small_run.evaluated(tmp_path).cautions}
-    assert cautions["unreachable"].startswith("the network stays as it is: Net computes something else in training")
+    assert cautions["unreachable"].startswith("the network is not sampled: Net computes something else in training")
 
 
 def test_a_random_forward_is_refused_with_the_set_and_the_cause(tmp_path):

@@ -128,7 +128,7 @@ def test_a_shape_is_found_by_trying(tmp_path):
 
 
 def test_where_no_shape_fits_the_option_is_named(folder):
-    with pytest.raises(RequestError, match=r"takes none of 1,32,32, 1,28,28.*--input-shape 3,32,32"):
+    with pytest.raises(RequestError, match=r"accepts none of 1,32,32, 1,28,28.*--input-shape 3,32,32"):
         inspect(without_data(folder))
     with pytest.raises(RequestError, match=r"--input-shape is 3,6,6: the network's forward fails"):
         inspect(without_data(folder), Settings(input_shape=(3, 6, 6)))

@@ -69,7 +69,7 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     print_report(beside, stream, full=True, width=100)
     text = stream.getvalue()
     assert "Analytic noise models compared with mcbn" in text and "≈ mcbn-chi2" in text
-    assert "mcbn-chi2 is a model of MCBN's noise, not MCBN" in text
+    assert "mcbn-chi2 is an analytic noise model, not MCBN" in text
     told = summary(beside)["approximations"]
     assert list(told) == list(LAWS)
     assert told["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
@@ -104,13 +104,13 @@ def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside)
         "empirical": "covariance layer (64 mini-batches)",
     }
     for name, told in words.items():
-        assert re.search(rf"^ *laws +{re.escape(told)}$", facts(results[name]), re.M), name
-    assert not re.search("^ *laws ", facts(results["none"]), re.M)
-    (row,) = [one for one in compared(results) if one.what == "laws"]
+        assert re.search(rf"^ *noise models +{re.escape(told)}$", facts(results[name]), re.M), name
+    assert not re.search("^ *noise models ", facts(results["none"]), re.M)
+    (row,) = [one for one in compared(results) if one.what == "noise models"]
     assert dict(row.values) == words | {"none": "none"} and row.differs
-    (row,) = [one for one in compared({"a": beside, "b": beside}) if one.what == "laws"]
+    (row,) = [one for one in compared({"a": beside, "b": beside}) if one.what == "noise models"]
     assert not row.differs
-    assert not [one for one in compared({"a": results["none"], "b": results["none"]}) if one.what == "laws"]
+    assert not [one for one in compared({"a": results["none"], "b": results["none"]}) if one.what == "noise models"]
 
 
 def test_the_comparison_can_be_made_from_the_file_alone(beside):
@@ -201,9 +201,9 @@ def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
 def test_options_that_no_method_draws_by_are_told(tmp_path):
     sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
     result = run(tmp_path, methods=("mcdo",), **sampler)
-    idle = [note for note in result.notes if "of no account" in note]
+    idle = [note for note in result.notes if "is ignored" in note]
     assert [note.split()[0] for note in idle] == ["sampling.per_query", "sampling.counts", "sampling.covariance"]
-    assert not [note for note in run(tmp_path / "mcbn", methods=("mcbn",)).notes if "of no account" in note]
+    assert not [note for note in run(tmp_path / "mcbn", methods=("mcbn",)).notes if "is ignored" in note]
 
 
 def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):

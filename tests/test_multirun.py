@@ -360,7 +360,7 @@ def test_what_is_there_already_is_read_and_gives_the_same_figures(one_split, eva
     evaluated.clear()
     again = evaluate_several(runs)
     assert evaluated == ["run.split1-seed0.bnuq.h5"]
-    assert any("3 of 4 runs had a result" in note for note in again.notes)
+    assert any("3 of 4 runs already had a result" in note for note in again.notes)
     for address, found in again.aggregates.items():
         np.testing.assert_array_equal(found.values, before[address].values)
 
@@ -535,9 +535,9 @@ def test_the_report_says_which_stars_are_the_papers_and_which_are_ours(finished)
     text = " ".join(drawn(several).split())
     crps = several.aggregates["mcdo", "normalized", "", "crps"]
     assert f"CRPS {crps.mean:.2f} ±{crps.sd:.2f}".replace("-", "−") in text
-    assert "two-sided one-sample t-test over 6 runs, as the paper prints it" in text
+    assert "two-sided one-sample t-test over 6 runs, as in the paper" in text
     assert "it treats overlapping splits as independent and rejects far too often" in text
-    assert "Nadeau–Bengio on split means" in text and "model_0_0.pt … model_2_1.pt, 6 checkpoints" in text
+    assert "the Nadeau–Bengio test on split means" in text and "model_0_0.pt … model_2_1.pt, 6 checkpoints" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])
@@ -605,7 +605,7 @@ def test_evaluate_prints_and_report_shows_again(cli, one_split):
     code, out, err = cli("evaluate", "run.toml", "--quiet")
     assert (code, out, err) == (0, "", "")
     code, out, err = cli("evaluate", "run.toml")
-    assert code == 0 and "2 of 2 runs had a result of the same request" in " ".join(out.split())
+    assert code == 0 and "2 of 2 runs already had a result of the same request" in " ".join(out.split())
     shown = cli("report", "run.bnuq.h5")
     assert shown == (0, out, "")
     code, out, _ = cli("report", "run.bnuq.h5", "--json")

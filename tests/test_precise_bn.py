@@ -145,7 +145,7 @@ def test_same_seed_same_statistics_and_another_seed_other_points(reset):
 def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
     notes = " ".join(mended(reset).notes)
     assert "has 96 points, fewer than the 10000 asked for: all of them were used" in notes
-    assert "those of 96 points only" in notes and "dropout was off" in notes
+    assert "from only 96 points" in notes and "dropout was off" in notes
     assert "mini-batches of 128" not in notes
     (reset / "run.toml").write_text(small_run.RUN.replace("train_batch_size = 16\n", ""))
     result = mended(reset, points=96)
@@ -208,7 +208,9 @@ def test_keys_of_the_run_file_that_mean_the_mini_batches_of_mcbn_are_said_to_be_
     text = small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n'
     (reset / "asked.toml").write_text(text)
     (note,) = (note for note in mended(reset, run_file="asked.toml").notes if "not used here" in note)
-    assert note.startswith("layers, variance, replacement of [sampling] are not used here: precise-bn mends all layers")
+    assert note.startswith(
+        "layers, variance, replacement of [sampling] are not used here: precise-bn recomputes all layers"
+    )
 
 
 def test_the_front_door_gives_the_function_every_time():
@@ -306,7 +308,7 @@ def test_a_change_whose_error_is_not_known_is_not_told_to_be_chance(reset):
     assert "beyond chance" not in text
     gone = FigureChange(Figure(-1.0), Figure(-np.inf), Figure(-np.inf, se=np.nan), "higher")
     text = " ".join(drawn(replace(result, test=replace(test, figures={"pll": gone}))).split())
-    assert "It did harm: PLL went from −1.0000 to −inf." in text
+    assert "It made the network worse: PLL" in text
 
 
 def test_of_many_layers_the_ten_largest_are_shown_worst_first(reset):
@@ -381,7 +383,7 @@ class OfWeights(nn.Conv2d):
         ),
         (
             "nn.Conv2d(1, 4, 3, bias=False), (bn := nn.BatchNorm2d(4)), nn.ReLU(), bn",
-            "BatchNorm 1 is called 2 times in a pass",
+            "BatchNorm 1 is called 2 times",
         ),
         (
             "OfWeights()",

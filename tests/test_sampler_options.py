@@ -38,7 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 WORDS = {
     "unbiased": "unbiased variance",
     "stratified": "stratified by class",
-    "group": "each of one laboratory",
+    "group": "each from one laboratory",
     "replacement": "drawn with replacement",
     "query in batch": "the query included",
     "per query": "new for every query",
@@ -169,14 +169,16 @@ def test_partial_layers_are_sampled_with_the_query_too(results, folder):
 
 @pytest.mark.parametrize("methods", [("mcbn+mcdo",), ("mcbn", "mcbn-chi2")])
 def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
-    with pytest.raises(SamplingError, match=r"method mcbn\S+ cannot be drawn: .*--per-query, --query-in-batch"):
+    with pytest.raises(
+        SamplingError, match=r"method mcbn\S+ cannot be drawn: --per-query and --query-in-batch apply to mcbn only"
+    ):
         run(folder, "refused", sampler=OPTIONS["per query"], methods=methods)
 
 
 def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
     found = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
     assert list(found.methods) == ["deterministic", "mcbn", "mcdo"]
-    assert any(note.startswith("mcbn+mcdo was left out: queries that pass with") for note in found.notes)
+    assert any(note.startswith("mcbn+mcdo was left out: --per-query and") for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(fold
         ({"per_query": True}, {"bank": 8}, "--bank 8 and --per-query do not go together"),
         ({"query_in_batch": True}, {"precision": "bfloat16"}, "--query-in-batch runs in float32 or float64"),
         ({"query_in_batch": True}, {"batch_size": 98}, "batch_size is 98; expected 2 to 97"),
-        ({"query_in_batch": True}, {"batch_size": 97}, "batch_size 97 takes the whole reference"),
+        ({"query_in_batch": True}, {"batch_size": 97}, "batch_size 97 is the whole reference"),
         ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),
         ({"law_draws": 3}, {}, "--law-draws is 3; expected a whole number of at least 8."),

@@ -83,7 +83,9 @@ def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
     for told in (report(stale), " ".join(markdown(report_parts(stale)).split())):
         assert "mcbn explains the labels about as well as the network with population statistics" in told
         assert "better than the deterministic network" not in told
-        assert "That is repair, and no uncertainty gained: mcbn and mcbn+mcdo are compared with this network" in told
+        assert (
+            "This is a repair, not a gain from uncertainty: mcbn and mcbn+mcdo are compared with this network" in told
+        )
     assert "mcdo explains the labels" in report(stale)
 
 
@@ -95,12 +97,12 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
 
 @pytest.mark.parametrize("sampler", [{"per_query": True}, {"query_in_batch": True}])
 def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
-    options = {"methods": ("mcbn",), "sampler": sampler, "samples": 8}
+    options = {"methods": ("mcbn",), "samples": 8} | sampler
     found = evaluated(folder, "by-query.h5", **options)
     plain, repaired, drawn = (found.methods[name].sets["test"].points["pll"] for name in (*ONE_PASS, "mcbn"))
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
     assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].figures["pll"].value, abs=0.02)
-    assert "That is repair, and no uncertainty gained: mcbn is compared with this network" in report(found)
+    assert "This is a repair, not a gain from uncertainty: mcbn is compared with this network" in report(found)
     assert POPULATION not in evaluated(folder, "sound-by-query.h5", "run.toml", **options, limit=20).methods
 
 
@@ -108,9 +110,8 @@ def test_a_query_in_a_batch_of_the_whole_reference_is_compared_too(folder: Path)
     (folder / "flipped.toml").write_text(
         (folder / "stale.toml").read_text().replace("[sampling]", "augment = { flip = true }\n\n[sampling]")
     )
-    sampler = {"query_in_batch": True}
-    options = {"methods": ("mcbn",), "sampler": sampler, "samples": 2, "limit": 10, "batch_size": small_run.TRAIN + 1}
-    assert POPULATION in evaluated(folder, "whole.h5", "flipped.toml", **options).methods
+    options = {"methods": ("mcbn",), "samples": 2, "limit": 10, "batch_size": small_run.TRAIN + 1}
+    assert POPULATION in evaluated(folder, "whole.h5", "flipped.toml", query_in_batch=True, **options).methods
 
 
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
@@ -132,7 +133,7 @@ def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "stale.h5")
     assert found.reference_check is not None and not found.reference_check.passed
     told = report(found)
-    assert "in place of its running ones: RMSE" in told
+    assert "in place of its running statistics: RMSE" in told
     assert "mcbn explains the targets" in told
     assert "better than the deterministic network" not in told.partition("mcdo explains")[0]
     assert "the network with population statistics with the same τ" in told

@@ -179,7 +179,7 @@ class Table:
                 yield Text(f" {'':{labels}}{titles}", style="dim")
             for label, cells in rows:
                 if not cells:
-                    yield Text(f" {label}", style="bold")
+                    yield from (Text(f" {line}", style="bold") for line in _wrapped(label, width - 1) or [""])
                     continue
                 values, errors = Text(f" {label:{labels}}"), Text(f" {'':{labels}}")
                 for column in block:

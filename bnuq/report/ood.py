@@ -20,6 +20,8 @@ _COLUMNS = {
     "fpr95_id_positive": "FPR95*",
 }
 
+_LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
+
 
 def names(result: Result) -> list[str]:
     """The OOD sets that some method has a score for."""
@@ -85,7 +87,11 @@ def short_table(result: Result) -> Table:
     shown = {name: score for name, score in scores.items() if score is not None}
     for name in names(result):
         found = [result.methods[method].ood[name].get(score, {}) for method, score in shown.items()]
-        rows.append((name, tuple(_auroc(figures.get("auroc")) for figures in found)))
+        cells = tuple(_auroc(figures.get("auroc")) for figures in found)
+        if len(name) <= _LONG:
+            rows.append((name, cells))
+        else:
+            rows += [(name, ()), ("  AUROC", cells)]
     by = {score: named(score, roomy=False) for score in shown.values()}
     rows.append(("  by", tuple(Cell(by[score], style="dim") for score in shown.values())))
     return Table(tuple(map(labelled, shown)), (("AUROC against the test set", ()), *rows), stacks=True)

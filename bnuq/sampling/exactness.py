@@ -359,7 +359,7 @@ class _TrainingForward:
         sampled = {address for address, _ in counts}
         for key, count in self.calls:
             if key[0] in sampled and key not in self._kept and counts.get(key) != count:
-                return f"{count} values a channel where it normalises {counts.get(key, 'none')} in evaluation mode"
+                return f"{count} values per channel where it normalises {counts.get(key, 'none')} in evaluation mode"
         called = {key for key, _ in self.calls}
         if any(address == 0 for address, _ in called - counts.keys()) and counts.keys() - called:
             return "by another call than in evaluation mode"

@@ -126,7 +126,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "test set without labels": (without_labels, (), "has no labels"),
     "no BatchNorm for mcbn": (without_norm, ("--method", "mcbn"), "the network has no BatchNorm layer"),
     "no dropout for mcdo": (without_dropout, ("--method", "mcdo"), "method mcdo cannot be drawn"),
-    "reference of one repeated point": (same_points, ("--method", "mcbn"), "do not differ"),
+    "reference of one repeated point": (same_points, ("--method", "mcbn"), "is the reference one point repeated"),
     "batch above the reference": (nothing, ("-b", "97"), "batch_size is 97; expected 2 to 96"),
     "batch of the whole reference": (nothing, ("-b", "96"), "every mini-batch is the same"),
     "batch of one": (nothing, ("-b", "1"), "--batch-size is 1; expected a whole number of at least 2"),

@@ -288,7 +288,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert summary(read)["sampling"]["bank"] == 40
     stream = io.StringIO()
     print_report(read, stream, full=True)
-    assert re.search(r"passes +8 of a bank of 40 a point", stream.getvalue())
+    assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
 
     again = resolve_again(dict(read.run), small / "model.bnuq.h5", Options(out=Path("again.h5")), folder=small)
     assert again.bank == 40

@@ -95,8 +95,8 @@ def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkey
     roomy = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "roomy.h5")
     monkeypatch.setattr(memory, "available", lambda _: 30_000)
     tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
-    (note,) = [note for note in tight.notes if "points pass together" in note]
-    assert "as 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
+    (note,) = [note for note in tight.notes if "points are processed at once" in note]
+    assert "because 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
     assert_same_figures(tight, roomy)
 
 
@@ -111,7 +111,8 @@ def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeyp
 
     monkeypatch.setattr(Stochastic, "passes", limited)
     tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
-    assert any(note.startswith("memory ran out, so 15 points pass together from there on") for note in tight.notes)
+    said = "memory ran out, so 15 points are processed at once from there on"
+    assert any(note.startswith(said) for note in tight.notes)
     assert_same_figures(tight, roomy)
 
 
@@ -120,7 +121,7 @@ def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_determinis
     rough = small_run.evaluated(folder, methods=("mcbn",), precision="bfloat16", out=tmp_path / "rough.h5")
     (note,) = [note for note in rough.notes if "bfloat16" in note]
     said = re.match(
-        r"mcbn was computed in bfloat16: over 60 points and 8 draws mutual information is ([+-][\d.]+) ± ([\d.]+) % "
+        r"mcbn was computed in bfloat16: over 60 points and 8 samples, mutual information is ([+-][\d.]+) ± ([\d.]+) % "
         r"from that of float32, probabilities differ by 0\.0\d+ on average, 0\.\d+ at most; ",
         note,
     )

@@ -44,7 +44,7 @@ def test_the_task_is_that_of_the_targets(y, expected):
     assert task_of(run(), OUTPUTS, points(y)) == expected
 
 
-@pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels a point"), (SOFT, "soft labels")])
+@pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels per point"), (SOFT, "soft labels")])
 def test_targets_of_several_labels_are_not_regressed_onto_unless_that_is_said(y, cause):
     with pytest.raises(DataError, match=rf'{cause}\. .* write task = "regression" under \[model\]'):
         task_of(run(), OUTPUTS, points(y))

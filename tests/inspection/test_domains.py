@@ -132,7 +132,7 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     assert all(cell["mutual_information"] > 0 for (_, source), cell in cells.items() if source != "running")
     assert (found.batch_size, found.samples) == (20, 8)
     assert notes == (
-        "mini-batches of domains hold 20 points, not 64: near has but 200 to draw them from, and drawing without "
+        "mini-batches of domains hold 20 points, not 64: near has only 200 to draw them from, and drawing without "
         "replacement leaves 90 % of the variance of their noise there",
     )
     assert all(torch.equal(value, before[name]) for name, value in NET.state_dict().items())
@@ -220,7 +220,7 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
     found, notes = laboratory.found(small, large, limit=25)
     assert found.batch_size == 8
     assert notes == (
-        "mini-batches of domains hold 8 points, not 64: small has but 20 to draw them from, and drawing without "
+        "mini-batches of domains hold 8 points, not 64: small has only 20 to draw them from, and drawing without "
         "replacement leaves 63 % of the variance of their noise there",
         "of the points that contributed no statistics, a random selection was evaluated: 25 of 150 (large)",
     )
@@ -229,7 +229,7 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
 def test_mutual_information_does_not_tell_a_large_domain_from_a_small_one_of_the_same_points(laboratory):
     small, large = laboratory.holds("small", *blobs(65, 2)), laboratory.holds("large", *blobs(600, 3))
     found, notes = laboratory.found(small, large, samples=64)
-    assert found.batch_size == 8 and "small has but 33 to draw them from" in notes[0] and "78 %" in notes[0]
+    assert found.batch_size == 8 and "small has only 33 to draw them from" in notes[0] and "78 %" in notes[0]
     cells = table(found.crossings)
     told = {source: cells["large", source]["mutual_information"] for source in ("small", "large", "train")}
     assert 0.6 * told["large"] < told["small"] < 1.2 * told["large"]
@@ -325,7 +325,7 @@ NAMED = {"twice": ("lab.npz", "lab.npz"), "reserved": ("mixed=lab.npz",), "test"
     ("what", "kind", "text"),
     [
         ("shape", DataError, r"domain lab \(lab.npz\) has points of shape \(4,\), the reference of \(6,\)"),
-        ("twice", RequestError, "two domains are called lab; name them apart"),
+        ("twice", RequestError, "two domains are called lab; give them different names: --domain NAME=lab.npz"),
         ("reserved", RequestError, "a domain is called mixed, which has a meaning here"),
         ("test", RequestError, "the set would be called 'test'|test"),
         ("nan", DataError, "NaN or infinity, first in row 3"),

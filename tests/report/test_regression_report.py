@@ -320,7 +320,10 @@ def test_convergence_is_drawn_of_crps_and_pll(regression):
     [
         ({}, "Here of the Gaussian with the mean and variance of the samples plus observation noise 1/τ. PLL: "),
         ({"crps": "fair"}, "Here of the samples alone, without noise, corrected for their number."),
-        ({"pll": "moment"}, "PLL: mean log density of the target, in nats, under the Gaussian with mean and variance"),
+        (
+            {"pll": "moment"},
+            "PLL: mean log density of the target, in nats, under the Gaussian with the mean and variance",
+        ),
         ({"fit": "pll"}, "τ: observation precision, fitted by PLL to the validation points."),
     ],
 )

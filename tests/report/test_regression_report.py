@@ -127,7 +127,7 @@ def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: 
         (-0.5, -0.5, "mcdo explains the targets worse than a constant σ: CRPS"),
         (0.01, -0.01, "mcdo explains the targets about as well as a constant σ: CRPS"),
         (0.5, -0.5, "better than a constant σ by CRPS, worse than it by PLL: CRPS"),
-        (0.5, 0.01, "same means by CRPS, about as well as it by PLL: CRPS"),
+        (0.5, 0.01, "better than a constant σ by CRPS, about as well as it by PLL: CRPS"),
     ],
 )
 def test_a_method_is_called_better_only_beyond_twice_the_paired_error(regression, crps, pll, words):

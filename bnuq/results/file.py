@@ -88,7 +88,7 @@ def _lay_out(file: Any, result: Result) -> None:
         bank = file.create_group("statistics")
         result.bank.write_to(bank)
         bank.visititems(_give_unit)
-    _lay_out_for_arviz(file, result)
+    _lay_out_for_arviz(codec.Writer(file), result)
 
 
 def _give_unit(name: str, item: Any) -> None:
@@ -118,43 +118,23 @@ def figures_of(result: Result) -> Iterable[tuple[Address, Figure]]:
             yield (method, NORMALIZED, "", metric), figure
 
 
-def _lay_out_for_arviz(file: Any, result: Result) -> None:
-    sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
-    rooms: dict[str, Any] = {}
-    scales: dict[str, dict[str, Any]] = {}
-
-    def room(name: str, set_name: str, samples: int | None = None) -> Any:
-        if name not in rooms:
-            rooms[name], scales[name] = file.create_group(name), {}
-        known = scales[name]
-        wanted = {f"{set_name}_point": result.sets[set_name].n}
-        if samples is not None:
-            wanted |= {"chain": 1, "draw": samples}
-        for axis, length in wanted.items():
-            if axis not in known:
-                known[axis] = add_scale(rooms[name], axis, np.arange(length))
-        return rooms[name]
-
-    for name, one in result.sets.items():
-        if one.labels is not None and one.kind == "test":
-            group = room("observed_data", name)
-            add_variable(group, name, one.labels, (scales["observed_data"][f"{name}_point"],))
-        if one.targets is not None:
-            group = room("observed_data", name)
-            output = add_scale(group, "output", np.arange(one.targets.shape[1]))
-            axes = (scales["observed_data"][f"{name}_point"], output)
-            add_variable(group, name, one.targets, axes, unit="target unit")
-    for method, found in sampled.items():
+def _lay_out_for_arviz(writer: codec.Writer, result: Result) -> None:
+    observed, likelihoods = dict[str, Any](), dict[str, Any]()  # the scales of each group
+    for name, evaluated in result.sets.items():
+        point = f"{name}_point"
+        if evaluated.labels is not None and evaluated.kind == "test":
+            writer.add("/observed_data", name, evaluated.labels, (point,), observed)
+        if evaluated.targets is not None:
+            writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
+    for method, found in result.methods.items():
         for name, one in found.sets.items():
-            if one.log_likelihood is not None:
-                group = room("log_likelihood", name, samples=len(one.log_likelihood))
-                axes = tuple(scales["log_likelihood"][axis] for axis in ("chain", "draw", f"{name}_point"))
-                add_variable(group, f"{method}_{name}", one.log_likelihood[None], axes, unit="nats")
+            if method not in ONE_PASS and one.log_likelihood is not None:
+                values, axes = one.log_likelihood[None], ("chain", "draw", f"{name}_point")
+                writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
 
 
 def _add_samples(file: Any, result: Result) -> None:
-    room = file.create_group("posterior_predictive")
-    scales: dict[str, Any] = {}
+    group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), codec.Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
     for method, found in result.methods.items():
         for name, one in found.sets.items():
@@ -164,9 +144,9 @@ def _add_samples(file: Any, result: Result) -> None:
             axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
             for axis, length in axes.items():
                 if axis not in scales:
-                    scales[axis] = add_scale(room, axis, np.arange(length))
+                    scales[axis] = writer.add_scale(group.name, axis, np.arange(length))
             chunk = _chunk_points(one.samples)
-            kept = room.create_dataset(
+            kept = group.create_dataset(
                 f"{method}_{name}",
                 shape=tuple(axes.values()),
                 dtype=one.samples.dtype,
@@ -192,23 +172,6 @@ def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[
     rest = np.concatenate(waiting, axis=1)
     if rest.shape[1]:
         yield start, rest
-
-
-def add_scale(room: Any, name: str, values: Any) -> Any:
-    data = room.create_dataset(name, data=values)
-    data.make_scale(name)
-    if isinstance(values, np.ndarray):
-        data.attrs["units"] = "1"
-    return data
-
-
-def add_variable(room: Any, name: str, values: Any, axes: tuple[Any, ...], *, unit: str = "1") -> None:
-    packed = PACKED if isinstance(values, np.ndarray) and values.size > 1024 else {}
-    data = room.create_dataset(name, data=values, **packed)
-    for axis, scale in enumerate(axes):
-        data.dims[axis].attach_scale(scale)
-    if isinstance(values, np.ndarray):  # a text has none
-        data.attrs["units"] = unit
 
 
 def read(path: Path, *, log_likelihoods: bool = True) -> Result:

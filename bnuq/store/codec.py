@@ -91,7 +91,7 @@ def lay_out(file: Any, record: Record) -> None:
     """Fill an open, empty HDF5 file."""
     file.attrs["format"], file.attrs["bnuq"] = FORMAT, str(record.provenance["bnuq"])
     file.attrs["kind"], file.attrs["command"] = record.KIND, record.COMMAND
-    writer = _Writer(file)
+    writer = Writer(file)
     tree = writer.encode(replace(record, path=None), None, _Place())  # type: ignore[type-var]
     file["record"] = json.dumps(tree, default=lambda scalar: scalar.item())
     writer.add_estimates()
@@ -109,7 +109,9 @@ class _Place:
         return _Place(f"{self.path}/{_name(str(key))}", {**self.coordinates, **coordinates}, self.scales)
 
 
-class _Writer:
+class Writer:
+    """Fills an open HDF5 file, value by value; `add` is also for what is laid out by hand."""
+
     def __init__(self, file: Any) -> None:
         self.file = file
         self.estimates: list[tuple[_Place, str, Figure]] = []
@@ -164,7 +166,7 @@ class _Writer:
             name, data=_storable(values), **(PACKED if np.size(values) > 1024 else {})
         )
         if data.dtype.kind != "O":
-            data.attrs["units"] = str(unit)  # h5py knows no subclasses
+            data.attrs["units"] = unit
         for number, length in enumerate(data.shape):
             axis = axes[number] if number < len(axes) else f"{name}_axis{number}"
             scale = scales.get(axis)
@@ -173,10 +175,10 @@ class _Writer:
             data.dims[number].attach_scale(scale)
 
     def add_scale(self, group: str, name: str, values: Any) -> Any:
-        room = self.file.require_group(group or "/")
-        if name in room:  # of another length
-            name = f"{name}_{sum(key.startswith(name) for key in room)}"
-        scale = room.create_dataset(name, data=_storable(np.asarray(values)))
+        home = self.file.require_group(group or "/")
+        if name in home:  # of another length
+            name = f"{name}_{sum(key.startswith(name) for key in home)}"
+        scale = home.create_dataset(name, data=_storable(np.asarray(values)))
         scale.make_scale(name)
         if scale.dtype.kind != "O":
             scale.attrs["units"] = "1"

@@ -1,4 +1,4 @@
-"""The records that every floor shares: what a metric is, what a figure carries, what the user is told."""
+"""The records that every floor shares: what a metric is, what an estimate carries, what the user is told."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Metric:
     """What a number means: `direction` says which way is better, "none" where neither is (shown, never gated).
 
     `tolerance` is how much worse `bnuq check` lets it be without being asked: in its unit, or "1%" of the baseline's.
-    `mc_error` says how its Monte Carlo error is told: by the jackknife, or where a figure goes in steps of 1/n, by the
-    bootstrap.
+    `mc_error` says how its Monte Carlo error is told: by the jackknife, or by the bootstrap where it goes in steps
+    of 1/n.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     """One number with what is known of its error.
 
     `se` is the standard error over points, `mc_se` the Monte Carlo standard error over the T draws, `low` and `high`
@@ -51,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Caution:
-    """Something the user should know before trusting a figure; `code` is stable, `text` is for reading."""
+    """Something the user should know before trusting an estimate; `code` is stable, `text` is for reading."""
 
     code: str
     text: str

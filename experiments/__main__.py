@@ -41,7 +41,7 @@ Pictures = Annotated[
     typer.Option(help="Folder for the experiment's picture, as SVG and PNG; made if need be.", metavar="DIR"),
 ]
 OnDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-SeedNumber = Annotated[int, typer.Option(help="Same seed, same figures.")]
+SeedNumber = Annotated[int, typer.Option(help="Same seed, same estimates.")]
 Workers = Annotated[
     int | None, typer.Option(help="Processes of one thread each that train, on a CPU.", show_default="a core each")
 ]

@@ -88,7 +88,7 @@ def print_bn_noise(record: Inspection, stream: TextIO, width: int | None = None)
 
 
 def summary(record: Inspection) -> dict[str, Any]:
-    """The inspection's summary, and the published figures beside it."""
+    """The inspection's summary, and the published estimates beside it."""
     return {**inspection.summary(record), "published": asdict(PUBLISHED)}
 
 

@@ -17,11 +17,11 @@ from bnuq.config import DETERMINISTIC, Run, Split
 from bnuq.errors import RequestError
 from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
-from bnuq.records import Count, Figure, Size, Unit, require
+from bnuq.records import Count, Estimate, Size, Unit, require
 from bnuq.report import drawing
 from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.numbers import count, number, of_reference, signed, total
-from bnuq.results.summary import figure_told
+from bnuq.results.summary import estimate_summary
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"
@@ -49,9 +49,9 @@ class Step:
     """
 
     samples: int
-    first: Figure
-    mean: Figure
-    gain: Figure
+    first: Estimate
+    mean: Estimate
+    gain: Estimate
     groups: int
     accuracy: float
     published: float | None
@@ -101,9 +101,9 @@ class PllOverSamples:
         require(self.provenance, bnuq=str)
 
     @property
-    def baseline(self) -> Figure:
+    def baseline(self) -> Estimate:
         """PLL of the network as it is, with its error over points."""
-        return Figure(float(self.deterministic.mean()), se=standard_error(self.deterministic, group=self.group))
+        return Estimate(float(self.deterministic.mean()), se=standard_error(self.deterministic, group=self.group))
 
     def rows(self) -> tuple[Step, ...]:
         """By ascending number of draws: 1, 2, 4, … and all of them."""
@@ -121,15 +121,15 @@ class PllOverSamples:
         spread = _spread(grouped, of_groups)
         places = dict(zip(self.published["samples"], range(len(self.published["samples"])), strict=True))
 
-        def figure(points: Float64[np.ndarray, " point"], mc_se: float | None) -> Figure:
-            return Figure(float(points.mean()), se=standard_error(points, group=self.group), mc_se=mc_se)
+        def estimate(points: Float64[np.ndarray, " point"], mc_se: float | None) -> Estimate:
+            return Estimate(float(points.mean()), se=standard_error(points, group=self.group), mc_se=mc_se)
 
         mean, its_error = of_groups.mean(0), None if spread is None else spread / math.sqrt(groups)
         return Step(
             samples=count,
-            first=figure(of_groups[0], spread),
-            mean=figure(mean, its_error),
-            gain=figure(mean - self.deterministic, its_error),
+            first=estimate(of_groups[0], spread),
+            mean=estimate(mean, its_error),
+            gain=estimate(mean - self.deterministic, its_error),
             groups=groups,
             accuracy=self.accuracies[count],
             published=self.published["pll"][places[count]] if count in places else None,
@@ -158,13 +158,13 @@ def summary(record: PllOverSamples) -> dict[str, Any]:
         record,
         experiment=dict(record.experiment),
         published=dict(record.published),
-        deterministic={"pll": figure_told(record.baseline), "accuracy": record.accuracies[0]},
+        deterministic={"pll": estimate_summary(record.baseline), "accuracy": record.accuracies[0]},
         rows=[
             {
                 "samples": row.samples,
-                "pll_first": figure_told(row.first),
-                "pll": figure_told(row.mean),
-                "gain": figure_told(row.gain),
+                "pll_first": estimate_summary(row.first),
+                "pll": estimate_summary(row.mean),
+                "gain": estimate_summary(row.gain),
                 "groups": row.groups,
                 "accuracy": row.accuracy,
                 "published": row.published,
@@ -186,8 +186,8 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
     """PLL on the test set of `run` by MCBN with 1, 2, 4, … and `run.samples` draws, beside the published row.
 
     Mini-batches have `run.batch_size` images, by default as many as in training. Draws are shared by all points; how
-    far chance moves a figure of k draws is told by disjoint groups of k. Nothing but the test set is evaluated, and no
-    file is written.
+    far chance moves an estimate of k draws is told by disjoint groups of k. Nothing but the test set is evaluated, and
+    no file is written.
 
     RequestError for fewer than 2 samples or a number that is not settled, and for a regression; what `evaluate` raises.
     """
@@ -236,7 +236,7 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
         },
         log_likelihood=drawn.log_likelihood.astype("float64"),
         deterministic=alone.points["pll"].astype("float64"),
-        accuracies={0: alone.figures["accuracy"].value} | dict(accuracies),
+        accuracies={0: alone.estimates["accuracy"].value} | dict(accuracies),
         notes=tuple(caution.text for caution in result.cautions),
         seconds={"total": result.seconds["total"]},
         provenance={k: str(v) for k, v in result.provenance.items() if k not in ("request", "network", "outputs")},
@@ -318,7 +318,7 @@ def _rise(record: PllOverSamples) -> str:
     )
 
 
-def _apart(gain: Figure) -> str:
+def _apart(gain: Estimate) -> str:
     error = total(gain)
     size = f"{number(abs(gain.value))} nats" + (f" ± {number(error)}" if error is not None else "")
     side = f"{size} {'above' if gain.value > 0 else 'below'} the network as it is"
@@ -350,12 +350,12 @@ def _measured(record: PllOverSamples) -> Iterator[Row]:
         )
 
 
-def _cell(figure: Figure) -> Cell:
-    return Cell(number(figure.value), _error(figure.se))
+def _cell(estimate: Estimate) -> Cell:
+    return Cell(number(estimate.value), _error(estimate.se))
 
 
-def _monte_carlo(figure: Figure) -> Cell:
-    return Cell(number(figure.value), _error(figure.mc_se))
+def _monte_carlo(estimate: Estimate) -> Cell:
+    return Cell(number(estimate.value), _error(estimate.mc_se))
 
 
 def _error(value: float | None) -> str:

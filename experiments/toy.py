@@ -24,7 +24,7 @@ from bnuq import metrics
 from bnuq.errors import RequestError
 from bnuq.progress import Advance, Progress, silent
 from bnuq.randomness import generators_restored
-from bnuq.records import Coordinate, Figure, MetricName, Size, Unit, require
+from bnuq.records import Coordinate, Estimate, MetricName, Size, Unit, require
 from bnuq.report import drawing
 from bnuq.report.document import (
     GAP,
@@ -111,7 +111,7 @@ class Curve:
     mean: Line
     mc_sd: Line
     sd: Line
-    scores: Mapping[MetricName, Figure]
+    scores: Mapping[MetricName, Estimate]
     places: Mapping[str, Place]
 
     def __post_init__(self) -> None:
@@ -213,7 +213,7 @@ def reproduce(*, samples: int = 500, batch_size: int = 32, seed: int = 0, progre
     One with BatchNorm and mini-batches of `batch_size`, one with four times as large ones, one with dropout of 0.1
     (mini-batches of `batch_size`), otherwise alike: three layers of 50 ReLU units. A BatchNorm network is sampled with
     the mini-batch size that it was trained with. τ and the constant σ are fitted to held-out points by CRPS, scores
-    are of test points among the data. Same seed, same figures on the same machine; torch uses one thread.
+    are of test points among the data. Same seed, same estimates on the same machine; torch uses one thread.
 
     RequestError for fewer than 2 samples, a batch size for which there are too few training points, a seed below 0.
     Source: Teye, Azizpour & Smith 2018, Fig. 1 and §4, by data of our own.
@@ -364,7 +364,7 @@ def _curve(
     )
 
 
-def _scores(f: Float[np.ndarray, "sample point"], y: Array, tau: float, constant: float) -> dict[str, Figure]:
+def _scores(f: Float[np.ndarray, "sample point"], y: Array, tau: float, constant: float) -> dict[str, Estimate]:
     """RMSE, CRPS (Gaussian), PLL (mixture), both normalised in percent, and coverage, with errors over points."""
     mean, variance = metrics.predictive_moments(f, tau=tau)
     found = {"rmse": _rmse(mean, y)}
@@ -382,24 +382,24 @@ def _scores(f: Float[np.ndarray, "sample point"], y: Array, tau: float, constant
         ),
     }
     for name, (score, low, high) in scored.items():
-        found[name] = Figure(float(score.mean()), se=metrics.standard_error(score))
+        found[name] = Estimate(float(score.mean()), se=metrics.standard_error(score))
         found[f"normalized_{name}"] = _normalized(score, low, high)
     for level, half in BANDS.items():
         inside = np.abs(y - mean) <= half * np.sqrt(variance)
-        found[f"coverage{level}"] = Figure(float(inside.mean()), se=metrics.standard_error(inside.astype(np.float64)))
+        found[f"coverage{level}"] = Estimate(float(inside.mean()), se=metrics.standard_error(inside.astype(np.float64)))
     return found
 
 
-def _rmse(mean: Array, y: Array) -> Figure:
+def _rmse(mean: Array, y: Array) -> Estimate:
     value = metrics.rmse(mean, y)
-    return Figure(value, se=metrics.standard_error((y - mean) ** 2) / (2 * value) if value > 0 else 0.0)
+    return Estimate(value, se=metrics.standard_error((y - mean) ** 2) / (2 * value) if value > 0 else 0.0)
 
 
-def _normalized(score: Array, low: Array, high: Array) -> Figure:
+def _normalized(score: Array, low: Array, high: Array) -> Estimate:
     value = float(metrics.normalized(float(score.mean()), float(low.mean()), float(high.mean())))
     room = float((high - low).mean())
     # The error of a ratio of means, by the delta method.
-    return Figure(value, se=metrics.standard_error((score - low) * 100 - value * (high - low)) / abs(room))
+    return Estimate(value, se=metrics.standard_error((score - low) * 100 - value * (high - low)) / abs(room))
 
 
 def _places(x: Array) -> dict[str, np.ndarray]:
@@ -558,7 +558,7 @@ def _place_rows(toy: Toy) -> Iterator[Row]:
 
 def _score_rows(toy: Toy) -> Iterator[Row]:
     for label, key, digits in _SCORES:
-        figures = [curve.scores[key] for curve in toy.curves.values()]
+        estimates = [curve.scores[key] for curve in toy.curves.values()]
         yield (
             label,
             tuple(
@@ -566,7 +566,7 @@ def _score_rows(toy: Toy) -> Iterator[Row]:
                     f"{one.value:.{digits}f}".replace("-", "−"),
                     "" if one.se is None else f"±{one.se:.{digits}f}",
                 )
-                for one in figures
+                for one in estimates
             ),
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.results.inspection import (
     Candidate,
     Crossing,
@@ -85,13 +85,13 @@ def noise(blocks: int = 3, *, seed: int = 0) -> Noise:
                 values_deviation=values,
                 rejected=1.0 if positions > 1 else 0.0,
                 rejected_fitted=0.0,
-                slope=Figure(slope, mc_se=0.012, low=slope - 0.05, high=slope + 0.05),
+                slope=Estimate(slope, mc_se=0.012, low=slope - 0.05, high=slope + 0.05),
                 variances=variances,
                 unbiased_scale=math.sqrt(nominal / (nominal - 1)),
                 spread=spread,
             )
         )
-    return Noise(BATCH, DRAWS, SIZES, tuple(found), Figure(-0.41, mc_se=0.03, low=-0.48, high=-0.34))
+    return Noise(BATCH, DRAWS, SIZES, tuple(found), Estimate(-0.41, mc_se=0.03, low=-0.48, high=-0.34))
 
 
 def gap(blocks: int = 3, *, stale: float = 1.0, seed: int = 1) -> Gap:
@@ -126,11 +126,11 @@ def domains() -> Domains:
     crossings = []
     for place, (domain, labelled) in enumerate((("jpeg", True), ("digits", False), ("test", True))):
         for other, statistics in enumerate(("running", "train", "jpeg", "digits", "mixed")):
-            of = {"mutual_information": Figure(0.02 + 0.01 * place + 0.003 * other, se=0.001, mc_se=0.0004)}
+            of = {"mutual_information": Estimate(0.02 + 0.01 * place + 0.003 * other, se=0.001, mc_se=0.0004)}
             if labelled:
                 own = 0.03 if statistics == domain else -0.05 if statistics == "digits" else 0.0
-                of["accuracy"] = Figure(0.88 + own, se=0.006)
-                of["pll"] = Figure(-0.4 + own, se=0.01)
+                of["accuracy"] = Estimate(0.88 + own, se=0.006)
+                of["pll"] = Estimate(-0.4 + own, se=0.01)
             crossings.append(Crossing(domain, statistics, of))
     return Domains(found, tuple(crossings), BATCH, 16)
 
@@ -237,7 +237,7 @@ def long() -> Inspection:
 
 def unfinite() -> Inspection:
     """Nothing of it is a number."""
-    bad = Figure(math.nan, mc_se=math.inf)
+    bad = Estimate(math.nan, mc_se=math.inf)
     channel = np.array([math.nan, math.inf])
     layer = LayerNoise(
         "bn", 2, 1, 1, math.nan, math.inf, math.inf, math.nan, math.nan, math.nan, bad, np.array([0.0, math.nan]),
@@ -246,7 +246,7 @@ def unfinite() -> Inspection:
     other = LayerNoise(
         "bn2", 1, 1, 4, 0.0, 0.0, 0.0, math.inf, 0.5, 0.5, None, np.array([-1.0, 1.0]), 1.0, np.zeros((2, 1))
     )
-    held = Figure(-math.inf)
+    held = Estimate(-math.inf)
     return inspection(
         gap=Gap(10, 2, None, None, (LayerGap("bn", channel, channel, math.nan, math.inf, math.nan, math.inf, 0),)),
         noise=Noise(2, 2, (4, 2), (layer, other), bad),

@@ -1,4 +1,4 @@
-"""Figures of many independent repeats: is the Monte Carlo error that each states the spread that they have?"""
+"""Estimates of many independent repeats: is the Monte Carlo error that each states the spread that they have?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOW, HIGH = 0.7, 1.4  # the error of an error from 32 draws, and of a spread fro
 
 
 def check(values: Mapping[str, Sequence[float]], errors: Mapping[str, Sequence[float]]) -> None:
-    """Print the ratio of the mean stated error to the spread, figure by figure, and hold each to LOW … HIGH."""
+    """Print the ratio of the mean stated error to the spread, estimate by figure, and hold each to LOW … HIGH."""
     ratios = {name: np.mean(errors[name]) / np.std(values[name], ddof=1) for name in values}
     for name, ratio in ratios.items():
         mark = "" if LOW <= ratio <= HIGH else "   <<<"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.results.sweep import (
     Decay,
     Elbo,
@@ -41,13 +41,13 @@ def decaying(size: int, of: str) -> float:
 
 
 def repeated(value: float, random: np.random.Generator, *, mc: float, se: float, unit: bool = False) -> Repeated:
-    """A figure near `value`, whose draw sets differ by √R times `mc`; without an interval where both are 0."""
+    """An estimate near `value`, whose draw sets differ by √R times `mc`; without an interval where both are 0."""
     of_sets = value + mc * math.sqrt(DRAW_SETS) * random.standard_normal(DRAW_SETS)
     of_sets = np.clip(of_sets, 0, 1) if unit else of_sets
     mean = float(of_sets.mean())
     error = float(of_sets.std(ddof=1)) / math.sqrt(DRAW_SETS)
     reach = 1.96 * math.hypot(se, error)
-    return Repeated(Figure(mean, se=se, mc_se=error, low=mean - reach, high=mean + reach), of_sets)
+    return Repeated(Estimate(mean, se=se, mc_se=error, low=mean - reach, high=mean + reach), of_sets)
 
 
 def classification_point(
@@ -70,7 +70,7 @@ def classification_point(
         "ece": repeated(0.022 + 0.2 / size, random, mc=0.001 * on, se=0.004),
         "predictive_entropy": repeated(0.2 + 1.5 / size, random, mc=0.001 * on, se=0.01),
     }
-    figures = {metric: {"test": one} for metric, one in test.items()} | {"mutual_information": information}
+    estimates = {metric: {"test": one} for metric, one in test.items()} | {"mutual_information": information}
     told = {"svhn": 0.93 - 0.02 * math.log2(size / 32), "pcbdigits32": 0.56 - 0.02 * math.log2(size / 32)}
     auroc = {
         score: {
@@ -84,7 +84,7 @@ def classification_point(
     }  # fmt: skip
     found = None if degenerate or not elbo else bound(size, random)
     trained = size if protocol == "matched" else 128
-    return SweepPoint(model, protocol, size, trained, degenerate, figures, auroc, found)
+    return SweepPoint(model, protocol, size, trained, degenerate, estimates, auroc, found)
 
 
 def bound(size: int, random: np.random.Generator, *, c: float = 0.6) -> Elbo:
@@ -93,7 +93,7 @@ def bound(size: int, random: np.random.Generator, *, c: float = 0.6) -> Elbo:
     expected = TRAIN * float(log_likelihood.mean())
     error = TRAIN * float(log_likelihood.std(ddof=1)) / math.sqrt(len(log_likelihood))
     kl = UNITS * (1 / size - 1 + math.log(size))
-    return Elbo(Figure(expected - kl, mc_se=error), Figure(expected, mc_se=error), kl, log_likelihood)
+    return Elbo(Estimate(expected - kl, mc_se=error), Estimate(expected, mc_se=error), kl, log_likelihood)
 
 
 def terms(**changed: Any) -> ElboTerms:
@@ -101,14 +101,14 @@ def terms(**changed: Any) -> ElboTerms:
     made = ElboTerms(
         prior="unit", prior_parameters={}, counts="measured", kl_weight=1.0, train_size=TRAIN,
         reference_points=REFERENCE, points=500, units=UNITS, tau=None, layers=layers,
-        c=Figure(0.61, mc_se=0.02, low=0.57, high=0.65), predicted=Figure(88.4, mc_se=2.9),
+        c=Estimate(0.61, mc_se=0.02, low=0.57, high=0.65), predicted=Estimate(88.4, mc_se=2.9),
     )  # fmt: skip
     return replace(made, **changed)
 
 
 def network(name: str = "resnet.pt", *, trained: int | None = 128, swept: bool = True, **changed: Any) -> SweptModel:
     decay = {
-        of: Decay(Figure(-1.0 - shift, se=0.02, low=-1.04 - shift, high=-0.96 - shift), 0.03, SIZES[:-1])
+        of: Decay(Estimate(-1.0 - shift, se=0.02, low=-1.04 - shift, high=-0.96 - shift), 0.03, SIZES[:-1])
         for of, shift in (("test", 0.0), ("svhn", 0.02), ("pcbdigits32", 0.1))
     }
     made = SweptModel(
@@ -124,7 +124,7 @@ def recommendation(points: Sequence[SweepPoint], size: int = 64, **changed: Any)
     bounds = {point.batch_size: point.elbo for point in points if point.elbo is not None}
     best = bounds[size]
     behind = {
-        b: Figure(
+        b: Estimate(
             one.elbo.value - best.elbo.value,
             mc_se=TRAIN * float((one.log_likelihood - best.log_likelihood).std(ddof=1)) / math.sqrt(100),
         )
@@ -134,7 +134,7 @@ def recommendation(points: Sequence[SweepPoint], size: int = 64, **changed: Any)
     made = Recommended(
         batch_size=size, model=points[0].model, protocol=points[0].protocol, criterion="elbo", of="train",
         behind=behind, within=within, decided_by="likelihood and prior",
-        predicted_batch_size=Figure(88.4, mc_se=2.9), at_end="",
+        predicted_batch_size=Estimate(88.4, mc_se=2.9), at_end="",
     )  # fmt: skip
     return replace(made, **changed)
 
@@ -166,7 +166,7 @@ def matched() -> Sweep:
     models = tuple(network(f"m{size}.pt", trained=size, decay={}) for size in (32, 128, 512))
     chosen = Recommended(
         batch_size=512, model=2, protocol="matched", criterion="pll", of="validation",
-        behind={32: Figure(-0.06, mc_se=0.01), 128: Figure(-0.01, mc_se=0.02), 512: Figure(0.0, mc_se=0.0)},
+        behind={32: Estimate(-0.06, mc_se=0.01), 128: Estimate(-0.01, mc_se=0.02), 512: Estimate(0.0, mc_se=0.0)},
         within=(128, 512), decided_by="data", predicted_batch_size=None, at_end="largest",
     )  # fmt: skip
     sets = (*SETS, SweptSet("validation", "validation", 300, "ee"))
@@ -178,7 +178,7 @@ def regression() -> Sweep:
     points = []
     for size in (16, 32, 64, 128):
         random = np.random.default_rng(size)
-        figures = {
+        estimates = {
             "crps": repeated(1.5 + 2 / size, random, mc=0.01, se=0.1),
             "pll": repeated(-2.4 - 1 / size, random, mc=0.01, se=0.05),
             "rmse": repeated(3.1 + 4 / size, random, mc=0.01, se=0.3),
@@ -187,11 +187,11 @@ def regression() -> Sweep:
         }
         points.append(
             SweepPoint(
-                0, "single", size, 32, False, {metric: {"test": one} for metric, one in figures.items()}, {},
+                0, "single", size, 32, False, {metric: {"test": one} for metric, one in estimates.items()}, {},
                 bound(size, random, c=60.0),
             )
         )  # fmt: skip
-    decay = {"test": Decay(Figure(-1.01, se=0.05, low=-1.2, high=-0.8), 0.02, (16, 32, 64, 128))}
+    decay = {"test": Decay(Estimate(-1.01, se=0.05, low=-1.2, high=-0.8), 0.02, (16, 32, 64, 128))}
     none = terms(
         tau=0.05, c=None, predicted=None, why_none="no size is too large for the law",
         prior="gaussian", prior_parameters={"mean": 0.0, "variance": 4.0}, counts="nominal", layers=(),

@@ -21,7 +21,7 @@ EVIL = "[bold]x[/bold] | <script>alert(1)</script> `a` @octocat #1\n::error::boo
 
 
 def compared(metric: str, baseline: float, current: float, outcome: str, **other: Any) -> Comparison:
-    """A figure with an error of 0.004, gated where its outcome says so; `other` replaces what it would be."""
+    """An estimate with an error of 0.004, gated where its outcome says so; `other` replaces what it would be."""
     direction = METRICS[metric].direction
     change = 0.0 if current == baseline else current - baseline
     gated = outcome != "not gated"
@@ -48,7 +48,7 @@ def compared(metric: str, baseline: float, current: float, outcome: str, **other
 
 
 def detected(baseline: float, current: float, outcome: str, metric: str = "auroc", **other: Any) -> Comparison:
-    """A figure of svhn by mutual information."""
+    """An estimate of svhn by mutual information."""
     return compared(metric, baseline, current, outcome, **{"set": "svhn", "score": "mutual_information", **other})
 
 
@@ -101,7 +101,7 @@ def everything() -> Verdict:
         *REST,
         floors=(KEPT, BROKEN),
         cautions=(Caution("older-than-baseline", "now.h5 was made before base.h5"),),
-        notes=("tolerance of tau: no figure is meant",),
+        notes=("tolerance of tau: no estimate is meant",),
     )
 
 
@@ -116,9 +116,9 @@ def accepted() -> Verdict:
 def hostile() -> Verdict:
     """Everything that comes out of a file says what it should not."""
     side = replace(CURRENT, path=Path(f"/runs/{EVIL}.h5".replace("\0", "")), checkpoint=EVIL, time=EVIL)
-    figures = [replace(one, method=EVIL, set=EVIL) for one in (*WORSE, *SVHN, *REST)]
+    estimates = [replace(one, method=EVIL, set=EVIL) for one in (*WORSE, *SVHN, *REST)]
     return verdict(
-        *figures,
+        *estimates,
         current=side,
         baseline=side,
         pairing=Pairing((EVIL,), (), ((EVIL, EVIL),)),
@@ -129,16 +129,16 @@ def hostile() -> Verdict:
 
 
 def crowded() -> Verdict:
-    """Four methods and three sets of long names, all worse: 240 figures."""
+    """Four methods and three sets of long names, all worse: 240 estimates."""
     sets = ("svhn", "pictures_of_something_else_entirely", "even_stranger_things_seen_at_night_from_far_away")
-    figures = [
+    estimates = [
         detected(0.9, 0.8, "worse", metric, method=method, set=name, score=score)
         for method in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
         for name in sets
         for score in ("mutual_information", "predictive_entropy", "expected_entropy", "least_confidence")
         for metric in ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
     ]
-    return verdict(*figures)
+    return verdict(*estimates)
 
 
 ALL = {

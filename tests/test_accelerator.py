@@ -1,4 +1,4 @@
-"""Whole commands on an accelerator: the figures of the CPU."""
+"""Whole commands on an accelerator: the estimates of the CPU."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def regressor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def figures(folder: Path, device: str, **options) -> dict[tuple[str, str], float]:
+def estimates(folder: Path, device: str, **options) -> dict[tuple[str, str], float]:
     result = evaluate(resolve("run.toml", Options(device=device, methods=("mcbn",), **options), folder=folder))
     sets = result.methods["mcbn"].sets
     assert result.sampling["device"] == {"auto": f"{NAME}:0"}.get(device, device)
-    return {(of_set, name): one.value for of_set in sets for name, one in sets[of_set].figures.items()}
+    return {(of_set, name): one.value for of_set in sets for name, one in sets[of_set].estimates.items()}
 
 
 @pytest.mark.parametrize("bank", [None, 12])
-def test_an_evaluation_gives_the_figures_of_the_cpu(classifier, accelerator, bank):
+def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, accelerator, bank):
     accelerator.clear()
-    expected = figures(classifier, "cpu", bank=bank)
+    expected = estimates(classifier, "cpu", bank=bank)
     assert not accelerator.kernels
-    assert figures(classifier, "auto", bank=bank) == pytest.approx(expected, rel=1e-5)
+    assert estimates(classifier, "auto", bank=bank) == pytest.approx(expected, rel=1e-5)
     assert accelerator.kernels["convolution"]
 
 
-def test_an_evaluation_of_a_regression_gives_the_figures_of_the_cpu(regressor):
-    expected, found = (figures(regressor, device) for device in DEVICES)
+def test_an_evaluation_of_a_regression_gives_the_estimates_of_the_cpu(regressor):
+    expected, found = (estimates(regressor, device) for device in DEVICES)
     assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32", "float64"])
 def test_every_precision_runs(classifier, precision):
-    expected = figures(classifier, "cpu", precision="float64")
-    found = figures(classifier, "auto", precision=precision)
+    expected = estimates(classifier, "cpu", precision="float64")
+    found = estimates(classifier, "auto", precision=precision)
     assert found == pytest.approx(expected, rel=0.2 if precision == "bfloat16" else 1e-4, abs=0.05)
 
 
@@ -78,7 +78,7 @@ def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp
     assert len(result.methods["mcbn"].sets["test"].predicted) == 6
 
 
-def test_a_sweep_gives_the_figures_of_the_cpu(classifier, tmp_path):
+def test_a_sweep_gives_the_estimates_of_the_cpu(classifier, tmp_path):
     found = []
     for device in DEVICES:
         options = Options(device=device, samples=8, out=tmp_path / f"{device}.h5")
@@ -86,7 +86,7 @@ def test_a_sweep_gives_the_figures_of_the_cpu(classifier, tmp_path):
             ("run.toml",), options, {"batch_sizes": (8, 16), "draw_sets": 2}, folder=classifier
         )
         points = sweep(runs, settings).points
-        found.append({(p.batch_size, m): p.figures[m]["test"].figure.value for p in points for m in p.figures})
+        found.append({(p.batch_size, m): p.estimates[m]["test"].estimate.value for p in points for m in p.estimates})
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""What the user should know before trusting a figure is said, and said only where it holds."""
+"""What the user should know before trusting an estimate is said, and said only where it holds."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
     arrays["x"][0] = -100.0
     np.savez(tmp_path / "test.npz", **arrays)
     whole, single = (small_run.evaluated(tmp_path, methods=("mcdo",), chunk_size=size) for size in (None, 1))
-    found = [one.methods["mcdo"].sets["test"].figures["pll"].value for one in (whole, single)]
+    found = [one.methods["mcdo"].sets["test"].estimates["pll"].value for one in (whole, single)]
     assert found[0] == pytest.approx(found[1], rel=1e-6)

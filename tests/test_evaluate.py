@@ -14,7 +14,7 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.files.content import sha256_of_file
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
 from bnuq.sampling import counter_rng
@@ -81,13 +81,13 @@ DEEPER = {"cifar_resnet32", "cifar_resnet56"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in DEEPER else ()) for name in EXPECTED]
 )
-def test_the_network_as_it_is_has_the_figures_of_plain_torch(project, name):
+def test_the_network_as_it_is_has_the_estimates_of_plain_torch(project, name):
     # The reference plays no part here; a small one keeps the check of its statistics short.
     few = "data/mnist/t10k-images-idx3-ubyte.gz" if name.endswith("mlp") else "few.npz"
     result = evaluated(project, name, train=few, limit=200, methods=("deterministic",))
     plain = result.methods["deterministic"]
     (scores,) = plain.ood.values()
-    found = {key: figure.value for key, figure in plain.sets["test"].figures.items()}
+    found = {key: estimate.value for key, estimate in plain.sets["test"].estimates.items()}
     found["auroc"] = scores["predictive_entropy"]["auroc"].value
     for metric, value in EXPECTED[name].items():
         assert found[metric] == pytest.approx(value, abs=2e-5), metric
@@ -168,9 +168,9 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(project, data_pack, p
     np.testing.assert_allclose(found.log_likelihood, likelihood, atol=tolerance)
     np.testing.assert_allclose(found.points["mutual_information"], entropy - expected, atol=tolerance)
     pll = (likelihood.logsumexp(0) - np.log(samples)).mean().item()
-    assert found.figures["pll"].value == pytest.approx(pll, abs=tolerance)
-    assert found.figures["accuracy"].value == (mean.argmax(-1) == labels).double().mean().item()
-    assert found.figures["predictive_entropy"].value == pytest.approx(entropy.mean().item(), abs=tolerance)
+    assert found.estimates["pll"].value == pytest.approx(pll, abs=tolerance)
+    assert found.estimates["accuracy"].value == (mean.argmax(-1) == labels).double().mean().item()
+    assert found.estimates["predictive_entropy"].value == pytest.approx(entropy.mean().item(), abs=tolerance)
     assert result.sampling["batch_size"] == batch_size
 
 
@@ -198,8 +198,8 @@ def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpo
         assert np.ptp(likelihood, axis=0).max() > 0.1
         assert len({row.tobytes() for row in likelihood}) == 8
     assert not np.array_equal(kept["mcdo"], kept["mcbn+mcdo"])
-    assert "mutual_information" not in result.methods["deterministic"].sets["test"].figures
-    assert min(result.methods[name].sets["test"].figures["mutual_information"].value for name in kept) > 0.05
+    assert "mutual_information" not in result.methods["deterministic"].sets["test"].estimates
+    assert min(result.methods[name].sets["test"].estimates["mutual_information"].value for name in kept) > 0.05
 
 
 def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
@@ -231,20 +231,22 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
     assert result.reference_check is not None and result.reference_check.passed
     assert result.cautions == ()
     for method in result.methods.values():
-        assert 0.8 < method.sets["test"].figures["accuracy"].value <= 1
+        assert 0.8 < method.sets["test"].estimates["accuracy"].value <= 1
     for name in ("mcbn", "mcdo", "mcbn+mcdo"):
-        figures = result.methods[name].sets["test"].figures
-        assert all(figure.mc_se is not None and figure.se is not None for figure in figures.values())
-        inside, outside = (result.methods[name].sets[s].figures["mutual_information"].value for s in ("test", "mnist"))
+        estimates = result.methods[name].sets["test"].estimates
+        assert all(estimate.mc_se is not None and estimate.se is not None for estimate in estimates.values())
+        inside, outside = (
+            result.methods[name].sets[s].estimates["mutual_information"].value for s in ("test", "mnist")
+        )
         assert outside > 2 * inside
     read = result_file.read(tmp_path / "fashion_cnn.bnuq.h5")
     assert without_replicates(read) == without_replicates(result)
 
 
-def without_replicates(result: Result) -> dict[tuple[str, str, str], Figure]:
+def without_replicates(result: Result) -> dict[tuple[str, str, str], Estimate]:
     return {
-        (method, name, metric): dataclasses.replace(figure, jackknife=None, bootstrap=None)
+        (method, name, metric): dataclasses.replace(estimate, jackknife=None, bootstrap=None)
         for method, found in result.methods.items()
         for name, one in found.sets.items()
-        for metric, figure in one.figures.items()
+        for metric, estimate in one.estimates.items()
     }

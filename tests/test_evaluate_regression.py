@@ -44,7 +44,7 @@ def rewritten(folder: Path, name: str, change) -> None:
 
 
 @pytest.mark.held
-def test_the_figures_are_those_of_the_library_by_hand(folder: Path) -> None:
+def test_the_estimates_are_those_of_the_library_by_hand(folder: Path) -> None:
     result = small.evaluated(folder, methods=("mcbn",), samples=12)
     (x, y), (x_test, y_test), (x_val, y_val) = (arrays(folder, name) for name in NAMES)
     mean, std, low, height = x.mean(0), x.std(0), y.mean(0), y.std(0)
@@ -59,16 +59,16 @@ def test_the_figures_are_those_of_the_library_by_hand(folder: Path) -> None:
     tau = metrics.optimal_tau(y_val - centre_val, spread_val).tau
     sigma = metrics.constant_sigma(y_val - centre_val)
     found = result.methods["mcbn"]
-    figures = found.sets["test"].figures
-    assert figures["tau"].value == pytest.approx(tau, rel=1e-3)
-    assert figures["rmse"].value == pytest.approx(metrics.rmse(centre, y_test), rel=1e-5)
+    estimates = found.sets["test"].estimates
+    assert estimates["tau"].value == pytest.approx(tau, rel=1e-3)
+    assert estimates["rmse"].value == pytest.approx(metrics.rmse(centre, y_test), rel=1e-5)
     crps = metrics.crps_gaussian(centre, np.sqrt(spread + 1 / tau), y_test).mean()
-    assert figures["crps"].value == pytest.approx(crps, rel=1e-4)
-    assert figures["pll"].value == pytest.approx(metrics.pll_regression(f, y_test, tau=tau).mean(), rel=1e-4)
+    assert estimates["crps"].value == pytest.approx(crps, rel=1e-4)
+    assert estimates["pll"].value == pytest.approx(metrics.pll_regression(f, y_test, tau=tau).mean(), rel=1e-4)
     constant = metrics.crps_gaussian(centre, sigma, y_test).mean()
     share = metrics.normalized(crps, constant, metrics.crps_optimum(centre, y_test).mean())
     assert found.normalized["crps"].value == pytest.approx(share, abs=0.1)
-    plain = result.methods["deterministic"].sets["test"].figures["rmse"].value
+    plain = result.methods["deterministic"].sets["test"].estimates["rmse"].value
     with torch.inference_mode():
         alone = model(inputs(x_test)).double().numpy() * height + low
     assert plain == pytest.approx(metrics.rmse(alone, y_test), rel=1e-5)
@@ -90,7 +90,7 @@ def test_whole_numbers_are_targets_of_a_network_of_one_output(folder: Path) -> N
 
 @pytest.mark.held
 def test_a_network_that_gives_a_number_and_no_column_is_one_of_one_output(folder: Path) -> None:
-    before = small.evaluated(folder).methods["mcbn"].sets["test"].figures["crps"].value
+    before = small.evaluated(folder).methods["mcbn"].sets["test"].estimates["crps"].value
     net = small.NET + "\n\nclass Flat(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
     net += "        self.net = net()\n\n    def forward(self, x):\n        return self.net(x).squeeze(-1)\n"
     (folder / "net.py").write_text(net)
@@ -98,7 +98,7 @@ def test_a_network_that_gives_a_number_and_no_column_is_one_of_one_output(folder
     torch.save({f"net.{key}": value for key, value in weights.items()}, folder / "model.pt")
     (folder / "run.toml").write_text(text(instead={"arch": 'arch = "net.py:Flat"'}))
     result = small.evaluated(folder)
-    assert result.methods["mcbn"].sets["test"].figures["crps"].value == pytest.approx(before, rel=1e-5)
+    assert result.methods["mcbn"].sets["test"].estimates["crps"].value == pytest.approx(before, rel=1e-5)
 
 
 @pytest.mark.held
@@ -109,8 +109,8 @@ def test_several_outputs_are_scored_together(tmp_path: Path) -> None:
     found = result.methods["mcbn+mcdo"].sets["test"]
     assert result.model["outputs"] == 3 and found.sigma.shape == (small.TEST, 3)
     y = arrays(tmp_path, "test")[1]
-    assert found.figures["rmse"].value == pytest.approx(metrics.rmse(found.predicted, y), rel=1e-6)
-    assert found.figures["crps"].value == pytest.approx(
+    assert found.estimates["rmse"].value == pytest.approx(metrics.rmse(found.predicted, y), rel=1e-6)
+    assert found.estimates["crps"].value == pytest.approx(
         metrics.crps_gaussian(found.predicted, found.sigma, y).mean(), rel=1e-6
     )
 
@@ -124,8 +124,8 @@ def test_statistics_that_are_written_out_are_those_of_the_reference(folder: Path
     }
     (folder / "run.toml").write_text(text(instead=written))
     after = small.evaluated(folder)
-    for name, figure in before.methods["mcbn"].sets["test"].figures.items():
-        assert after.methods["mcbn"].sets["test"].figures[name].value == pytest.approx(figure.value, rel=1e-3)
+    for name, estimate in before.methods["mcbn"].sets["test"].estimates.items():
+        assert after.methods["mcbn"].sets["test"].estimates[name].value == pytest.approx(estimate.value, rel=1e-3)
 
 
 def test_the_result_is_read_as_it_was_written(folder: Path) -> None:
@@ -158,10 +158,10 @@ def test_the_result_opens_in_xarray_and_arviz(folder: Path) -> None:
 def test_draws_that_are_kept_and_joined_give_the_same(folder: Path, samples) -> None:
     result = small.evaluated(folder, samples=samples, max_samples=32, methods=("mcbn",), save_samples=True)
     again = small.evaluated(folder, samples=result.sampling["samples"], methods=("mcbn",), chunk_size=7)
-    for name, figure in result.methods["mcbn"].sets["test"].figures.items():
-        other = again.methods["mcbn"].sets["test"].figures[name]
-        assert other.value == pytest.approx(figure.value, rel=1e-4) and other.mc_se == pytest.approx(
-            figure.mc_se, rel=1e-2
+    for name, estimate in result.methods["mcbn"].sets["test"].estimates.items():
+        other = again.methods["mcbn"].sets["test"].estimates[name]
+        assert other.value == pytest.approx(estimate.value, rel=1e-4) and other.mc_se == pytest.approx(
+            estimate.mc_se, rel=1e-2
         )
 
 
@@ -169,7 +169,7 @@ def test_draws_that_are_kept_and_joined_give_the_same(folder: Path, samples) -> 
 def test_a_bank_gives_every_tile_its_own_draws(folder: Path) -> None:
     result = small.evaluated(folder, bank=64, methods=("mcbn", "mcdo"))
     whole = small.evaluated(folder, methods=("mcbn", "mcdo"))
-    one, other = (r.methods["mcbn"].sets["test"].figures for r in (result, whole))
+    one, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))
     assert one["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
     assert len(one["crps"].jackknife) == 64
 
@@ -188,11 +188,11 @@ def test_a_score_of_the_draws_alone_needs_no_noise_and_is_not_put_between_bounds
     whole = small.evaluated(folder, crps="fair", methods=("mcbn",))
     found = whole.methods["mcbn"]
     assert "crps" not in found.normalized and "pll" in found.normalized
-    plain = whole.methods["deterministic"].sets["test"].figures
+    plain = whole.methods["deterministic"].sets["test"].estimates
     assert plain["crps"].value == pytest.approx(plain["mae"].value)
     (folder / "run.toml").write_text(text(without="validation"))
-    alone = small.evaluated(folder, crps="fair", methods=("mcbn",)).methods["mcbn"].sets["test"].figures
-    assert alone["crps"].value == pytest.approx(found.sets["test"].figures["crps"].value)
+    alone = small.evaluated(folder, crps="fair", methods=("mcbn",)).methods["mcbn"].sets["test"].estimates
+    assert alone["crps"].value == pytest.approx(found.sets["test"].estimates["crps"].value)
     assert "pll" not in alone and "tau" not in alone
 
 
@@ -220,7 +220,7 @@ def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_w
     (folder / "run.toml").write_text(text(without="validation"))
     result = small.evaluated(folder)
     found = result.methods["mcbn"]
-    assert set(found.sets["test"].figures) == {"rmse", "mae", "spearman", "variance"}
+    assert set(found.sets["test"].estimates) == {"rmse", "mae", "spearman", "variance"}
     assert found.bounds == {} and found.normalized == {}
     (note,) = (note for note in result.notes if "held out of training" in note)
     absent = "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available"
@@ -231,10 +231,10 @@ def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> N
     (folder / "run.toml").write_text(text(without="validation") + "\n[scoring]\ntau = 0.04\n")
     result = small.evaluated(folder)
     found = result.methods["mcbn"]
-    assert found.sets["test"].figures["tau"].value == 0.04 and "crps" in found.sets["test"].figures
+    assert found.sets["test"].estimates["tau"].value == 0.04 and "crps" in found.sets["test"].estimates
     assert set(found.bounds) == {"optimum"}
     option = small.evaluated(folder, tau=0.05)
-    assert option.methods["mcbn"].sets["test"].figures["tau"].value == 0.05
+    assert option.methods["mcbn"].sets["test"].estimates["tau"].value == 0.05
     assert option.run["scoring"] == {"tau": 0.05}
 
 
@@ -243,7 +243,7 @@ def test_a_part_of_the_reference_validates_only_if_it_was_held_out(folder: Path,
     split = f'validation = {{ split_of = "train", fraction = 0.25, seed = 3, held_out = {held_out} }}'
     (folder / "run.toml").write_text(text(instead={"validation": split}))
     result = small.evaluated(folder)
-    assert ("crps" not in result.methods["mcbn"].sets["test"].figures) == absent
+    assert ("crps" not in result.methods["mcbn"].sets["test"].estimates) == absent
     if absent:
         assert any("its estimates on them would be too optimistic" in note for note in result.notes)
     else:
@@ -294,13 +294,13 @@ def test_points_held_out_bound_a_classification_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "test.npz", x=x[30:], y=y[30:])
     result = small_run.evaluated(tmp_path)
     for found in result.methods.values():
-        accuracy = found.sets["test"].figures["accuracy"].value
+        accuracy = found.sets["test"].estimates["accuracy"].value
         confidence = found.bounds["constant"]["confidence"].value
         low = metrics.constant_pll(accuracy, confidence, small_run.CLASSES)
         high = metrics.optimum_pll(accuracy, small_run.CLASSES)
         assert found.bounds["constant"]["pll"].value == pytest.approx(low)
         assert found.bounds["optimum"]["pll"].value == pytest.approx(high)
-        pll = found.sets["test"].figures["pll"].value
+        pll = found.sets["test"].estimates["pll"].value
         assert found.normalized["pll"].value == pytest.approx(100 * (pll - low) / (high - low))
     assert summary(result_file.read(result.path)) == summary(result)
 
@@ -326,7 +326,7 @@ def test_one_output_and_targets_of_0_and_1_may_be_a_classifier_and_are_asked_abo
 def test_a_bank_does_not_go_with_a_mixture_that_is_fitted_to(folder: Path) -> None:
     refused(folder, RequestError, "--bank and fit", bank=64, fit="pll")
     found = small.evaluated(folder, bank=64, fit="pll", pll="moment", methods=("mcbn",)).methods["mcbn"]
-    assert np.isfinite(found.sets["test"].figures["pll"].mc_se)
+    assert np.isfinite(found.sets["test"].estimates["pll"].mc_se)
 
 
 def test_targets_that_are_not_finite_are_refused(folder: Path) -> None:
@@ -386,24 +386,24 @@ def test_constant_inputs_and_repeated_rows_are_evaluated(folder: Path) -> None:
         rewritten(folder, name, lambda x, y: (np.r_[x, x] * [1, 1, 0] + [0, 0, 7], np.r_[y, y]))
     result = small.evaluated(folder)
     assert result.sets["test"].n == 2 * small.TEST
-    assert all(np.isfinite(figure.value) for figure in result.methods["mcbn"].sets["test"].figures.values())
+    assert all(np.isfinite(estimate.value) for estimate in result.methods["mcbn"].sets["test"].estimates.values())
 
 
 def test_a_constant_target_is_divided_by_one_and_evaluated(folder: Path) -> None:
     for name in NAMES:
         rewritten(folder, name, lambda x, y: (x, np.full_like(y, 5.0)))
     found = small.evaluated(folder).methods["mcbn"].sets["test"]
-    assert found.figures["rmse"].value == pytest.approx(np.sqrt(np.mean((found.predicted - 5) ** 2)))
+    assert found.estimates["rmse"].value == pytest.approx(np.sqrt(np.mean((found.predicted - 5) ** 2)))
 
 
-def test_two_points_have_figures_and_no_error_is_claimed_for_one(folder: Path) -> None:
+def test_two_points_have_estimates_and_no_error_is_claimed_for_one(folder: Path) -> None:
     rewritten(folder, "validation", lambda x, y: (x[:2], y[:2]))
     rewritten(folder, "test", lambda x, y: (x[:2], y[:2]))
     result = small.evaluated(folder)
-    assert np.isfinite(result.methods["mcbn"].sets["test"].figures["crps"].value)
+    assert np.isfinite(result.methods["mcbn"].sets["test"].estimates["crps"].value)
     rewritten(folder, "test", lambda x, y: (x[:1], y[:1]))
     one = small.evaluated(folder)
-    assert one.methods["mcbn"].sets["test"].figures["crps"].se is None
+    assert one.methods["mcbn"].sets["test"].estimates["crps"].se is None
     assert "too-few-points" in {caution.code for caution in one.cautions}
 
 

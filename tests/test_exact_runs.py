@@ -34,7 +34,7 @@ def written(folder: Path, forward: str) -> None:
 
 
 def of_mcbn(result) -> dict[str, float]:
-    return {name: figure.value for name, figure in result.methods["mcbn"].sets["test"].figures.items()}
+    return {name: estimate.value for name, estimate in result.methods["mcbn"].sets["test"].estimates.items()}
 
 
 def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp_path):

@@ -16,7 +16,7 @@ import small_run
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC, Options, resolve
 from bnuq.gate import Verdict, check
-from bnuq.gate.compatibility import figures_by_address
+from bnuq.gate.compatibility import estimates_by_address
 from bnuq.results.file import read
 from bnuq.results.result import Result
 
@@ -70,11 +70,11 @@ class Coin:
 
 
 def values(result: Result) -> dict[str, float]:
-    known = figures_by_address(result).items()
-    return {name: figure.value for name, (address, figure) in known if address[0] == DETERMINISTIC}
+    known = estimates_by_address(result).items()
+    return {name: estimate.value for name, (address, estimate) in known if address[0] == DETERMINISTIC}
 
 
-def test_exchanging_no_point_leaves_every_figure_as_the_evaluation_had_it(
+def test_exchanging_no_point_leaves_every_estimate_as_the_evaluation_had_it(
     docs: SimpleNamespace, seeds: list[Result], other: Result
 ) -> None:
     for own, mixed in zip((seeds[0], other), docs.measures.exchanged((seeds[0], other), Coin(1.0)), strict=True):
@@ -140,11 +140,11 @@ def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNam
     method = worse.methods[DETERMINISTIC]
     points = {name: scores + 0.0 for name, scores in method.sets["test"].points.items()}
     points["brier"] = points["brier"] + 0.1 + 0.01 * np.sin(np.arange(len(points["brier"])))
-    figures = dict(method.sets["test"].figures)
+    estimates = dict(method.sets["test"].estimates)
     value, se = float(np.mean(points["brier"])), metrics.standard_error(points["brier"])
-    figures["brier"] = replace(figures["brier"], value=value, se=se, low=value - 1.96 * se, high=value + 1.96 * se)
+    estimates["brier"] = replace(estimates["brier"], value=value, se=se, low=value - 1.96 * se, high=value + 1.96 * se)
     changed = replace(
-        method, sets={**method.sets, "test": replace(method.sets["test"], points=points, figures=figures)}
+        method, sets={**method.sets, "test": replace(method.sets["test"], points=points, estimates=estimates)}
     )
     worse = replace(worse, methods={**worse.methods, DETERMINISTIC: changed})
     named = {one.address for one in check(worse, other).comparisons if docs.measures.alarming(one)}
@@ -163,21 +163,21 @@ def test_without_draws_the_error_over_points_is_all_there_is(docs: SimpleNamespa
     assert any(known[one.address].se_draws for one in compared)
 
 
-def test_the_spread_is_that_of_the_figure_and_what_is_stated_is_the_figures(
+def test_the_spread_is_that_of_the_estimate_and_what_is_stated_is_the_estimates(
     docs: SimpleNamespace, seeds: list[Result]
 ) -> None:
-    figures = [one.methods["mcbn"].sets["test"].figures["pll"] for one in seeds]
+    estimates = [one.methods["mcbn"].sets["test"].estimates["pll"] for one in seeds]
     sd, rms, median = docs.measures.spread(seeds, "mcbn.sets.test.pll")
-    assert sd == pytest.approx(np.std([one.value for one in figures], ddof=1))
-    stated = sorted(one.mc_se for one in figures if one.mc_se is not None)
+    assert sd == pytest.approx(np.std([one.value for one in estimates], ddof=1))
+    stated = sorted(one.mc_se for one in estimates if one.mc_se is not None)
     assert (rms, median) == (pytest.approx(np.sqrt(np.mean(np.square(stated)))), stated[1])
 
 
 def test_one_draw_that_differs_carries_all_of_the_variance(docs: SimpleNamespace, seeds: list[Result]) -> None:
     def changed(result: Result, left_out: np.ndarray) -> Result:
         method = result.methods["mcbn"]
-        figure = replace(method.sets["test"].figures["pll"], jackknife=left_out)
-        one = replace(method.sets["test"], figures={**method.sets["test"].figures, "pll": figure})
+        estimate = replace(method.sets["test"].estimates["pll"], jackknife=left_out)
+        one = replace(method.sets["test"], estimates={**method.sets["test"].estimates, "pll": estimate})
         changed = replace(method, sets={**method.sets, "test": one})
         return replace(result, methods={**result.methods, "mcbn": changed})
 

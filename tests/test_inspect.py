@@ -88,7 +88,7 @@ def test_too_small_a_reference_is_said(found):
     assert any("all 96 points of the reference" in note for note in found.notes)
 
 
-def test_the_same_seed_gives_the_same_figures(folder, found):
+def test_the_same_seed_gives_the_same_estimates(folder, found):
     again = inspect(replace(resolved(folder), out=folder / "again.h5"), FEW)
     np.testing.assert_array_equal(again.noise.layers[0].spread, found.noise.layers[0].spread)
     np.testing.assert_array_equal(again.gap.layers[0].shift, found.gap.layers[0].shift)

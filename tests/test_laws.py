@@ -16,7 +16,7 @@ import torch
 
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.comparison import compared
 from bnuq.report.terminal import print_report
 from bnuq.results.approximation import approximations
@@ -52,9 +52,9 @@ def test_each_law_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
             ours, theirs = (m.sets[name].points["mutual_information"] for m in (law, real))
             assert one.ratio[name].value == pytest.approx(ours.mean() / theirs.mean(), rel=1e-5)
             assert one.rank[name] == pytest.approx(metrics.spearman(ours, theirs))
-        figures = law.sets["test"].figures["pll"], real.sets["test"].figures["pll"]
-        assert one.pll.value == pytest.approx(figures[0].value - figures[1].value)
-        assert one.pll.mc_se == pytest.approx(math.hypot(figures[0].mc_se, figures[1].mc_se))
+        estimates = law.sets["test"].estimates["pll"], real.sets["test"].estimates["pll"]
+        assert one.pll.value == pytest.approx(estimates[0].value - estimates[1].value)
+        assert one.pll.mc_se == pytest.approx(math.hypot(estimates[0].mc_se, estimates[1].mc_se))
         assert set(one.auroc) == {"other"}
 
 
@@ -125,7 +125,7 @@ def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_to
     result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"))
     assert list(result.methods) == ["deterministic", "mcbn-chi2", "mcbn-gaussian"]
     assert [caution.code for caution in result.cautions] == ["law-unchecked"]
-    assert result.methods["mcbn-chi2"].sets["test"].figures["mutual_information"].value > 0
+    assert result.methods["mcbn-chi2"].sets["test"].estimates["mutual_information"].value > 0
     assert approximations(result) == () and "approximations" not in summary(result)
     stream = io.StringIO()
     print_report(result, stream, full=True, width=100)
@@ -169,7 +169,7 @@ def test_auto_doubles_the_draws_of_laws_too(tmp_path):
     result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32)
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"])
     for name in ("mcbn", "mcbn-chi2"):
-        one, other = (r.methods[name].sets["test"].figures["mutual_information"].value for r in (result, whole))
+        one, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
         assert one == pytest.approx(other, rel=1e-6)
 
 
@@ -194,7 +194,7 @@ def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
     means = []
     for variance in ("biased", "unbiased"):
         result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2)
-        means.append(result.methods["mcbn-chi2"].sets["test"].figures["pll"].value)
+        means.append(result.methods["mcbn-chi2"].sets["test"].estimates["pll"].value)
     assert means[0] != means[1]
 
 
@@ -211,16 +211,16 @@ def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_pat
     result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=64, batch_size=3)
     (one,) = approximations(result)
     assert one.uncertainty == "variance" and one.ratio["test"].value > 0
-    known = ["pll" in result.methods[name].sets["test"].figures for name in ("mcbn", "mcbn-chi2")]
+    known = ["pll" in result.methods[name].sets["test"].estimates for name in ("mcbn", "mcbn-chi2")]
     assert (one.pll is not None) == all(known)
 
 
 def test_no_verdict_is_given_where_the_error_is_not_known(beside):
     (one, *_) = approximations(beside)
     for value in (0.01, 100.0):
-        unknown = replace(one, ratio={"test": Figure(value)})
+        unknown = replace(one, ratio={"test": Estimate(value)})
         assert not unknown.understates and not unknown.overstates
-    loose = replace(one, ratio={"test": Figure(0.3, mc_se=0.01)}, fit=0.5)
+    loose = replace(one, ratio={"test": Estimate(0.3, mc_se=0.01)}, fit=0.5)
     assert not loose.understates and replace(loose, fit=0.1).understates
 
 

@@ -53,7 +53,7 @@ methods = ["mcdo"]
 [runs]
 """
 
-# Nothing is fitted and nothing sampled, for what is not about figures.
+# Nothing is fitted and nothing sampled, for what is not about estimates.
 QUICK = RUN.replace('validation = "validation.npz"\n', "").replace("mcdo", "deterministic")
 
 
@@ -236,12 +236,12 @@ def singles(several):
     return [result_file.read(run.path) for run in several.runs]
 
 
-def test_every_figure_holds_the_values_of_the_single_results_in_their_order(finished):
+def test_every_estimate_holds_the_values_of_the_single_results_in_their_order(finished):
     _, several = finished
     assert [(run.split, run.seed) for run in several.runs] == [(s, e) for s in range(SPLITS) for e in range(SEEDS)]
     results = singles(several)
     rmse = several.aggregates["mcdo", "test", "", "rmse"]
-    expected = [result.methods["mcdo"].sets["test"].figures["rmse"].value for result in results]
+    expected = [result.methods["mcdo"].sets["test"].estimates["rmse"].value for result in results]
     assert rmse.values.tolist() == expected and len(set(expected)) == len(expected)
     assert rmse.mean == pytest.approx(sum(expected) / 6) and rmse.t_test is None
     assert rmse.sd == pytest.approx(math.sqrt(sum((v - sum(expected) / 6) ** 2 for v in expected) / 5))
@@ -257,7 +257,7 @@ def test_normalised_scores_are_means_of_the_runs_own_ratios_tested_both_ways(fin
     own, low, high = [], [], []
     for result in singles(several):
         method = result.methods["mcdo"]
-        own.append(method.sets["test"].figures[metric].value)
+        own.append(method.sets["test"].estimates[metric].value)
         low.append(method.bounds["constant"][metric].value)
         high.append(method.bounds["optimum"][metric].value)
     ratios = [100 * (s - c) / (o - c) for s, c, o in zip(own, low, high, strict=True)]
@@ -307,7 +307,7 @@ def test_without_the_size_of_the_training_set_there_is_no_error_over_splits(one_
     assert all(found.nadeau_bengio is None for found in several.aggregates.values())
 
 
-def test_a_figure_that_a_run_has_not_is_no_number_over_all_and_a_warning_names_the_run(one_split):
+def test_a_estimate_that_a_run_has_not_is_no_number_over_all_and_a_warning_names_the_run(one_split):
     """The PLL of a mixture is not defined at τ = ∞, which comes of validation points that are met without noise."""
     train, validation = (dict(np.load(one_split / f"{name}.npz")) for name in ("train_0", "validation"))
     model = small_network()
@@ -335,8 +335,8 @@ def test_splits_of_the_same_test_points_are_warned_of(one_split):
 
 
 def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_was():
-    def run(figures):
-        return {("m", "normalized", "", metric): value for metric, value in figures.items()}
+    def run(estimates):
+        return {("m", "normalized", "", metric): value for metric, value in estimates.items()}
 
     table = several_file.table_of([run({"pll": math.nan, "pll_without_exact": 3.0}), run({"pll": 5.0})])
     runs = (several_file.OneRun(Path("r.h5"), "", {"model": {"checkpoint": "m.pt"}}),) * 2
@@ -350,7 +350,7 @@ def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_w
 # ── going on, and failing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_there_already_is_read_and_gives_the_same_figures(one_split, evaluated):
+def test_what_is_there_already_is_read_and_gives_the_same_estimates(one_split, evaluated):
     asked(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
     runs = runs_of(one_split)
     evaluate_several(runs)

@@ -18,9 +18,9 @@ from small_regression import write as write_regression
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.precise_bn import print_precise_bn
-from bnuq.results.precise_bn import FigureChange, PreciseBN, summary
+from bnuq.results.precise_bn import EstimateChange, PreciseBN, summary
 from bnuq.workflows.precise_bn import precise_bn
 
 MEAN, VAR = "1.running_mean", "1.running_var"
@@ -49,16 +49,16 @@ def reset(tmp_path: Path) -> Path:
 def test_a_network_that_never_kept_statistics_is_mended_and_evaluates_with_the_same_run_file(reset):
     result = mended(reset)
     assert result.test is not None
-    accuracy = result.test.figures["accuracy"]
+    accuracy = result.test.estimates["accuracy"]
     assert accuracy.after.value > accuracy.before.value + 0.05
-    assert result.test.figures["pll"].verdict == "better"
+    assert result.test.estimates["pll"].verdict == "better"
     assert [layer.never_trained for layer in result.layers] == [True]
     text = small_run.RUN.replace("model.pt", "new.pt")
     (reset / "again.toml").write_text(text)
     again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
     for name in ("accuracy", "pll"):
-        found = again.methods["deterministic"].sets["test"].figures[name].value
-        assert found == pytest.approx(result.test.figures[name].after.value, abs=1e-9)
+        found = again.methods["deterministic"].sets["test"].estimates[name].value
+        assert found == pytest.approx(result.test.estimates[name].after.value, abs=1e-9)
 
 
 def test_statistics_that_are_not_finite_are_mended_and_weights_that_are_not_are_refused(tmp_path):
@@ -121,7 +121,7 @@ def test_the_error_of_the_change_is_paired(reset):
         with torch.no_grad():
             right.append((net(images).argmax(1) == labels).double().numpy())
     apart = right[1] - right[0]
-    change = result.test.figures["accuracy"].change
+    change = result.test.estimates["accuracy"].change
     assert change.value == pytest.approx(apart.mean())
     assert change.se == pytest.approx(apart.std(ddof=1) / np.sqrt(len(apart)))
 
@@ -169,8 +169,8 @@ def test_of_a_regression_the_rmse_is_told(tmp_path):
     write_regression(tmp_path)
     result = mended(tmp_path)
     assert result.test is not None
-    assert list(result.test.figures) == ["rmse"]
-    assert result.test.figures["rmse"].direction == "lower"
+    assert list(result.test.estimates) == ["rmse"]
+    assert result.test.estimates["rmse"].direction == "lower"
 
 
 def halved(folder: Path) -> None:
@@ -180,14 +180,14 @@ def halved(folder: Path) -> None:
     torch.save(halves, folder / "model.pt")
 
 
-def test_the_figures_after_are_those_of_the_file_with_the_digits_that_it_keeps(reset):
+def test_the_estimates_after_are_those_of_the_file_with_the_digits_that_it_keeps(reset):
     halved(reset)
     result = mended(reset)
     (reset / "again.toml").write_text(small_run.RUN.replace("model.pt", "new.pt"))
     again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
     assert result.test is not None
-    found = again.methods["deterministic"].sets["test"].figures["pll"].value
-    assert found == pytest.approx(result.test.figures["pll"].after.value, abs=1e-12)
+    found = again.methods["deterministic"].sets["test"].estimates["pll"].value
+    assert found == pytest.approx(result.test.estimates["pll"].after.value, abs=1e-12)
     new = {name: value.double().numpy() for name, value in state(reset / "new.pt").items()}
     assert result.layers[0].shift == pytest.approx(np.sqrt(np.mean(new[MEAN] ** 2 / new[VAR])), rel=1e-9)
 
@@ -280,34 +280,34 @@ def test_the_report_fits_every_width_and_says_whether_it_helped(reset):
 @pytest.mark.parametrize(
     ("before", "after", "change", "direction", "verdict"),
     [
-        (0.5, 0.7, Figure(0.2, se=0.05), "higher", "better"),
-        (0.5, 0.7, Figure(0.2, se=0.05), "lower", "worse"),
-        (0.5, 0.7, Figure(0.2, se=0.15), "higher", "same"),
-        (0.5, 0.5, Figure(0.0, se=0.0), "higher", "same"),
-        (0.5, 0.7, Figure(0.2), "higher", "unknown"),
-        (0.5, 0.7, Figure(0.2, se=np.nan), "higher", "unknown"),
-        (0.5, 0.7, Figure(0.2, se=np.inf), "higher", "unknown"),
-        (-np.inf, -1.0, Figure(np.inf, se=np.nan), "higher", "better"),
-        (-1.0, -np.inf, Figure(-np.inf, se=np.nan), "higher", "worse"),
-        (1.0, np.inf, Figure(np.inf, se=np.nan), "lower", "worse"),
-        (-np.inf, -np.inf, Figure(np.nan, se=np.nan), "higher", "unknown"),
+        (0.5, 0.7, Estimate(0.2, se=0.05), "higher", "better"),
+        (0.5, 0.7, Estimate(0.2, se=0.05), "lower", "worse"),
+        (0.5, 0.7, Estimate(0.2, se=0.15), "higher", "same"),
+        (0.5, 0.5, Estimate(0.0, se=0.0), "higher", "same"),
+        (0.5, 0.7, Estimate(0.2), "higher", "unknown"),
+        (0.5, 0.7, Estimate(0.2, se=np.nan), "higher", "unknown"),
+        (0.5, 0.7, Estimate(0.2, se=np.inf), "higher", "unknown"),
+        (-np.inf, -1.0, Estimate(np.inf, se=np.nan), "higher", "better"),
+        (-1.0, -np.inf, Estimate(-np.inf, se=np.nan), "higher", "worse"),
+        (1.0, np.inf, Estimate(np.inf, se=np.nan), "lower", "worse"),
+        (-np.inf, -np.inf, Estimate(np.nan, se=np.nan), "higher", "unknown"),
     ],
 )
 def test_a_change_is_judged_by_its_error_where_that_is_known(before, after, change, direction, verdict):
-    assert FigureChange(Figure(before), Figure(after), change, direction).verdict == verdict
+    assert EstimateChange(Estimate(before), Estimate(after), change, direction).verdict == verdict
 
 
 def test_a_change_whose_error_is_not_known_is_not_told_to_be_chance(reset):
     result = mended(reset)
     assert result.test is not None
-    known = FigureChange(Figure(0.5), Figure(0.5), Figure(0.0, se=0.01), "higher")
-    unknown = FigureChange(Figure(-np.inf), Figure(-np.inf), Figure(np.nan, se=np.nan), "higher")
-    test = replace(result.test, figures={"accuracy": known, "pll": unknown})
+    known = EstimateChange(Estimate(0.5), Estimate(0.5), Estimate(0.0, se=0.01), "higher")
+    unknown = EstimateChange(Estimate(-np.inf), Estimate(-np.inf), Estimate(np.nan, se=np.nan), "higher")
+    test = replace(result.test, estimates={"accuracy": known, "pll": unknown})
     text = " ".join(drawn(replace(result, test=test)).split())
     assert "Whether it helped is unknown: accuracy stayed at 50.00 % and PLL stayed at −inf (the error of" in text
     assert "beyond chance" not in text
-    gone = FigureChange(Figure(-1.0), Figure(-np.inf), Figure(-np.inf, se=np.nan), "higher")
-    text = " ".join(drawn(replace(result, test=replace(test, figures={"pll": gone}))).split())
+    gone = EstimateChange(Estimate(-1.0), Estimate(-np.inf), Estimate(-np.inf, se=np.nan), "higher")
+    text = " ".join(drawn(replace(result, test=replace(test, estimates={"pll": gone}))).split())
     assert "It made the network worse: PLL" in text
 
 
@@ -444,7 +444,7 @@ def test_a_published_network_without_its_statistics_is_within_half_a_point_of_it
     (tmp_path / "run.toml").write_text(text)
     result = mended(tmp_path, out="new.th", points=1000)
     assert result.test is not None
-    accuracy = result.test.figures["accuracy"]
+    accuracy = result.test.estimates["accuracy"]
     assert accuracy.before.value < 0.2
     assert accuracy.after.value == pytest.approx(0.9173, abs=0.005)  # published, of all 10 000
     assert state(tmp_path / "new.th")["best_prec1"] == held["best_prec1"]

@@ -93,7 +93,7 @@ def test_sets_that_leave_no_room_for_two_draws_are_told_so(folder, monkeypatch):
     assert "Not even 2 fit: take fewer sets" in refusal(folder, samples=64)
 
 
-def test_the_replicates_of_every_ood_sets_figures_are_counted(tmp_path, monkeypatch):
+def test_the_replicates_of_every_ood_sets_estimates_are_counted(tmp_path, monkeypatch):
     small_run.write(tmp_path)
     names = [f"other{number}.npz" for number in range(8)]
     for name in names:
@@ -107,16 +107,16 @@ def test_the_replicates_of_every_ood_sets_figures_are_counted(tmp_path, monkeypa
     )
 
     def replicates(result) -> int:
-        figures = [
-            figure
+        estimates = [
+            estimate
             for method in result.methods.values()
             for of_set in (
-                *(one.figures for one in method.sets.values()),
+                *(one.estimates for one in method.sets.values()),
                 *(f for s in method.ood.values() for f in s.values()),
             )
-            for figure in of_set.values()
+            for estimate in of_set.values()
         ]
-        return sum(f.jackknife.nbytes + f.bootstrap.nbytes for f in figures if f.jackknife is not None)
+        return sum(f.jackknife.nbytes + f.bootstrap.nbytes for f in estimates if f.jackknife is not None)
 
     assert max(needs) - min(needs) > replicates(many) - replicates(few) > 100_000
 

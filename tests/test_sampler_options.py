@@ -300,9 +300,9 @@ def test_without_running_statistics_the_network_as_it_is_still_has_those_of_all_
         small_run.evaluated(path.parent, methods=("mcbn",), samples=T, limit=12, **one)
         for one in ({}, {"per_query": True})
     )
-    one, other = (found.methods["deterministic"].sets["test"].figures for found in (shared, own))
+    one, other = (found.methods["deterministic"].sets["test"].estimates for found in (shared, own))
     assert {key: value.value for key, value in one.items()} == {key: value.value for key, value in other.items()}
-    assert shared.methods["mcbn"].sets["test"].figures["pll"] != own.methods["mcbn"].sets["test"].figures["pll"]
+    assert shared.methods["mcbn"].sets["test"].estimates["pll"] != own.methods["mcbn"].sets["test"].estimates["pll"]
 
 
 def test_replacing_nothing_keeps_the_record_of_a_run_as_it_was(folder):

@@ -71,8 +71,8 @@ def test_the_network_passes_with_population_statistics_where_the_reference_check
     assert tuple(stale.methods)[:2] == ONE_PASS
     assert sound.reference_check is not None and sound.reference_check.passed
     assert POPULATION not in sound.methods
-    plain, repaired, drawn = (stale.methods[name].sets["test"].figures for name in (*ONE_PASS, "mcbn"))
-    whole = sound.methods["deterministic"].sets["test"].figures
+    plain, repaired, drawn = (stale.methods[name].sets["test"].estimates for name in (*ONE_PASS, "mcbn"))
+    whole = sound.methods["deterministic"].sets["test"].estimates
     assert plain["pll"].value < whole["pll"].value - 0.2
     assert repaired["pll"].value == pytest.approx(whole["pll"].value, abs=0.02)
     assert drawn["pll"].value - plain["pll"].value > 0.2 > 10 * abs(drawn["pll"].value - repaired["pll"].value)
@@ -91,7 +91,7 @@ def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
 
 def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:
     told = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
-    assert told["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].figures["pll"].value
+    assert told["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
     assert set(told["ood"]["other"]) == {"predictive_entropy", "least_confidence"}
 
 
@@ -101,7 +101,7 @@ def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Resul
     found = evaluated(folder, "by-query.h5", **options)
     plain, repaired, drawn = (found.methods[name].sets["test"].points["pll"] for name in (*ONE_PASS, "mcbn"))
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
-    assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].figures["pll"].value, abs=0.02)
+    assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
     assert "This is a repair, not a gain from uncertainty: mcbn is compared with this network" in report(found)
     assert POPULATION not in evaluated(folder, "sound-by-query.h5", "run.toml", **options, limit=20).methods
 

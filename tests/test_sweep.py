@@ -47,7 +47,7 @@ def swept(folder: Path, *models: str, sizes: tuple[int, ...] | None = (8, 16, 48
 
 
 def value(found: Sweep, size: int, metric: str, name: str = "test") -> float:
-    return one(found, size).figures[metric][name].figure.value
+    return one(found, size).estimates[metric][name].estimate.value
 
 
 def one(found: Sweep, size: int) -> Any:
@@ -66,9 +66,9 @@ def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None
         point = one(found, size)
         for metric in ("accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy"):
             for name, of_set in alone.sets.items():
-                if metric in of_set.figures:
-                    first = point.figures[metric][name].of_sets[0]
-                    assert first == pytest.approx(of_set.figures[metric].value, rel=1e-5, abs=1e-7)
+                if metric in of_set.estimates:
+                    first = point.estimates[metric][name].of_sets[0]
+                    assert first == pytest.approx(of_set.estimates[metric].value, rel=1e-5, abs=1e-7)
         for score, by_set in point.auroc.items():
             assert by_set["other"].of_sets[0] == pytest.approx(alone.ood["other"][score]["auroc"].value, abs=2e-3)
 
@@ -81,25 +81,27 @@ def test_a_regressions_first_draw_set_is_the_evaluation_at_that_size(tmp_path: P
         run = resolve("run.toml", Options(batch_size=size, samples=8, methods=("mcbn",)), folder=tmp_path)
         alone = evaluate(run).methods["mcbn"]
         for metric in ("rmse", "mae", "pll", "crps", "coverage95", "variance", "tau"):
-            first = one(found, size).figures[metric]["test"].of_sets[0]
-            assert first == pytest.approx(alone.sets["test"].figures[metric].value, rel=1e-4)
+            first = one(found, size).estimates[metric]["test"].of_sets[0]
+            assert first == pytest.approx(alone.sets["test"].estimates[metric].value, rel=1e-4)
         first = one(found, size).auroc["variance"]["far"].of_sets[0]
         assert first == pytest.approx(alone.ood["far"]["variance"]["auroc"].value, abs=1e-3)
 
 
-def test_a_figure_is_the_mean_over_draw_sets_and_its_error_their_spread(folder: Path) -> None:
-    figure = one(swept(folder, draw_sets=4), 16).figures["mutual_information"]["test"]
-    assert figure.of_sets.shape == (4,)
-    assert figure.figure.value == pytest.approx(figure.of_sets.mean())
-    assert figure.figure.mc_se == pytest.approx(figure.of_sets.std(ddof=1) / 2)
-    assert figure.figure.se > 0
+def test_a_estimate_is_the_mean_over_draw_sets_and_its_error_their_spread(folder: Path) -> None:
+    estimate = one(swept(folder, draw_sets=4), 16).estimates["mutual_information"]["test"]
+    assert estimate.of_sets.shape == (4,)
+    assert estimate.estimate.value == pytest.approx(estimate.of_sets.mean())
+    assert estimate.estimate.mc_se == pytest.approx(estimate.of_sets.std(ddof=1) / 2)
+    assert estimate.estimate.se > 0
 
 
 def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(folder: Path) -> None:
     together, alone = swept(folder), swept(folder, sizes=(16,), chunk_size=7)
-    for metric, by_set in one(alone, 16).figures.items():
-        for name, figure in by_set.items():
-            assert one(together, 16).figures[metric][name].of_sets == pytest.approx(figure.of_sets, rel=1e-5, abs=1e-7)
+    for metric, by_set in one(alone, 16).estimates.items():
+        for name, estimate in by_set.items():
+            assert one(together, 16).estimates[metric][name].of_sets == pytest.approx(
+                estimate.of_sets, rel=1e-5, abs=1e-7
+            )
 
 
 def test_mutual_information_falls_as_one_over_b(folder: Path) -> None:
@@ -137,8 +139,8 @@ def test_the_whole_reference_is_kept_as_degenerate_with_exactly_no_information(f
     found = swept(folder, sizes=(16, 32, small_run.TRAIN))
     point = one(found, small_run.TRAIN)
     assert point.degenerate and not one(found, 16).degenerate
-    assert [one.figure.value for one in point.figures["mutual_information"].values()] == [0.0, 0.0]
-    assert point.auroc["mutual_information"]["other"].figure.value == 0.5
+    assert [one.estimate.value for one in point.estimates["mutual_information"].values()] == [0.0, 0.0]
+    assert point.auroc["mutual_information"]["other"].estimate.value == 0.5
     assert point.elbo is None
     assert found.recommended is not None and small_run.TRAIN not in found.recommended.behind
     assert small_run.TRAIN not in found.models[0].decay["test"].sizes
@@ -357,14 +359,14 @@ def test_validation_points_choose_where_there_are_any(folder: Path) -> None:
     found = swept(folder, criterion="pll", validation="held.npz")
     assert found.recommended is not None and found.recommended.of == "validation"
     assert "chosen-on-test" not in [caution.code for caution in found.cautions]
-    assert "validation" in one(found, 16).figures["pll"]
+    assert "validation" in one(found, 16).estimates["pll"]
 
 
 def test_the_best_auroc_chooses_and_says_that_the_ood_set_is_seen(folder: Path) -> None:
     found = swept(folder, criterion="auroc")
     best = found.recommended
     assert best is not None
-    scores = {size: one(found, size).auroc["mutual_information"]["other"].figure.value for size in (8, 16, 48)}
+    scores = {size: one(found, size).auroc["mutual_information"]["other"].estimate.value for size in (8, 16, 48)}
     assert scores[best.batch_size] == max(scores.values())
     assert "chosen-on-ood" in [caution.code for caution in found.cautions]
 
@@ -539,9 +541,9 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
-        for metric, by_set in one(whole, size).figures.items():
-            for name, figure in by_set.items():
-                assert np.array_equal(one(found, size).figures[metric][name].of_sets, figure.of_sets)
+        for metric, by_set in one(whole, size).estimates.items():
+            for name, estimate in by_set.items():
+                assert np.array_equal(one(found, size).estimates[metric][name].of_sets, estimate.of_sets)
 
 
 def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(folder: Path) -> None:
@@ -702,11 +704,11 @@ def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> 
     small_regression.write(tmp_path)
     found = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)
     for point in found.points:
-        infinite = np.isinf(point.figures["tau"]["test"].of_sets)
-        assert ("pll" in point.figures) == (not infinite.any())
+        infinite = np.isinf(point.estimates["tau"]["test"].of_sets)
+        assert ("pll" in point.estimates) == (not infinite.any())
         told = [caution for caution in found.cautions if caution.text.startswith(f"b = {point.batch_size}")]
         assert ("tau-infinite" in [caution.code for caution in told]) == infinite.any()
-    assert any(np.isinf(point.figures["tau"]["test"].of_sets).any() for point in found.points)
+    assert any(np.isinf(point.estimates["tau"]["test"].of_sets).any() for point in found.points)
 
 
 def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
@@ -714,7 +716,7 @@ def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
     torch.save(state | {"1.weight": torch.zeros(4)}, folder / "model.pt")
     found = swept(folder, draw_sets=3)
     for point in found.points:
-        assert point.degenerate and point.figures["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
+        assert point.degenerate and point.estimates["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
     assert "nothing-random" in [caution.code for caution in found.cautions] and found.recommended is None
 
 
@@ -744,5 +746,5 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
     found = swept(tmp_path, "fmnist_mlp.toml", sizes=(64, 256, 1024), samples=12, limit=300, train_points=200)
     assert found.models[0].decay["test"].slope.value == pytest.approx(-1, abs=0.1)
     for size in (64, 256, 1024):
-        assert 0.7 < one(found, size).auroc["mutual_information"]["mnist"].figure.value < 0.97
+        assert 0.7 < one(found, size).auroc["mutual_information"]["mnist"].estimate.value < 0.97
     assert value(found, 64, "mutual_information") > 10 * value(found, 1024, "mutual_information")

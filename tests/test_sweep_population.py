@@ -18,7 +18,7 @@ from test_stale_statistics import let_go_stale
 
 from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Options, resolve_sweep
 from bnuq.errors import ResultError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.sweep import print_sweep
 from bnuq.results.sweep import Compared, Sweep, read, summary, write
 from bnuq.workflows.sweep import sweep
@@ -53,9 +53,9 @@ def told(found: Sweep) -> str:
     return " ".join(stream.getvalue().split())
 
 
-def error(figure: Figure) -> float:
-    assert figure.se is not None and figure.mc_se is not None
-    return math.hypot(figure.se, figure.mc_se)
+def error(estimate: Estimate) -> float:
+    assert estimate.se is not None and estimate.mc_se is not None
+    return math.hypot(estimate.se, estimate.mc_se)
 
 
 def test_the_gain_is_repair_at_every_size(stale: Sweep) -> None:
@@ -64,9 +64,9 @@ def test_the_gain_is_repair_at_every_size(stale: Sweep) -> None:
         gained, left = (point.compared_with[name]["pll"] for name in ONE_PASS)
         assert gained.difference.value > 4 * error(gained.difference)
         assert abs(left.difference.value) < 2 * error(left.difference)
-        pll = point.figures["pll"]["test"].figure.value
+        pll = point.estimates["pll"]["test"].estimate.value
         for one in (gained, left):
-            assert one.difference.value == pytest.approx(pll - one.figure.value)
+            assert one.difference.value == pytest.approx(pll - one.estimate.value)
     whole = stale.points[2]
     assert whole.degenerate and whole.compared_with[POPULATION]["pll"].difference.value == 0
 
@@ -77,10 +77,10 @@ def test_both_networks_are_those_of_an_evaluation(folder: Path) -> None:
     for name, metrics in point.compared_with.items():
         assert list(metrics) == ["accuracy", "pll", "brier"]
         for metric, one in metrics.items():
-            figure = found.methods[name].sets["test"].figures[metric]
-            assert one.figure.value == pytest.approx(figure.value, rel=1e-5)
-            assert one.figure.se == pytest.approx(figure.se, rel=1e-4)
-            assert one.figure.mc_se is None
+            estimate = found.methods[name].sets["test"].estimates[metric]
+            assert one.estimate.value == pytest.approx(estimate.value, rel=1e-5)
+            assert one.estimate.se == pytest.approx(estimate.se, rel=1e-4)
+            assert one.estimate.mc_se is None
 
 
 def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
         for name in ONE_PASS:
             one = of_file.compared_with[name]["pll"]
-            assert point["compared_with"][name]["pll"]["figure"]["value"] == one.figure.value
+            assert point["compared_with"][name]["pll"]["estimate"]["value"] == one.estimate.value
             assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == one.difference.mc_se
 
 
@@ -148,9 +148,9 @@ def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeyp
 
 
 def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path: Path) -> None:
-    odd = Compared(Figure(-math.inf), Figure(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
+    odd = Compared(Estimate(-math.inf), Estimate(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
     both = {
-        name: {"pll": Compared(Figure(-0.3, se=0.1), Figure(0.1, se=0.02, mc_se=0.01)), "brier": odd}
+        name: {"pll": Compared(Estimate(-0.3, se=0.1), Estimate(0.1, se=0.02, mc_se=0.01)), "brier": odd}
         for name in ONE_PASS
     }
     made = small_sweep.both()

@@ -1,4 +1,4 @@
-"""`bnuq metrics`: every figure that bnuq knows, with unit, direction and tolerance."""
+"""`bnuq metrics`: every estimate that bnuq knows, with unit, direction and tolerance."""
 
 from __future__ import annotations
 

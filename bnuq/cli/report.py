@@ -66,7 +66,7 @@ def command(
     full: Full = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Show the report of a result file, as it was printed when it was made; of several, their figures side by side."""
+    """Show the report of a result file, as it was printed when it was made; several are shown side by side."""
     show(lambda: _read(results), as_json=as_json, markdown=markdown, html=html, figures=figures, form=form, full=full)
 
 
@@ -165,7 +165,7 @@ def _read(asked: Sequence[str]) -> tuple[Kind, Any]:
     tasks = {name: str(one.model.get("task")) for name, one in found.items()}
     if len(set(tasks.values())) > 1:
         told = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
-        raise RequestError(f"the results share no figures: {told}. Name results of one task.")
+        raise RequestError(f"the results share no estimates: {told}. Name results of one task.")
     return _beside(), found
 
 

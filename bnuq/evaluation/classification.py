@@ -16,11 +16,23 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.evaluation import estimates
-from bnuq.evaluation.estimates import SetScores, Weights, error_over_points, figure
+from bnuq.evaluation.estimates import (
+    RESAMPLES,
+    SetScores,
+    Spread,
+    Weights,
+    detection_errors,
+    detection_estimates,
+    error_over_points,
+    estimate,
+    normalized_estimate,
+    of_replicates,
+    ranked_rows,
+    relative_errors,
+)
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records import Caution, Estimator, Figure
+from bnuq.records import Caution, Estimate, Estimator
 from bnuq.results.result import MethodResult, SetResult
 from bnuq.results.spool import Rounds
 
@@ -52,7 +64,7 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
     are small."""
     if device.type == "cpu":
         return 0
-    replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
+    replicates = samples + RESAMPLES + samples.bit_length() + 1
     at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
     return 2 * 8 * (samples + replicates) * at_once * classes
 
@@ -77,7 +89,7 @@ class Reduction:
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
         self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
-        self._ranked_rows = estimates.ranked_rows(points)
+        self._ranked_rows = ranked_rows(points)
         self._n = 0
         self._points: dict[str, list[np.ndarray]] = {}
         self._sums: dict[str, np.ndarray] = {}
@@ -86,7 +98,7 @@ class Reduction:
         self._wrong: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._bins: CalibrationBins | None = None
-        self._spread = estimates.Spread()
+        self._spread = Spread()
         self._made_in = torch.float32
 
     def add(
@@ -345,10 +357,10 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
     return np.where(counts > 1, counts / np.maximum(counts - 1, 1), 1.0)
 
 
-def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
+def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
     result = {
-        name: figure(
+        name: estimate(
             name,
             replicates[draws.full][0],
             se=error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores),
@@ -360,8 +372,8 @@ def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
         for name, replicates in scores.replicates.items()
     }
     if scores.bins is not None:
-        result["ece"] = _calibration_figure(scores, draws)
-        result["aurc"] = _selective_figure(scores, draws)
+        result["ece"] = _calibration_estimate(scores, draws)
+        result["aurc"] = _selective_estimate(scores, draws)
     order = ("accuracy", "pll", "brier", "ece", *MEANS, "aurc")
     return {name: result[name] for name in order if name in result}
 
@@ -379,9 +391,9 @@ def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[st
     of every other set.
     """
     test = scores["test"]
-    errors = estimates.relative_errors("mutual_information", "MI", scores, draws)
+    errors = relative_errors("mutual_information", "MI", scores, draws)
     errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return errors | estimates.detection_errors("mutual_information", "MI", scores, draws)
+    return errors | detection_errors("mutual_information", "MI", scores, draws)
 
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -412,11 +424,11 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     return {"coverage": coverage[rows], "risk": risk[rows]}
 
 
-def _calibration_figure(scores: Scores, draws: DrawWeights) -> Figure:
+def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     assert scores.bins is not None
     replicates = metrics.ece_of_bins(scores.bins)
     resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
-    return figure(
+    return estimate(
         "ece",
         replicates[draws.full][0],
         se=error_over_points(float(np.std(resampled, ddof=1)), scores),
@@ -427,7 +439,7 @@ def _calibration_figure(scores: Scores, draws: DrawWeights) -> Figure:
     )
 
 
-def _selective_figure(scores: Scores, draws: DrawWeights) -> Figure:
+def _selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     value = metrics.aurc(uncertainty, loss)
     resampled = metrics.aurc_bootstrap(uncertainty, loss, group=scores.group)
@@ -438,7 +450,7 @@ def _selective_figure(scores: Scores, draws: DrawWeights) -> Figure:
         whole = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
         pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
         replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
-    return figure(
+    return estimate(
         "aurc",
         value,
         se=error_over_points(float(np.std(resampled, ddof=1)), scores),
@@ -459,7 +471,7 @@ class Fitted:
     confidence: Float[np.ndarray, " replicate"]
 
 
-def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Figure]]:
+def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, dict[str, Estimate]]:
     """PLL of a constant confidence (and that confidence) and of the best confidence for each point, for the same
     predictions.
 
@@ -467,16 +479,16 @@ def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> 
     """
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
     result = {
-        name: {"pll": _mean_figure("pll", of_points[name], replicates[name], scores, draws)} for name in of_points
+        name: {"pll": _mean_estimate("pll", of_points[name], replicates[name], scores, draws)} for name in of_points
     }
-    result["constant"]["confidence"] = _mean_figure("max_probability", None, fitted.confidence, scores, draws)
+    result["constant"]["confidence"] = _mean_estimate("max_probability", None, fitted.confidence, scores, draws)
     return result
 
 
-def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Figure]:
+def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Estimate]:
     """PLL between the constant confidence (0) and the best confidence for each point (100), in percent."""
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
-    return {"pll": estimates.normalized_figure("pll", scores, of_points, replicates, draws)}
+    return {"pll": normalized_estimate("pll", scores, of_points, replicates, draws)}
 
 
 def _bound_scores(
@@ -492,17 +504,17 @@ def _bound_scores(
     return dict(zip(names, of_points, strict=True)), dict(zip(names, map(np.array, (constant, best)), strict=True))
 
 
-def _mean_figure(
+def _mean_estimate(
     name: str,
     points: Float[np.ndarray, " point"] | None,
     replicates: Float[np.ndarray, " replicate"],
     scores: Scores,
     draws: DrawWeights,
-) -> Figure:
+) -> Estimate:
     se = None
     if points is not None:
         se = error_over_points(metrics.standard_error(points, group=scores.group), scores)
-    return estimates.of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+    return of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
 
 
 class Scorer:
@@ -548,7 +560,7 @@ class Scorer:
         return MethodResult(
             sets={
                 name: SetResult(
-                    figures=figures(set_scores, draws),
+                    estimates=set_estimates(set_scores, draws),
                     points=set_scores.points,
                     predicted=set_scores.predicted,
                     log_likelihood=set_scores.log_likelihood,
@@ -557,7 +569,7 @@ class Scorer:
                 for name, set_scores in scores.items()
             },
             ood={
-                name: estimates.detection_figures(test, set_scores, draws)
+                name: detection_estimates(test, set_scores, draws)
                 for name, set_scores in scores.items()
                 if name != "test"
             },

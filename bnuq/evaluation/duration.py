@@ -23,9 +23,10 @@ from bnuq import metrics
 from bnuq.config import ANALYTIC, Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.evaluation import estimates, memory
+from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn, needs_bank
+from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.noise_models import counts_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.runner import VALIDATION, Scorer, bank_of, fitting_chunk
@@ -118,10 +119,10 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
         points=points,
         samples=samples,
         methods=todo.methods,
-        replicates=samples + estimates.RESAMPLES,
-        weights=estimates.replicate_weights,
+        replicates=samples + RESAMPLES,
+        weights=replicate_weights,
         ood=[len(ood) for name, ood in sets.items() if name not in ("test", VALIDATION)],
-        ranked=(bank or samples) + estimates.RESAMPLES,
+        ranked=(bank or samples) + RESAMPLES,
     )
     if (seconds := _measured(request, subject, limit=limit)) is None:
         return None
@@ -289,16 +290,16 @@ def _separation(request: _Request, subject: Subject) -> float:
     test, first = (_first(points, _SEPARATED_POINTS) for points in (subject.sets["test"], ood[0]))
     seconds = []
     for samples in _SEPARATED_SAMPLES:
-        weights = estimates.replicate_weights(samples)
+        weights = replicate_weights(samples)
         pair = [
             _scored(
                 subject, weights, points, _random_outputs(subject, samples, len(points)), fitted=None, labelled=False
             )
             for points in (test, first)
         ]
-        seconds.append(_seconds(partial(estimates.detection_figures, *pair, weights), times=1))
+        seconds.append(_seconds(partial(detection_estimates, *pair, weights), times=1))
     replicate = max(0.0, seconds[1] - seconds[0]) / (_SEPARATED_SAMPLES[1] - _SEPARATED_SAMPLES[0])
-    plain = seconds[0] - replicate * (_SEPARATED_SAMPLES[0] + estimates.RESAMPLES)
+    plain = seconds[0] - replicate * (_SEPARATED_SAMPLES[0] + RESAMPLES)
     pairs = sum(len(subject.sets["test"]) + points for points in request.ood) / (len(test) + len(first))
     methods = len(request.methods)
     return pairs * ((methods + 1) * max(0.0, plain) + methods * request.ranked * replicate)

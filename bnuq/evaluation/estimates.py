@@ -19,7 +19,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.metrics import CalibrationBins, DrawWeights
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws
@@ -130,7 +130,7 @@ def detection_errors(score: str, label: str, scores: Mapping[str, SetScores], dr
     return errors
 
 
-def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
+def detection_estimates(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
     """How well each score separates the OOD set from the test set: AUROC, both AUPR, FPR95 in both conventions.
 
     AUROC's error over points is DeLong's, its interval on the logit scale; the others' are by the bootstrap. With a
@@ -138,10 +138,10 @@ def detection_figures(test: SetScores, ood: SetScores, draws: DrawWeights) -> di
     """
     names = (name for name in metrics.SCORES if name in test.points)
     reported = (name for name in names if draws.samples > 1 or name not in _OF_SEVERAL_DRAWS)
-    return {name: _detection_figures(name, test, ood, draws) for name in reported}
+    return {name: _detection_estimates(name, test, ood, draws) for name in reported}
 
 
-def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Figure]:
+def _detection_estimates(score: str, test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, Estimate]:
     inside, outside = test.points[score], ood.points[score]
     value = vars(metrics.detection(inside, outside))
     resampled = vars(
@@ -163,7 +163,7 @@ def _detection_figures(score: str, test: SetScores, ood: SetScores, draws: DrawW
     result = {}
     for name in value:
         on_its_scale = name == "auroc" and not at_bound
-        result[name] = figure(
+        result[name] = estimate(
             name,
             value[name],
             se=error_over_points(se[name], test, ood),
@@ -199,7 +199,7 @@ def _ranked_replicates(
     return {n: v[:left_out] for n, v in moved.items()}, {n: v[left_out:] for n, v in moved.items()}
 
 
-def figure(
+def estimate(
     name: str,
     value: float,
     *,
@@ -209,7 +209,7 @@ def figure(
     samples: int,
     resampled: np.ndarray | None = None,
     limits: tuple[float, float] = _SHARE,
-) -> Figure:
+) -> Estimate:
     """An estimate with its errors; `resampled` are its bootstrap values over points, where its interval uses them.
 
     The replicates are empty where the estimate uses no sampling; otherwise it uses `samples` draws per point.
@@ -223,7 +223,7 @@ def figure(
     if mc_se is not None and not math.isfinite(mc_se):
         mc_se = None
     low, high = interval(name, float(value), se, mc_se, resampled=resampled, limits=limits)
-    return Figure(
+    return Estimate(
         value=float(value),
         se=se,
         mc_se=mc_se,
@@ -247,9 +247,9 @@ def of_replicates(
     *,
     se: float | None = None,
     limits: tuple[float, float] = (-math.inf, math.inf),
-) -> Figure:
+) -> Estimate:
     """The estimate whose value under every replicate is known."""
-    return figure(
+    return estimate(
         name,
         float(replicates[draws.full.start]),
         se=se,
@@ -260,13 +260,13 @@ def of_replicates(
     )
 
 
-def normalized_figure(
+def normalized_estimate(
     name: str,
     scores: SetScores,
     bounds: Mapping[str, Float[np.ndarray, " point"]],
     bound_replicates: Mapping[str, Float[np.ndarray, " replicate"]],
     draws: DrawWeights,
-) -> Figure:
+) -> Estimate:
     """The score `name` between its bounds "constant" and "optimum", in percent; its error over points to first order.
 
     Source: Teye, Azizpour & Smith 2018, §4.1: the ratio of means over the test set.

@@ -16,13 +16,24 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.config import Run, ScoringSection
 from bnuq.data import Points
-from bnuq.evaluation import estimates
 from bnuq.evaluation.datasets import Scale
-from bnuq.evaluation.estimates import SetScores, Weights, error_over_points, figure
+from bnuq.evaluation.estimates import (
+    SetScores,
+    Spread,
+    Weights,
+    detection_errors,
+    detection_estimates,
+    error_over_points,
+    estimate,
+    normalized_estimate,
+    of_replicates,
+    ranked_rows,
+    relative_errors,
+)
 from bnuq.evaluation.observation_noise import Fitted, fit
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.results.result import MethodResult, Samples, SetResult
 from bnuq.results.spool import Rounds, Scaled
 
@@ -80,14 +91,14 @@ class Reduction:
         self._draws = weights
         self._all = Weights(weights, torch.from_numpy(weights.weights))
         self._targets, self._scale, self._fitted, self._by = targets, scale, fitted, scoring_by
-        self._ranked_rows = estimates.ranked_rows(points)
+        self._ranked_rows = ranked_rows(points)
         self._n = 0
         self._sums: dict[str, np.ndarray] = {}
         self._points: dict[str, list[np.ndarray]] = {}
         self._moments: dict[str, list[np.ndarray]] = {}
         self._kept: dict[str, list[np.ndarray]] = {}
         self._by_draw: dict[str, list[np.ndarray]] = {}
-        self._spread = estimates.Spread()
+        self._spread = Spread()
         self._made_in = torch.float32
 
     def add(
@@ -343,10 +354,10 @@ def fitted(scores: Scores, draws: DrawWeights) -> Fitted:
     )
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
+def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set with both errors; a set without targets has only the variance of the draws."""
     result = {name: _mean(name, scores, draws) for name in _MEANS if name in scores.points}
     if "squared_error" in scores.points:
@@ -354,14 +365,14 @@ def figures(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
         if draws.samples > 1:
             result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
-        result["tau"] = estimates.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
+        result["tau"] = of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
     if draws.samples == 1:  # a single draw has no variance
         result.pop("variance")
     return {name: result[name] for name in _ORDER if name in result}
 
 
-def _mean(name: str, scores: Scores, draws: DrawWeights) -> Figure:
-    return estimates.of_replicates(
+def _mean(name: str, scores: Scores, draws: DrawWeights) -> Estimate:
+    return of_replicates(
         name,
         scores.replicates[name],
         draws,
@@ -370,16 +381,16 @@ def _mean(name: str, scores: Scores, draws: DrawWeights) -> Figure:
     )
 
 
-def _root(scores: Scores, draws: DrawWeights) -> Figure:
+def _root(scores: Scores, draws: DrawWeights) -> Estimate:
     """The root of the mean squared error; its error over points follows from that of the mean, to first order."""
     replicates = np.sqrt(scores.replicates["squared_error"])
     value = float(replicates[draws.full.start])
     error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
     se = error / (2 * value) if value > 0 else 0.0
-    return estimates.of_replicates("rmse", replicates, draws, se=error_over_points(se, scores), limits=_POSITIVE)
+    return of_replicates("rmse", replicates, draws, se=error_over_points(se, scores), limits=_POSITIVE)
 
 
-def _rank_correlation(scores: Scores, draws: DrawWeights) -> Figure:
+def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
     """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
     sigma, error = _sigma(scores), _absolute_error(scores)
     value = metrics.spearman(sigma, error)
@@ -388,7 +399,7 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Figure:
     sigma_replicates = np.sqrt((scores.kept_variance.mean(-1) + noise).astype(np.float32))
     error_replicates = np.sqrt((scores.kept_error**2).mean(-1))
     replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
-    return figure(
+    return estimate(
         "spearman",
         value,
         se=error_over_points(_resampled_correlation(sigma, error, scores.group), scores),
@@ -408,7 +419,7 @@ def _resampled_correlation(
     their numbers.
     """
     generator = np.random.default_rng(0)
-    subset = estimates.ranked_rows(len(sigma))
+    subset = ranked_rows(len(sigma))
     share = math.sqrt(len(subset) / len(sigma))
     sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
     names = np.arange(len(sigma)) if group is None else np.unique(group, return_inverse=True)[1]
@@ -431,21 +442,21 @@ def _absolute_error(scores: Scores) -> Float[np.ndarray, " point"]:
     return np.sqrt(((scores.targets - scores.mean) ** 2).mean(-1))
 
 
-def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Figure]]:
+def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
     """PLL and CRPS of the constant uncertainty (and its σ) and of the per-point optimum around the same means."""
     if scores.fitted is None:
         return {}
-    result: dict[str, dict[str, Figure]] = {}
+    result: dict[str, dict[str, Estimate]] = {}
     for bound in ("constant", "optimum"):
         for name in ("pll", "crps"):
             if (key := f"{name}_{bound}") in scores.points:
                 result.setdefault(bound, {})[name] = _mean(key, scores, draws)
     if scores.fitted.sigma is not None:
-        result["constant"]["sigma"] = estimates.of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
+        result["constant"]["sigma"] = of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
     return result
 
 
-def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
+def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """PLL and CRPS between the constant baseline (0) and the per-point optimum (100), in percent.
 
     A CRPS of the draws alone, without the noise that the constant baseline has, is not normalised. Where a point is
@@ -461,14 +472,14 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Figure]:
                 {bound: values[f"{name}_{bound}"] for bound in ("constant", "optimum")}
                 for values in (scores.points, scores.replicates)
             )
-            result[name] = estimates.normalized_figure(name, scores, of_points, replicates, draws)
+            result[name] = normalized_estimate(name, scores, of_points, replicates, draws)
     exact = np.isposinf(scores.points.get("pll_optimum", np.empty(0)))
     if "pll" in result and exact.any() and not exact.all():
         others = ~exact
         value, constant, optimum = (
             float(scores.points[key][others].mean()) for key in ("pll", "pll_constant", "pll_optimum")
         )
-        result["pll_without_exact"] = Figure(float(metrics.normalized(value, constant, optimum)))
+        result["pll_without_exact"] = Estimate(float(metrics.normalized(value, constant, optimum)))
     return result
 
 
@@ -479,10 +490,10 @@ def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[st
     of every other set.
     """
     test = scores["test"]
-    errors = estimates.relative_errors("variance", "variance", scores, draws)
+    errors = relative_errors("variance", "variance", scores, draws)
     if "pll" in test.replicates:
         errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return errors | estimates.detection_errors("variance", "variance", scores, draws)
+    return errors | detection_errors("variance", "variance", scores, draws)
 
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -574,7 +585,7 @@ class Scorer:
         return MethodResult(
             sets={
                 name: SetResult(
-                    figures=figures(set_scores, draws),
+                    estimates=set_estimates(set_scores, draws),
                     points=_reported_scores(set_scores, draws),
                     predicted=set_scores.mean,
                     sigma=set_scores.sigma,
@@ -583,7 +594,7 @@ class Scorer:
                 )
                 for name, set_scores in scores.items()
             },
-            ood={name: estimates.detection_figures(test, set_scores, draws) for name, set_scores in ood_scores.items()},
+            ood={name: detection_estimates(test, set_scores, draws) for name, set_scores in ood_scores.items()},
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),

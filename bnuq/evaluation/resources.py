@@ -14,7 +14,8 @@ from bnuq import metrics
 from bnuq.config import ANALYTIC, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
-from bnuq.evaluation import estimates, memory
+from bnuq.evaluation import memory
+from bnuq.evaluation.estimates import RANKED, RESAMPLES
 from bnuq.evaluation.plan import Plan
 from bnuq.sampling.sites import BatchNormSite
 
@@ -22,7 +23,7 @@ _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, i
 _OBJECTS = 1000  # bytes of a layer's tensors in one draw, in addition to their values
 _RANKED_BYTES = 4 * 4 + 1  # four scores in float32, and whether the prediction was wrong
 _ALWAYS_ALLOWED_BYTES = 64 * 2**20  # bytes of memory that are never refused: everything else varies by as much
-_FIGURES, _SEPARATIONS = 16, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
+_ESTIMATES, _SEPARATIONS = 16, 5  # of a set, and of an OOD set by each score, at most; each with its replicates
 _POINT_SCORES = 8  # per-point scores of a set, in float64
 
 Need = Callable[[int], int]  # bytes as an increasing function of a number of draws
@@ -132,7 +133,7 @@ def _memory(
 ) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
     methods = len(todo.methods)
-    replicates = bank + estimates.RESAMPLES + bank.bit_length() + 2
+    replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
     noise_models = sum(method in ANALYTIC for method in todo.methods)
     omega = (1 + noise_models) * bytes_of_draws(bank, todo.layers, todo.batch_size or 0)
@@ -141,9 +142,9 @@ def _memory(
     )
     scores = 0
     for name, points in sets.items():
-        scores += (bank + estimates.RESAMPLES) * min(len(points), estimates.RANKED) * _RANKED_BYTES
+        scores += (bank + RESAMPLES) * min(len(points), RANKED) * _RANKED_BYTES
         scores += 8 * samples * len(points) * (name in labelled)
-        scores += 8 * replicates * (_FIGURES + _SEPARATIONS * len(metrics.SCORES) * (name not in labelled))
+        scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name not in labelled))
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     return weights + omega + normal + 2 * methods * scores + of_one_point
 

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError, is_out_of_memory
-from bnuq.evaluation import estimates, memory
+from bnuq.evaluation import memory
 from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import queries_engine
+from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.plan import Plan
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
@@ -171,13 +172,13 @@ def _is_of_batchnorm(method: str) -> bool:
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     """The replicates of a method; dropout masks already differ from point to point and need no bank."""
     if method in ONE_PASS:
-        return estimates.replicate_weights(1)
-    return estimates.replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
+        return replicate_weights(1)
+    return replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
 
 
 def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline estimates, in units of the requested error."""
-    errors = scorer.headline_errors(scored.sets, estimates.replicate_weights(samples))
+    errors = scorer.headline_errors(scored.sets, replicate_weights(samples))
     relative = "MI on", "variance on"
     return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in errors.items()}
 

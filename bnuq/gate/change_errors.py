@@ -18,7 +18,7 @@ from bnuq import metrics
 from bnuq.config import ONE_PASS
 from bnuq.gate.points import Address, Points
 from bnuq.gate.records import Pairing
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.result import Result
 
@@ -100,17 +100,17 @@ class Errors:
         pairs = ([side[name].points.get(score) for side in sides] for name in _sets_of(address))
         return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
-    def over_draws(self, address: Address, figures: tuple[Figure, Figure]) -> Error:
+    def over_draws(self, address: Address, estimates: tuple[Estimate, Estimate]) -> Error:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
         method, _, _, metric = address
         if method in ONE_PASS and method not in dict(self._paired.why_not):
             return NONE
         kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
-        if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in figures):  # too few draws
+        if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN
         samples = [int(result.sampling["samples"]) for result in self._results]
-        replicates = [(figure.jackknife, figure.bootstrap) for figure in figures]
+        replicates = [(estimate.jackknife, estimate.bootstrap) for estimate in estimates]
         if method in self._paired.draws:
             replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
         pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared

@@ -13,13 +13,13 @@ import bnuq
 from bnuq.config import POPULATION
 from bnuq.errors import ResultError
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.compatibility import check_comparable, figures_by_address, made_at, pairing
+from bnuq.gate.compatibility import check_comparable, estimates_by_address, made_at, pairing
 from bnuq.gate.points import Address
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
 from bnuq.metrics import METRICS
-from bnuq.records import Caution, Direction, Figure
+from bnuq.records import Caution, Direction, Estimate
 from bnuq.results.file import BOUNDS, unit_of
 from bnuq.results.result import Result
 
@@ -96,16 +96,16 @@ def _side(result: Result) -> Side:
 
 def _floor(current: Result, required: Required) -> Floor:
     """The named estimate compared with its bound; ResultError where there is no such estimate."""
-    known = figures_by_address(current)
+    known = estimates_by_address(current)
     if required.address not in known:
         import difflib
 
         close = difflib.get_close_matches(required.address, known, n=3, cutoff=0.4)
         near = f" Near it are {', '.join(close)}." if close else ""
         raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
-    _, figure = known[required.address]
-    se = None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
-    return Floor(required.address, required.relation, required.bound, figure.value, se)
+    _, estimate = known[required.address]
+    se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
+    return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
 
 @dataclass(frozen=True)
@@ -118,22 +118,22 @@ class _Measured:
 
 def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
     """Every estimate that both results have, its change, and the errors of the change."""
-    new, old = figures_by_address(current), figures_by_address(baseline)
-    for name, (address, figure) in new.items():
+    new, old = estimates_by_address(current), estimates_by_address(baseline)
+    for name, (address, estimate) in new.items():
         if name in old:
-            figures = figure, old[name][1]
-            of_change = errors.over_points(address), errors.over_draws(address, figures)
-            yield _compared(name, address, figures, of_change, settings)
+            estimates = estimate, old[name][1]
+            of_change = errors.over_points(address), errors.over_draws(address, estimates)
+            yield _compared(name, address, estimates, of_change, settings)
 
 
 def _compared(
-    name: str, address: Address, figures: tuple[Figure, Figure], errors: tuple[Error, Error], settings: Settings
+    name: str, address: Address, estimates: tuple[Estimate, Estimate], errors: tuple[Error, Error], settings: Settings
 ) -> _Measured:
     method, set_name, score, metric = address
     direction: Direction = METRICS[metric].direction if metric in METRICS else "none"
     if set_name.startswith(BOUNDS) or method == POPULATION:  # a yardstick, not what the network says
         direction = "none"
-    current, baseline = (figure.value for figure in figures)
+    current, baseline = (estimate.value for estimate in estimates)
     change = 0.0 if current == baseline else current - baseline
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
@@ -309,7 +309,7 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
         or comparison.se_points is None
     ):
         return False
-    now, before = (figures_by_address(side)[comparison.address][1].mc_se or 0.0 for side in (current, baseline))
+    now, before = (estimates_by_address(side)[comparison.address][1].mc_se or 0.0 for side in (current, baseline))
     return comparison.harm > _SURE * comparison.se_points and now > _GROWN * before
 
 

@@ -13,21 +13,21 @@ from bnuq.errors import ResultError
 from bnuq.gate.records import Pairing, address_of
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
-from bnuq.records import Figure
-from bnuq.results.file import NORMALIZED, figures_of
+from bnuq.records import Estimate
+from bnuq.results.file import NORMALIZED, estimates_of
 from bnuq.results.result import EvaluatedSet, Result
 
-_MOST = 8  # missing figures that a message names
+_MOST = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 
 
-def figures_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Figure]]:
+def estimates_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Estimate]]:
     """Every estimate by its address, with method, set, score and metric; the metric of a normalised score is named
     accordingly."""
     by_address = {}
-    for (method, set_name, score, metric), figure in figures_of(result):
+    for (method, set_name, score, metric), estimate in estimates_of(result):
         name = f"{NORMALIZED}_{metric}" if set_name == NORMALIZED else metric
-        by_address[address_of(method, set_name, score, name)] = ((method, set_name, score, name), figure)
+        by_address[address_of(method, set_name, score, name)] = ((method, set_name, score, name), estimate)
     return by_address
 
 
@@ -48,7 +48,7 @@ def check_comparable(current: Result, baseline: Result, settings: Settings) -> N
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
     """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
-    addresses = figures_by_address(baseline)
+    addresses = estimates_by_address(baseline)
     requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     both = [method for method in baseline.methods if _is_asked_for(run, method)]
@@ -80,7 +80,7 @@ def _is_asked_for(run: Run, method: str) -> bool:
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
     """Raise ResultError where an evaluation on `sets` would not be comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
-    addresses = figures_by_address(baseline)
+    addresses = estimates_by_address(baseline)
     for name in baseline.sets:
         of_set = [address for address, (place, _) in addresses.items() if place[1] == name]
         if name not in sets and not all(settings.allows("missing", address) for address in of_set):
@@ -213,7 +213,7 @@ def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:
 
 def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
-    new, old = figures_by_address(current), figures_by_address(baseline)
+    new, old = estimates_by_address(current), estimates_by_address(baseline)
     gone = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
         gone = [address for address in gone if old[address][0][0] != POPULATION]

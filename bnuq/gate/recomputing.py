@@ -18,10 +18,10 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import ONE_PASS
 from bnuq.errors import ResultError
-from bnuq.gate.compatibility import figures_by_address
+from bnuq.gate.compatibility import estimates_by_address
 from bnuq.gate.points import Address, Points
 from bnuq.gate.replicates import agree, contradictions, rounded_at
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.file import BOUNDS
 from bnuq.results.result import Result, SetResult
 
@@ -41,7 +41,7 @@ def recomputed(result: Result) -> Points:
         )
     points = Points(result)
     with np.errstate(all="ignore"):  # a forged number may be of any size
-        problems = [*_scores(result, points), *_figures(result, points), *contradictions(result)]
+        problems = [*_scores(result, points), *_estimates(result, points), *contradictions(result)]
     if problems:
         more = f"\n  - and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         shown = "\n".join(f"  - damaged: {problem}" for problem in problems[:_SHOWN])
@@ -52,40 +52,42 @@ def recomputed(result: Result) -> Points:
     return points
 
 
-# ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _figures(result: Result, points: Points) -> Iterator[str]:
-    for name, (address, figure) in figures_by_address(result).items():
-        if problem := _figure(name, address, figure, result, points) or _errors(name, address, figure, result, points):
+def _estimates(result: Result, points: Points) -> Iterator[str]:
+    for name, (address, estimate) in estimates_by_address(result).items():
+        if problem := _estimate(name, address, estimate, result, points) or _errors(
+            name, address, estimate, result, points
+        ):
             yield problem
 
 
-def _figure(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
+def _estimate(name: str, address: Address, estimate: Estimate, result: Result, points: Points) -> str | None:
     method, set_name, _, metric = address
     if set_name.startswith(BOUNDS) and metric in _FITTED:
         return None
     if metric == "tau":
-        value, agrees = _precision(figure, result.methods[method].sets[set_name])
+        value, agrees = _precision(estimate, result.methods[method].sets[set_name])
     else:
         value = points.value(address)
-        agrees = value is not None and bool(agree(figure.value, value, rounded_at(metric)))
+        agrees = value is not None and bool(agree(estimate.value, value, rounded_at(metric)))
     if value is None:
-        return f"{name} is {figure.value:.6g}, and the scores of points that it is computed from are missing."
+        return f"{name} is {estimate.value:.6g}, and the scores of points that it is computed from are missing."
     if not agrees:
-        return f"{name} is {figure.value:.6g}; recomputed from its points it is {value:.6g}."
+        return f"{name} is {estimate.value:.6g}; recomputed from its points it is {value:.6g}."
     if metric in metrics.METRICS and metrics.METRICS[metric].unit == "fraction" and abs(value - 0.5) > 0.5 + _ROUNDING:
-        return f"{name} is {figure.value:.6g}, and no fraction."
+        return f"{name} is {estimate.value:.6g}, and no fraction."
     return None
 
 
-def _errors(name: str, address: Address, figure: Figure, result: Result, points: Points) -> str | None:
+def _errors(name: str, address: Address, estimate: Estimate, result: Result, points: Points) -> str | None:
     """Errors in the stated error over points and in the interval, which must contain the estimate."""
-    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
-    slack = _ROUNDING * max(rounded_at(address[3]), abs(figure.value))
-    if math.isfinite(figure.value) and not low - slack <= figure.value <= high + slack:
-        return f"{name} is {figure.value:.6g}, and its interval goes from {low:.6g} to {high:.6g}."
-    if figure.se is None or address[3] in _RESAMPLED:
+    low, high = (estimate.value if end is None else end for end in (estimate.low, estimate.high))
+    slack = _ROUNDING * max(rounded_at(address[3]), abs(estimate.value))
+    if math.isfinite(estimate.value) and not low - slack <= estimate.value <= high + slack:
+        return f"{name} is {estimate.value:.6g}, and its interval goes from {low:.6g} to {high:.6g}."
+    if estimate.se is None or address[3] in _RESAMPLED:
         return None
     parts = points.contributions(address)
     if parts is None:
@@ -93,21 +95,21 @@ def _errors(name: str, address: Address, figure: Figure, result: Result, points:
     with np.errstate(invalid="ignore", over="ignore"):
         each = (metrics.standard_error(values, group=result.sets[key].group) for key, values in parts.items())
         error = math.hypot(*each)
-    if not math.isfinite(error) or agree(figure.se, error, slack).all():
+    if not math.isfinite(error) or agree(estimate.se, error, slack).all():
         return None
     if address[3] == "auroc" and error == 0:  # at a bound, where the error is by the bootstrap
         return None
-    return f"{name}: its standard error is {figure.se:.6g}; recomputed from its points it is {error:.6g}."
+    return f"{name}: its standard error is {estimate.se:.6g}; recomputed from its points it is {error:.6g}."
 
 
-def _precision(figure: Figure, one: SetResult) -> tuple[float | None, bool]:
+def _precision(estimate: Estimate, one: SetResult) -> tuple[float | None, bool]:
     """τ, whose inverse is the difference between predictive variances and those of the draws, and whether the estimate
     agrees."""
     if one.sigma is None:
         return None, False
     whole = (one.sigma**2).mean(-1)
     noise = float(np.mean(whole - one.points.get("variance", 0.0)))
-    stated = 1 / figure.value if figure.value else math.inf
+    stated = 1 / estimate.value if estimate.value else math.inf
     return 1 / noise if noise else math.inf, bool(agree(stated, noise, float(np.mean(whole))))
 
 

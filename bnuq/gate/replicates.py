@@ -19,9 +19,9 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import ONE_PASS
-from bnuq.gate.compatibility import figures_by_address
+from bnuq.gate.compatibility import estimates_by_address
 from bnuq.gate.points import Address
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.file import BOUNDS, NORMALIZED
 from bnuq.results.result import EvaluatedSet, Result, SetResult
 from bnuq.sampling import counter_rng
@@ -80,41 +80,41 @@ class _OfMethod:
     bootstrap's."""
 
     def __init__(self, result: Result, method: str) -> None:
-        self._named = {name: at for name, at in figures_by_address(result).items() if at[0][0] == method}
-        self._figures = dict(self._named.values())
+        self._named = {name: at for name, at in estimates_by_address(result).items() if at[0][0] == method}
+        self._estimates = dict(self._named.values())
         self._result, self._method = result, method
         self._samples = int(result.sampling["samples"])
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
         self._draws = self._samples if self._bank is None else int(self._bank)
         self._resamples = max(
-            (0 if f.bootstrap is None else len(f.bootstrap) for f in self._figures.values()), default=0
+            (0 if f.bootstrap is None else len(f.bootstrap) for f in self._estimates.values()), default=0
         )
 
     def contradictions(self) -> Iterator[str]:
-        for name, (address, figure) in self._named.items():
-            if problem := self._of_error(address, figure) or self._of_replicates(address, figure):
+        for name, (address, estimate) in self._named.items():
+            if problem := self._of_error(address, estimate) or self._of_replicates(address, estimate):
                 yield f"{name}{problem}"
 
-    def _of_error(self, address: Address, figure: Figure) -> str | None:
+    def _of_error(self, address: Address, estimate: Estimate) -> str | None:
         """The contradiction in the Monte Carlo error, given the replicates."""
         if self._method in ONE_PASS or self._samples == 1:
-            none = figure.jackknife is None and figure.bootstrap is None and figure.mc_se is None
+            none = estimate.jackknife is None and estimate.bootstrap is None and estimate.mc_se is None
             return None if none else " has replicates over draws, of which there are none."
-        if figure.jackknife is not None and len(figure.jackknife) != self._draws:
-            return f" has {len(figure.jackknife)} replicates without a draw, of {self._draws} draws."
-        if figure.bootstrap is not None and len(figure.bootstrap) > _RESAMPLES:
-            return f" has {len(figure.bootstrap)} bootstrap replicates; an evaluation never has as many."
-        found = self._errors(figure)[1 if _is_by_bootstrap(address, self._result) else 0]
+        if estimate.jackknife is not None and len(estimate.jackknife) != self._draws:
+            return f" has {len(estimate.jackknife)} replicates without a draw, of {self._draws} draws."
+        if estimate.bootstrap is not None and len(estimate.bootstrap) > _RESAMPLES:
+            return f" has {len(estimate.bootstrap)} bootstrap replicates; an evaluation never has as many."
+        found = self._errors(estimate)[1 if _is_by_bootstrap(address, self._result) else 0]
         error = found if self._samples >= _LEAST_DRAWS and math.isfinite(found) else None
-        size = max(rounded_at(address[3]), abs(figure.value) if math.isfinite(figure.value) else 0.0)
-        if (error is None) != (figure.mc_se is None) or not agree(figure.mc_se or 0.0, error or 0.0, 1e-6 * size):
-            stated, computed = ("none" if value is None else f"{value:.6g}" for value in (figure.mc_se, error))
+        size = max(rounded_at(address[3]), abs(estimate.value) if math.isfinite(estimate.value) else 0.0)
+        if (error is None) != (estimate.mc_se is None) or not agree(estimate.mc_se or 0.0, error or 0.0, 1e-6 * size):
+            stated, computed = ("none" if value is None else f"{value:.6g}" for value in (estimate.mc_se, error))
             return f": its Monte Carlo error is {stated}; recomputed from its replicates it is {computed}."
         return None
 
-    def _errors(self, figure: Figure) -> tuple[float, float]:
+    def _errors(self, estimate: Estimate) -> tuple[float, float]:
         """The Monte Carlo errors by the jackknife and by the bootstrap; NaN where there is none."""
-        left_out, drawn = figure.jackknife, figure.bootstrap
+        left_out, drawn = estimate.jackknife, estimate.bootstrap
         return (
             math.nan if left_out is None else float(metrics.jackknife_error(left_out)),
             math.nan
@@ -122,14 +122,14 @@ class _OfMethod:
             else float(metrics.bootstrap_error(drawn, samples=self._samples, bank=self._draws)),
         )
 
-    def _of_replicates(self, address: Address, figure: Figure) -> str | None:
-        left_out = figure.jackknife
-        if left_out is None or len(left_out) < _LEAST_DRAWS or not np.isfinite([*left_out, figure.value]).all():
+    def _of_replicates(self, address: Address, estimate: Estimate) -> str | None:
+        left_out = estimate.jackknife
+        if left_out is None or len(left_out) < _LEAST_DRAWS or not np.isfinite([*left_out, estimate.value]).all():
             return None
-        size = max(rounded_at(address[3]), abs(figure.value))
+        size = max(rounded_at(address[3]), abs(estimate.value))
         error, mean = float(metrics.jackknife_error(left_out)), float(np.mean(left_out))
-        stated = _rows(figure)
-        known = self._known(address, figure)
+        stated = _rows(estimate)
+        known = self._known(address, estimate)
         known = None if known is None else known[: len(stated)]
         if known is not None and not (same := agree(stated, known, size))[np.isfinite(stated)].all():
             if same[: len(left_out)].all():
@@ -140,26 +140,26 @@ class _OfMethod:
                 f"{computed:.6g}."
             )
         # Leaving out a draw also changes an estimate by its bias over T, which exceeds its error with many points.
-        if abs(mean - figure.value) > 2 * (error + size / len(left_out)):
-            return f" is {figure.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
-        low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(address, figure))
+        if abs(mean - estimate.value) > 2 * (error + size / len(left_out)):
+            return f" is {estimate.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
+        low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(address, estimate))
         out = np.flatnonzero((stated < low - _ROUNDING * size) | (stated > high + _ROUNDING * size))
         if len(out):
             at = out[0]
             return f" has a replicate of {stated[at]:.6g}, where {low[at]:.6g} to {high[at]:.6g} is possible."
-        return self._of_spread(address, figure)
+        return self._of_spread(address, estimate)
 
-    def _of_spread(self, address: Address, figure: Figure) -> str | None:
+    def _of_spread(self, address: Address, estimate: Estimate) -> str | None:
         """The contradiction between the errors by the jackknife and by the bootstrap.
 
         Not checked for ratios, for estimates computed from other estimates, and for densities, which a single draw may
         dominate.
         """
         _, set_name, score, metric = address
-        jackknife, bootstrap = self._errors(figure)
+        jackknife, bootstrap = self._errors(estimate)
         if set_name not in self._result.sets or metric in ("pll", "tau") or not math.isfinite(bootstrap):
             return None
-        size = max(rounded_at(metric), abs(figure.value))
+        size = max(rounded_at(metric), abs(estimate.value))
         step = 1 / min(self._result.sets[name].n for name in ((_TEST, set_name) if score else (set_name,)))
         slack = size * (_ROUNDING if metric in _SMOOTH else _STEPS * step * math.sqrt(self._draws))
         if jackknife > _APART * bootstrap + slack or (
@@ -167,18 +167,18 @@ class _OfMethod:
         ):
             return f": its Monte Carlo error is {jackknife:.6g} by the jackknife, and {bootstrap:.6g} by the bootstrap."
         if not score and metric in _SMOOTH and jackknife < _STILL * size and self._is_moved(set_name):
-            return " is the same without each of the draws, which move other figures of that set."
+            return " is the same without each of the draws, which move other estimates of that set."
         return None
 
     def _is_moved(self, set_name: str) -> bool:
         """Whether the draws change the predictions of a classifier, so that every smooth estimate varies."""
-        figures = [self._figures.get((self._method, set_name, "", metric)) for metric in _SMOOTH]
-        errors = [self._errors(one)[0] for one in figures if one is not None]
+        estimates = [self._estimates.get((self._method, set_name, "", metric)) for metric in _SMOOTH]
+        errors = [self._errors(one)[0] for one in estimates if one is not None]
         return self._result.model["task"] == "classification" and max(errors, default=0.0) > _MOVING
 
     # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, address: Address, figure: Figure) -> np.ndarray | None:
+    def _known(self, address: Address, estimate: Estimate) -> np.ndarray | None:
         """The replicates that follow from the rest of the file; None where they do not."""
         _, set_name, score, metric = address
         if score:
@@ -190,12 +190,12 @@ class _OfMethod:
         if set_name.startswith(BOUNDS):
             return self._of_bound(set_name, metric)
         if metric == "mutual_information":
-            return self._mutual_information(set_name, figure)
+            return self._mutual_information(set_name, estimate)
         likelihoods = self._likelihoods(set_name)
         if self._bank is not None:
             return None if likelihoods is None or metric != "pll" else self._of_tiles(likelihoods)
         if metric == "expected_entropy":
-            return self._linear(figure)
+            return self._linear(estimate)
         if likelihoods is None:
             return None
         weights = _weights(self._samples, self._resamples)
@@ -214,8 +214,8 @@ class _OfMethod:
         them."""
         values = []
         for set_name, metric in parts:
-            figure = self._figures.get((self._method, set_name, "", metric))
-            if figure is None or len(rows := _rows(figure)) != self._draws + self._resamples:
+            estimate = self._estimates.get((self._method, set_name, "", metric))
+            if estimate is None or len(rows := _rows(estimate)) != self._draws + self._resamples:
                 return None
             values.append(rows)
         with np.errstate(all="ignore"):
@@ -236,22 +236,22 @@ class _OfMethod:
 
         return self._from(constant, accuracy, (set_name, "confidence"))
 
-    def _linear(self, figure: Figure) -> np.ndarray:
+    def _linear(self, estimate: Estimate) -> np.ndarray:
         """The replicates of a mean over draws, from its leave-one-out replicates, which determine the value of each
         draw."""
-        assert figure.jackknife is not None
-        of_draws = self._samples * figure.value - (self._samples - 1) * figure.jackknife
+        assert estimate.jackknife is not None
+        of_draws = self._samples * estimate.value - (self._samples - 1) * estimate.jackknife
         return _weights(self._samples, self._resamples) @ of_draws
 
     @property
     def _classes(self) -> int:
         return int(self._result.model.get("classes", 0))
 
-    def _mutual_information(self, set_name: str, figure: Figure) -> np.ndarray | None:
+    def _mutual_information(self, set_name: str, estimate: Estimate) -> np.ndarray | None:
         """The difference of two entropies, corrected for the number of draws of each replicate."""
         estimator = self._result.sampling.get("mutual_information", "plug-in")
         parts = [
-            self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
+            self._estimates.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
         ]
         if parts[0] is None or parts[1] is None or (self._bank is not None and estimator != "plug-in"):
             return None
@@ -260,7 +260,7 @@ class _OfMethod:
         factor, whole = (
             (1.0, 1.0) if estimator == "plug-in" else (held / (held - 1), self._samples / (self._samples - 1))
         )
-        offset = figure.value - whole * (parts[0].value - parts[1].value)
+        offset = estimate.value - whole * (parts[0].value - parts[1].value)
         return self._from(
             lambda predictive, expected: factor * (predictive - expected) + offset,
             *((set_name, f"{kind}_entropy") for kind in ("predictive", "expected")),
@@ -288,7 +288,7 @@ class _OfMethod:
 
     def _pll(self, set_name: str, likelihoods: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         """The mean PLL of the mixture; for a regression with the τ that was fitted to each replicate."""
-        tau = self._figures.get((self._method, set_name, "", "tau"))
+        tau = self._estimates.get((self._method, set_name, "", "tau"))
         if self._result.model["task"] == "classification" or tau is None:
             return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
         if not 0 < tau.value < math.inf:
@@ -304,7 +304,7 @@ class _OfMethod:
     def _squared_distance(self, set_name: str) -> np.ndarray | None:
         """The squared distance of every draw from the target of every point (T, n), from its log-likelihood under τ."""
         likelihoods = self._likelihoods(set_name)
-        tau = self._figures.get((self._method, set_name, "", "tau"))
+        tau = self._estimates.get((self._method, set_name, "", "tau"))
         if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
             return None
         most = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
@@ -312,7 +312,7 @@ class _OfMethod:
 
     # ── bounds of replicates ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _limits(self, address: Address, figure: Figure) -> Limits:
+    def _limits(self, address: Address, estimate: Estimate) -> Limits:
         """The bounds of every replicate."""
         _, set_name, score, metric = address
         if set_name not in self._result.sets:
@@ -325,7 +325,7 @@ class _OfMethod:
         test = self._result.sets[_TEST]
         if max(test.n, self._result.sets[set_name].n) > _RANKED and (score or metric in ("aurc", "spearman")):
             return -math.inf, math.inf
-        tighter = self._tighter(address, len(_rows(figure)))
+        tighter = self._tighter(address, len(_rows(estimate)))
         if tighter is None:
             return low, high
         return np.maximum(low, tighter[0]), np.minimum(high, tighter[1])
@@ -364,12 +364,12 @@ class _OfMethod:
     def _of_entropy(self, set_name: str) -> Limits | None:
         """The bounds of the entropy of the mean prediction without a draw of entropy h: H is concave, and the entropy
         of a mixture of two exceeds their mean entropy by at most that of the weights."""
-        figures = [
-            self._figures.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
+        estimates = [
+            self._estimates.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
         ]
-        if any(figure is None or figure.jackknife is None for figure in figures):
+        if any(estimate is None or estimate.jackknife is None for estimate in estimates):
             return None
-        predictive, expected = figures
+        predictive, expected = estimates
         assert predictive is not None and expected is not None and expected.jackknife is not None
         samples = self._samples
         of_draw = samples * expected.value - (samples - 1) * expected.jackknife
@@ -431,9 +431,11 @@ def _is_by_bootstrap(address: Address, result: Result) -> bool:
     return metric in metrics.METRICS and metrics.METRICS[metric].mc_error == "bootstrap"
 
 
-def _rows(figure: Figure) -> np.ndarray:
+def _rows(estimate: Estimate) -> np.ndarray:
     """All replicates, leave-one-out first."""
-    return np.concatenate([part for part in (figure.jackknife, figure.bootstrap) if part is not None] or [np.empty(0)])
+    return np.concatenate(
+        [part for part in (estimate.jackknife, estimate.bootstrap) if part is not None] or [np.empty(0)]
+    )
 
 
 def _weights(samples: int, resamples: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from bnuq.metrics import METRICS
 
 Scale = Literal["absolute", "relative", "errors"]
 
-_FORMS = 'a number ("0.01", in the figure\'s unit), "2%" (of the baseline), "2se" (standard errors) or "off"'
+_FORMS = 'a number ("0.01", in the estimate\'s unit), "2%" (of the baseline), "2se" (standard errors) or "off"'
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _WAIVED_WHOLE = ("samples", "batch-size", "sampling", "data", "scoring")
 
@@ -188,9 +188,9 @@ def _check_allowed(name: str) -> None:
     )
 
 
-def unused(settings: Settings, figures: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
-    """The keys of tolerances that match no estimate; `figures` are addresses, metrics, and whether directed."""
-    known = tuple(figures)
+def unused(settings: Settings, estimates: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
+    """The keys of tolerances that match no estimate; `estimates` are addresses, metrics, and whether directed."""
+    known = tuple(estimates)
     return tuple(
         key
         for key, _ in settings.tolerances

@@ -17,13 +17,14 @@ from bnuq import metrics
 from bnuq.config import Named, Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import DataError, RequestError, SamplingError
-from bnuq.evaluation import classification, estimates, memory, regression
+from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
+from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
 from bnuq.evaluation.runner import fitting_chunk
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.inspection.records import Crossing, Domain, Domains
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
@@ -377,7 +378,7 @@ class _Scorer:
         except DataError as error:
             raise DataError(f"domain {name}: {error}") from error
 
-    def fixed(self, outputs: Tensor, points: Points) -> dict[str, Figure]:
+    def fixed(self, outputs: Tensor, points: Points) -> dict[str, Estimate]:
         """The estimates of one pass (n, K) over labelled points."""
         if points.targets is None:
             return {}
@@ -390,34 +391,35 @@ class _Scorer:
             }
             limits = {"accuracy": (0.0, 1.0), "pll": (-math.inf, 0.0)}
             return {
-                name: _figure(name, float(np.mean(of)), of, points, limits=limits[name]) for name, of in values.items()
+                name: _estimate(name, float(np.mean(of)), of, points, limits=limits[name])
+                for name, of in values.items()
             }
-        reduction = self.scorer.reduction(estimates.replicate_weights(1), points, fitted=None, labelled=False)
+        reduction = self.scorer.reduction(replicate_weights(1), points, fitted=None, labelled=False)
         reduction.add(outputs[None])
         squared = np.mean((reduction.scores().mean - points.targets) ** 2, axis=1)
         rmse = math.sqrt(float(np.mean(squared)))
-        return {"rmse": _figure("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
+        return {"rmse": _estimate("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
 
-    def spread(self, blocks: Sequence[Tensor], points: Points) -> dict[str, Figure]:
+    def spread(self, blocks: Sequence[Tensor], points: Points) -> dict[str, Estimate]:
         """The spread of the samples of MCBN (T, n, K), in chunks."""
-        draws = estimates.replicate_weights(len(blocks[0]))
+        draws = replicate_weights(len(blocks[0]))
         reduction = self.scorer.reduction(draws, points, fitted=None, labelled=False)
         for block in blocks:
             reduction.add(block)
         scores = reduction.scores(group=points.group)
         name = "mutual_information" if isinstance(self.scorer, classification.Scorer) else "variance"
         error = metrics.standard_error(scores.points[name], group=points.group)
-        se = estimates.error_over_points(error, scores)
-        return {name: estimates.of_replicates(name, scores.replicates[name], draws, se=se, limits=(0.0, math.inf))}
+        se = error_over_points(error, scores)
+        return {name: of_replicates(name, scores.replicates[name], draws, se=se, limits=(0.0, math.inf))}
 
 
-def _figure(
+def _estimate(
     name: str, value: float, contributions: np.ndarray, points: Points, *, limits: tuple[float, float]
-) -> Figure:
+) -> Estimate:
     error = metrics.standard_error(contributions, group=points.group)
     se = error if math.isfinite(error) else None
-    low, high = estimates.interval(name, value, se, None, limits=limits)
-    return Figure(value=value, se=se, low=low, high=high)
+    low, high = interval(name, value, se, None, limits=limits)
+    return Estimate(value=value, se=se, low=low, high=high)
 
 
 def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
@@ -456,15 +458,15 @@ class _Crossing:
         names = list(self.statistics)
         passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(spread_points)
         with self.progress(f"{name} under each of the statistics", passes) as advance:
-            fixed: dict[str, dict[str, Figure]] = {source_name: {} for source_name in (RUNNING, *names)}
+            fixed: dict[str, dict[str, Estimate]] = {source_name: {} for source_name in (RUNNING, *names)}
             if points.targets is not None:
                 fixed |= self._fixed(name, points, advance)
             spread = self._spread(spread_points, advance)
-        for source_name, figures in fixed.items():
-            if figures := figures | spread.get(source_name, {}):
-                yield Crossing(domain=name, statistics=source_name, figures=figures)
+        for source_name, estimates in fixed.items():
+            if estimates := estimates | spread.get(source_name, {}):
+                yield Crossing(domain=name, statistics=source_name, estimates=estimates)
 
-    def _fixed(self, name: str, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
+    def _fixed(self, name: str, points: Points, advance: Advance) -> dict[str, dict[str, Estimate]]:
         """The scores under population statistics, and under running statistics where the network has them."""
         result = {}
         if all(site.tracked for site in self.sites.live_batchnorms):
@@ -476,14 +478,14 @@ class _Crossing:
             result[source_name] = self._scored(name, source_name, outputs, points)
         return result
 
-    def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Figure]:
+    def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Estimate]:
         if not bool(torch.isfinite(outputs).all()):
             raise SamplingError(
                 f"{name}: the network's outputs under the statistics of {statistics} are not finite (NaN or inf)."
             )
         return self.scorer.fixed(outputs, points)
 
-    def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Figure]]:
+    def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Estimate]]:
         omega = reduce(BatchStatistics.joined, (statistics.omega for statistics in self.statistics.values()))
         engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
         result = {}

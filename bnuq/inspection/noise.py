@@ -23,7 +23,7 @@ from bnuq.metrics.noise import (
     unbiased_scale,
 )
 from bnuq.progress import Progress
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.inspection.records import LayerNoise, Noise
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
@@ -83,7 +83,7 @@ def noise(
     )
 
 
-def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Figure | None:
+def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Estimate | None:
     """The slope over the layers that have a variance."""
     usable = np.isfinite(variances) & (variances > 0)
     return log_slope(positions[usable], variances[usable])
@@ -141,7 +141,7 @@ def _layer(
     layer_draws = layer_at_size[batch_size]
     nominal = int(layer_draws.count[0])
     spread = np.full(layer_draws.var.shape, np.nan, dtype=np.float32)
-    figures = dict.fromkeys(
+    estimates = dict.fromkeys(
         ("sigma_u", "sigma_v", "values_mean", "values_deviation", "rejected", "rejected_fitted"), math.nan
     )
     if live.any():
@@ -149,7 +149,7 @@ def _layer(
         counts = effective_counts(*statistics_at(batch_size), batch_size=batch_size, population=reference)
         spread[:, live] = measured.spread
         freedom = fitted_freedom(measured.spread)
-        figures = {
+        estimates = {
             "sigma_u": measured.sigma_u,
             "sigma_v": measured.sigma_v,
             "values_mean": counts.mean * batch_size,
@@ -169,7 +169,7 @@ def _layer(
         variances=variances,
         unbiased_scale=unbiased_scale(nominal),
         spread=spread,
-        **figures,
+        **estimates,
     )
     return layer, variance(batch_size)
 

@@ -1,4 +1,4 @@
-"""The figures: pure functions over numpy arrays or torch tensors, sample axis first, without importing torch.
+"""The estimates: pure functions over numpy arrays or torch tensors, sample axis first, without importing torch.
 
 Per-point results have shape (n,) and are of the kind that went in; a single number is a Python float.
 """

@@ -3,7 +3,7 @@
 Where all points share T draws, these are what is sampled. Where there is a bank of N ≥ T draws, and every tile of
 points uses its own T of them, it is those N: a replicate weighs the bank, and in each tile what of it the tile uses.
 
-Why a draw is left out of those tiles alone that used it. To first order the figure is θ = μ + Σ_t c_t, where
+Why a draw is left out of those tiles alone that used it. To first order the estimate is θ = μ + Σ_t c_t, where
 c_t = 1/(mT) Σ_{k uses t} g_k(ω_t) over m tiles k, and g_k is what a draw does to tile k, 0 in the mean. Given who uses
 what, the c_t are independent and θ has mean μ: the choice itself adds nothing, and Var θ = E Σ_t c_t². Without draw t
 its tiles average T − 1 others: θ₍₋ₜ₎ − θ = −T/(T−1) d_t, where d_t is c_t with g_k(ω_t) less its mean over the tile's
@@ -55,7 +55,7 @@ def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array,
 
     `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2. With a bank
     the axis is as long as that, and N stands for T.
-    Right for smooth figures only: the 1/n steps of an accuracy are squared, use `bootstrap_error` there.
+    Right for smooth estimates only: the 1/n steps of an accuracy are squared, use `bootstrap_error` there.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 11.
     """
@@ -95,7 +95,7 @@ def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> F
 
 @dataclass(frozen=True)
 class DrawWeights:
-    """Weights over the draws, one row a replicate, shared by every figure and every set.
+    """Weights over the draws, one row a replicate, shared by every estimate and every set.
 
     `weights` is (R, N), each row summing to 1; the slices say which rows are which, and `prefix_sizes` how many of the
     first draws each row of `prefix` averages. A point is averaged over `samples` = T draws: all N, or its own T of a
@@ -143,7 +143,7 @@ def draw_weights(samples: int, *, resamples: int, seed: int, bank: int | None = 
 
 
 def plain_weights(samples: int) -> DrawWeights:
-    """Weights of all T draws together and of no replicate, for figures whose error is told otherwise; no direction.
+    """Weights of all T draws together and of no replicate, for estimates whose error is told otherwise; no direction.
 
     Source: the plain mean over draws, Teye, Azizpour & Smith 2018, Algorithm 1.
     """

@@ -1,12 +1,12 @@
-"""What each point contributes to a figure, to first order: how far a difference of two figures can be trusted.
+"""What each point contributes to an estimate, to first order: how far a difference of two estimates can be trusted.
 
-The influence of a point is the derivative of the figure by that point's share of all; it is 0 in the mean. For other
-points of the same kind the figure is θ + mean(influence) to first order. So `standard_error(influence, group=…)` is its
-error over points, and `standard_error(influence_a − influence_b, group=…)` that of the difference of two figures of the
-same points, at the cost of a sort, where a paired bootstrap takes a thousand. Of a mean it is x − mean, and needs no
-function here.
+The influence of a point is the derivative of the estimate by that point's share of all; it is 0 in the mean. For other
+points of the same kind the estimate is θ + mean(influence) to first order. So `standard_error(influence, group=…)` is
+its error over points, and `standard_error(influence_a − influence_b, group=…)` that of the difference of two estimates
+of the same points, at the cost of a sort, where a paired bootstrap takes a thousand. Of a mean it is x − mean, and
+needs no function here.
 
-All is worked out in float64 by numpy, wherever the values come from, and needs at least one point. Where a figure is
+All is worked out in float64 by numpy, wherever the values come from, and needs at least one point. Where an estimate is
 undefined, so are its influences: NaN.
 
 Source: Hampel 1974, The Influence Curve and Its Role in Robust Estimation.
@@ -124,7 +124,7 @@ def aurc_influence(uncertainty: Float[Array, "point"], loss: Float[Array, "point
     """Of `aurc`, in the loss's unit; no direction.
 
     A point weighs in by its loss wherever it is kept, and by sending later points on to less coverage. Written with the
-    same harmonic numbers as the figure, so that the mean is 0; ties count with the mean loss of theirs.
+    same harmonic numbers as the estimate, so that the mean is 0; ties count with the mean loss of theirs.
 
     Source: the derivative of ∫₀¹ risk(c) dc, Geifman, Uziel & El-Yaniv 2019; Hampel 1974.
     """
@@ -199,7 +199,7 @@ def detection_influence(
 
     Both sets are sampled by themselves: an error is √(se(over test)² + se(over OOD)²), and that of a difference takes
     the differences of both parts. AUROC: DeLong's structural components, so that the error is `delong_variance`'s, 0 at
-    an AUROC of 0 or 1. AUPR: both sizes are given, as in the figure. An FPR at 95 % TPR is a quantile's, and its error
+    an AUROC of 0 or 1. AUPR: both sizes are given, as in the estimate. An FPR at 95 % TPR is a quantile's, its error
     that of the bootstrap: it holds the slope of the ROC curve, which few points tell badly. It is 5 % too large in the
     mean for 1000 points in the set that is found, 10 to 30 % for 200, and itself uncertain to 20 and 30 %; for scores
     of few distinct values it can be twice or half what it should. An empty set or a NaN score is a ValueError.

@@ -16,7 +16,7 @@ from jaxtyping import Float, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.records import Figure
+from bnuq.records import Estimate
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def rejected_share(p_values: Float[Array, " test"], *, rate: float = 0.05) -> fl
     return float(np.mean(scipy.stats.false_discovery_control(p) <= rate))
 
 
-def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Figure | None:
+def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Estimate | None:
     """The slope of y on x by least squares, in the unit of y over that of x, with what its residuals say of its error.
 
     `mc_se` is √(Σ r²/(m − 2)/Σ (x − x̄)²), `low` and `high` the 95 % interval by Student's t with m − 2 degrees. None
@@ -135,10 +135,10 @@ def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Figu
     freedom = len(x) - 2
     error = math.sqrt(float(residuals @ residuals) / freedom / float(apart @ apart))
     reach = float(scipy.special.stdtrit(freedom, 0.975)) * error
-    return Figure(slope, mc_se=error, low=slope - reach, high=slope + reach)
+    return Estimate(slope, mc_se=error, low=slope - reach, high=slope + reach)
 
 
-def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> Figure | None:
+def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> Estimate | None:
     """The slope of ln values on ln size, as `straight_line` has it; None also where a value is not above 0."""
     x, y = as_float64(size), as_float64(values)
     return straight_line(np.log(x), np.log(y)) if (x > 0).all() and (y > 0).all() else None

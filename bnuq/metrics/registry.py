@@ -1,4 +1,4 @@
-"""What each figure means: unit, direction and source, for tables, files and the gate alike."""
+"""What each estimate means: unit, direction and source, for tables, files and the gate alike."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ORDER = (
 def in_words(result: Result) -> Iterator[str]:
     """What the test set says: of the network as it is, and of every method beside it."""
     plain = result.methods[DETERMINISTIC]
-    accuracy, pll = (plain.sets["test"].figures[m] for m in ("accuracy", "pll"))
+    accuracy, pll = (plain.sets["test"].estimates[m] for m in ("accuracy", "pll"))
     yield f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
     yield from _repair(result)
     for name, method in result.methods.items():
@@ -39,7 +39,7 @@ def _repair(result: Result) -> Iterator[str]:
     """What the population statistics of the reference change by themselves."""
     told = ""
     if POPULATION in result.methods:
-        before, after = (result.methods[name].sets["test"].figures for name in ONE_PASS)
+        before, after = (result.methods[name].sets["test"].estimates for name in ONE_PASS)
         told = f"accuracy {percent(before['accuracy'])} → {percent(after['accuracy'])}, "
         told += f"PLL {number(before['pll'].value)} → {number(after['pll'].value)} nats"
     yield from repair_in_words(result, "pll", told)
@@ -48,19 +48,19 @@ def _repair(result: Result) -> Iterator[str]:
 def _likelihood_in_words(name: str, method: MethodResult, result: Result) -> str:
     beside, group = compared_with(name, result), result.sets["test"].group
     test, alone = method.sets["test"], result.methods[beside].sets["test"]
-    ours, theirs = test.figures["pll"], alone.figures["pll"]
+    ours, theirs = test.estimates["pll"], alone.estimates["pll"]
     change = ours.value - theirs.value
     paired = standard_error(test.points["pll"] - alone.points["pll"], group=group)
     right = _accuracy_in_words(test, alone, group)
-    figures = f"PLL {number(theirs.value)} → {number(ours.value)} nats"
-    ece = f"ECE {100 * alone.figures['ece'].value:.1f} → {100 * test.figures['ece'].value:.1f} %"
+    estimates = f"PLL {number(theirs.value)} → {number(ours.value)} nats"
+    ece = f"ECE {100 * alone.estimates['ece'].value:.1f} → {100 * test.estimates['ece'].value:.1f} %"
     if ours.se is None or ours.mc_se is None or not math.isfinite(change):
-        told = f"{figures}{f', and {right[1]}' if right else ''}"
+        told = f"{estimates}{f', and {right[1]}' if right else ''}"
         return f"{noise_models.labelled(name)}: {told}; {ece}; too few points or samples to tell whether PLL differs."
     error = math.hypot(paired, ours.mc_se)
     told = 0 if abs(change) < 2 * error else 1 if change > 0 else -1
     verdict = (
-        f"explains the labels {_EXPLAINS[told].format(of_whom(beside))}: {figures} ({signed(change)} ± {error:.4f})"
+        f"explains the labels {_EXPLAINS[told].format(of_whom(beside))}: {estimates} ({signed(change)} ± {error:.4f})"
     )
     if right is not None:
         verdict += f", {'and' if right[0] == told else 'but'} {right[1]}"
@@ -79,7 +79,7 @@ def _accuracy_in_words(
 ) -> tuple[int, str] | None:
     """Whether accuracy went up or down (1, −1) beyond twice its error, over points paired and over draws, and how far;
     None where it did not, or nothing tells."""
-    ours, theirs = test.figures["accuracy"], alone.figures["accuracy"]
+    ours, theirs = test.estimates["accuracy"], alone.estimates["accuracy"]
     change = ours.value - theirs.value
     if ours.se is None or ours.mc_se is None:
         return None
@@ -93,12 +93,12 @@ def _accuracy_in_words(
 
 
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The figures of the test set, and where its likelihood lies between its bounds."""
-    known = {name for method in result.methods.values() for name in method.sets["test"].figures}
+    """The estimates of the test set, and where its likelihood lies between its bounds."""
+    known = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     rows = tuple(
         (
             f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
-            tuple(with_error(found.sets["test"].figures.get(name)) for found in result.methods.values()),
+            tuple(with_error(found.sets["test"].estimates.get(name)) for found in result.methods.values()),
         )
         for name in ORDER
         if name in known
@@ -116,9 +116,9 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _bounded(name: str, method: MethodResult) -> Row:
     constant, optimum = (method.bounds[bound]["pll"] for bound in ("constant", "optimum"))
-    own = method.sets["test"].figures["pll"]
+    own = method.sets["test"].estimates["pll"]
     return noise_models.labelled(name), (
-        *(Cell(number(figure.value)) for figure in (constant, own, optimum)),
+        *(Cell(number(estimate.value)) for estimate in (constant, own, optimum)),
         share_with_error(method.normalized.get("pll")),
     )
 
@@ -128,10 +128,10 @@ def ood_tables(result: Result, name: str) -> Iterator[Part]:
     rows = tuple(
         (
             noise_models.labelled(method),
-            tuple(with_error(found.sets[s].figures["mutual_information"]) for s in (name, "test")),
+            tuple(with_error(found.sets[s].estimates["mutual_information"]) for s in (name, "test")),
         )
         for method, found in result.methods.items()
-        if "mutual_information" in found.sets[name].figures
+        if "mutual_information" in found.sets[name].estimates
     )
     if rows:
         yield from (GAP, Table(("mean MI here", "on the test set"), rows, stacks=True))

@@ -1,6 +1,6 @@
-"""Several evaluations beside each other: what was asked differently, and every figure of all. Nothing is judged.
+"""Several evaluations beside each other: what was asked differently, and every estimate of all. Nothing is judged.
 
-A column is a result, by its name; a row is a figure of a method on a set; a dash stands for what a result has not.
+A column is a result, by its name; a row is an estimate of a method on a set; a dash stands for what a result has not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report import classification, ood, regression
 from bnuq.report.document import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
 from bnuq.report.networks import of_whom
@@ -34,7 +34,7 @@ from bnuq.report.numbers import (
 from bnuq.report.plots import best_score_of, words_of
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
-from bnuq.results.result import EvaluatedSet, Figures, MethodResult, Result, SetResult
+from bnuq.results.result import Estimates, EvaluatedSet, MethodResult, Result, SetResult
 from bnuq.results.summary import SCHEMA
 from bnuq.results.summary import summary as summary_of
 
@@ -50,7 +50,7 @@ _ASKED = {  # of how the draws were made; what differs here makes draws that are
     "device": "device",
     "precision": "precision",
 }
-_OF_RUN = {  # what else a run file says that changes figures
+_OF_RUN = {  # what else a run file says that changes estimates
     ("data", "group"): "group",
     ("data", "channel_order"): "channel_order",
     ("data", "normalize"): "normalize",
@@ -177,7 +177,7 @@ _ROUNDING = 1e-10  # of the largest value: what differs by less was added up in 
 
 @dataclass(frozen=True)
 class _Standing:
-    """A figure of one result, and what each point of which set contributes to it; `by` says of what it is."""
+    """An estimate of one result, and what each point of which set contributes to it; `by` says of what it is."""
 
     name: str
     result: Result
@@ -186,13 +186,13 @@ class _Standing:
     by: str = ""
 
     def same_points(self, other: _Standing) -> bool:
-        """Whether both figures are of the very same points, in the same groups."""
+        """Whether both estimates are of the very same points, in the same groups."""
         return self.points.keys() == other.points.keys() and all(
             _same(self.result.sets[name], other.result.sets[name]) for name in self.points
         )
 
     def equals(self, other: _Standing) -> bool:
-        """Whether not only the figures are the same, but what every point contributes, but for rounding."""
+        """Whether not only the estimates are the same, but what every point contributes, but for rounding."""
         return (
             self.by == other.by
             and self.same_points(other)
@@ -201,7 +201,7 @@ class _Standing:
         )
 
     def error_from(self, other: _Standing) -> float:
-        """Of the difference of two figures of the same points, over points; NaN where nothing tells it."""
+        """Of the difference of two estimates of the same points, over points; NaN where nothing tells it."""
         return math.hypot(*(self._error_over(name, other) for name in self.points))
 
     def _error_over(self, name: str, other: _Standing) -> float:
@@ -249,7 +249,7 @@ def _task(results: Results) -> str:
 
 
 def _careful(results: Results) -> Iterator[str]:
-    """Of each result with warnings the first; one that its figures are of another network comes before all others."""
+    """Of each result with warnings the first; one that its estimates are of another network comes before all others."""
     said: dict[str, list[str]] = {}
     for name, one in results.items():
         if one.cautions:
@@ -265,12 +265,12 @@ _GRAVE = "reference-mismatch"
 
 
 def _by_metric(results: Results, method: str, metric: str) -> str:
-    """The results from best to worst by a figure of the test set; empty where none has it."""
+    """The results from best to worst by an estimate of the test set; empty where none has it."""
     found = []
     for name, one in results.items():
         test = one.methods[method].sets["test"]
-        if metric in test.figures:
-            value = test.figures[metric].value
+        if metric in test.estimates:
+            value = test.estimates[metric].value
             found.append(_Standing(name, one, value, _contributed(test, metric)))
     if not found:
         return ""
@@ -284,7 +284,7 @@ _WRITTEN = {"accuracy": (2, 100, " %"), "pll": (4, 1, " nats")}  # with how many
 
 
 def _contributed(test: SetResult, metric: str) -> dict[str, np.ndarray]:
-    """What each test point contributes to a figure; nothing where the file does not hold it."""
+    """What each test point contributes to an estimate; nothing where the file does not hold it."""
     if metric == "rmse" and "squared_error" in test.points:
         return {"test": rmse_influence(test.points["squared_error"])}
     return {"test": np.asarray(test.points[metric])} if metric in test.points else {}
@@ -407,19 +407,19 @@ def is_regression(results: Results) -> bool:
 
 
 def test_table(results: Results) -> Table:
-    """Every figure of the test set, method by method."""
+    """Every estimate of the test set, method by method."""
     order = regression.ORDER if is_regression(results) else classification.ORDER
     rows: list[Row] = []
     for method in methods_of(results):
         ours = [one.methods.get(method) for one in results.values()]
         rows.append((method, ()))
         for metric in order:
-            found = [_figures(one).get(metric) for one in ours]
+            found = [_estimates(one).get(metric) for one in ours]
             if any(found):
                 in_units = metric in regression.IN_TARGET_UNITS
-                digits = decimals(figure.value for figure in found if figure) if in_units else 4
+                digits = decimals(estimate.value for estimate in found if estimate) if in_units else 4
                 label = f"  {ARROWS[METRICS[metric].direction]} {named(metric, roomy=True)}"
-                rows.append((label, tuple(with_error(figure, digits) for figure in found)))
+                rows.append((label, tuple(with_error(estimate, digits) for estimate in found)))
         for metric in ("crps", "pll"):
             shares = [None if one is None else one.normalized.get(metric) for one in ours]
             if any(shares):
@@ -427,8 +427,8 @@ def test_table(results: Results) -> Table:
     return Table(tuple(results), tuple(rows), stacks=True)
 
 
-def _figures(method: MethodResult | None) -> Figures:
-    return {} if method is None else method.sets["test"].figures
+def _estimates(method: MethodResult | None) -> Estimates:
+    return {} if method is None else method.sets["test"].estimates
 
 
 _TOLD_APART = {
@@ -454,7 +454,7 @@ def ood_tables(results: Results, name: str) -> Iterator[Table]:
             yield Table(tuple(results), tuple(rows), stacks=True)
 
 
-def _of_score(scores: Mapping[str, Figures], score: str, key: str) -> Figure | None:
+def _of_score(scores: Mapping[str, Estimates], score: str, key: str) -> Estimate | None:
     return scores.get(score, {}).get(key)
 
 
@@ -490,8 +490,8 @@ def best_score(results: Results, name: str, method: str) -> tuple[str, dict[str,
     """The score of largest mean AUROC by which this method tells the set apart, and its AUROC in each result."""
     found: dict[str, dict[str, float]] = {}
     for result, one in results.items():
-        for score, figures in (one.methods[method].ood.get(name, {}) if method in one.methods else {}).items():
-            found.setdefault(score, {})[result] = figures["auroc"].value
+        for score, estimates in (one.methods[method].ood.get(name, {}) if method in one.methods else {}).items():
+            found.setdefault(score, {})[result] = estimates["auroc"].value
     most = max((len(values) for values in found.values()), default=0)
     shared = {score: values for score, values in found.items() if len(values) == most}
     return max(shared.items(), key=lambda item: sum(item[1].values()), default=None)

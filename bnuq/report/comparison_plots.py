@@ -103,7 +103,7 @@ def _draw(results: Results, methods: Sequence[str], curve: _Curve, path: Path) -
 
 def _reliability(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
     _as_stated(axes)
-    label = f"{short(name, 24)}, ECE {100 * found.sets['test'].figures['ece'].value:.1f} %"
+    label = f"{short(name, 24)}, ECE {100 * found.sets['test'].estimates['ece'].value:.1f} %"
     look = {**line.plotted, **_under(results, name)}
     draw_bins(axes, found.calibration, enough_points(results[name]), label=label, **look)
     axes.set_xlabel("confidence")
@@ -144,7 +144,7 @@ def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Li
 
 
 def _converging(metric: str) -> _Curve:
-    """A figure of the first 1, 2, 4, … passes."""
+    """An estimate of the first 1, 2, 4, … passes."""
 
     def draw(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
         look = {**line.plotted, **_under(results, name), "label": short(name, 24)}
@@ -158,7 +158,7 @@ def _converging(metric: str) -> _Curve:
 
 
 def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Curve], path: Path) -> None:
-    """A column for each method and in it a panel for each figure; of a single method, the figures side by side."""
+    """A column for each method and in it a panel for each estimate; of a single method, the estimates side by side."""
     lines, alone = _lines(results), len(methods) == 1
     with picture(
         path, title="Estimates over the number of samples", about=", ".join(results), size=(_PANEL[0], 3.3), apart=True,

@@ -26,7 +26,7 @@ def markdown(parts: Iterable[Part], *, level: int = 2) -> str:
     """The report as Markdown; its first title is a heading of `level`, the others of one more.
 
     Every text is escaped: none makes markup, a link, a mention or a reference of its own; between two backticks it is
-    code. Figures have their error after them. What is long and seldom read is folded (`<details>`).
+    code. Estimates have their error after them. What is long and seldom read is folded (`<details>`).
     """
     blocks: list[str] = []
     fold = False

@@ -1,4 +1,4 @@
-"""The report of several runs on a terminal: every figure over the runs, and which scores differ from 0."""
+"""The report of several runs on a terminal: every estimate over the runs, and which scores differ from 0."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The networks of a single pass in sentences, and which of them a method is compared with.
 
-MCBN normalises by statistics of the reference. Where the running ones do not fit it, that alone changes figures, and is
-no uncertainty gained: MCBN is then compared with the network under the population statistics of its mini-batches.
+MCBN normalises by statistics of the reference. Where the running ones do not fit it, that alone changes estimates: no
+uncertainty is gained: MCBN is then compared with the network under the population statistics of its mini-batches.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from bnuq.config import ANALYTIC
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.numbers import number, signed
 from bnuq.results.approximation import Approximation, approximations
@@ -49,7 +49,7 @@ def _ranks(rank: float) -> str:
     return "as mcbn does" if rank >= 0.95 else "roughly as mcbn does" if rank >= 0.8 else "differently from mcbn"
 
 
-def _times(ratio: Figure) -> str:
+def _times(ratio: Estimate) -> str:
     error = "" if ratio.mc_se is None else f" ± {number(ratio.mc_se, 2)}"
     return f"{number(ratio.value, 2)}{error} times"
 
@@ -80,11 +80,11 @@ def parts(result: Result) -> Iterator[Part]:
     )
 
 
-def _cell(figure: Figure, digits: int) -> Cell:
-    return Cell(number(figure.value, digits), "" if figure.mc_se is None else f"±{number(figure.mc_se, digits)}")
+def _cell(estimate: Estimate, digits: int) -> Cell:
+    return Cell(number(estimate.value, digits), "" if estimate.mc_se is None else f"±{number(estimate.mc_se, digits)}")
 
 
-def _change(figure: Figure | None) -> Cell:
-    if figure is None:
+def _change(estimate: Estimate | None) -> Cell:
+    if estimate is None:
         return Cell("")
-    return Cell(signed(figure.value), "" if figure.mc_se is None else f"±{number(figure.mc_se)}")
+    return Cell(signed(estimate.value), "" if estimate.mc_se is None else f"±{number(estimate.mc_se)}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnuq.records import Direction, Figure
+from bnuq.records import Direction, Estimate
 from bnuq.report.document import Cell
 
 NAMES = {  # as shown, and where there is little room
@@ -59,32 +59,32 @@ def share(value: float) -> str:
     return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else number(value)
 
 
-def share_with_error(figure: Figure | None) -> Cell:
+def share_with_error(estimate: Estimate | None) -> Cell:
     """Percents in a table; a dash where there are none."""
-    if figure is None or math.isnan(figure.value):
+    if estimate is None or math.isnan(estimate.value):
         return Cell("–")
-    error = total(figure)
-    return Cell(f"{share(figure.value)} %", "" if error is None else f"±{share(error)}")
+    error = total(estimate)
+    return Cell(f"{share(estimate.value)} %", "" if error is None else f"±{share(error)}")
 
 
-def percent(figure: Figure) -> str:
-    error = total(figure)
-    return f"{100 * figure.value:.2f} %" + (f" ± {100 * error:.2f}" if error is not None else "")
+def percent(estimate: Estimate) -> str:
+    error = total(estimate)
+    return f"{100 * estimate.value:.2f} %" + (f" ± {100 * error:.2f}" if error is not None else "")
 
 
-def total(figure: Figure) -> float | None:
+def total(estimate: Estimate) -> float | None:
     """Over points and draws together; None where that over points is unknown: the other alone would mislead."""
-    return None if figure.se is None else math.hypot(figure.se, figure.mc_se or 0.0)
+    return None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
 
 
-def with_error(figure: Figure | None, digits: int = 4) -> Cell:
-    """A figure in a table; a dash where there is none."""
-    if figure is None:
+def with_error(estimate: Estimate | None, digits: int = 4) -> Cell:
+    """An estimate in a table; a dash where there is none."""
+    if estimate is None:
         return Cell("–")
-    error = total(figure)
-    if error is None or not math.isfinite(figure.value):
-        return Cell(number(figure.value, digits))
-    return Cell(number(figure.value, digits), f"±{number(error, digits)}")
+    error = total(estimate)
+    if error is None or not math.isfinite(estimate.value):
+        return Cell(number(estimate.value, digits))
+    return Cell(number(estimate.value, digits), f"±{number(error, digits)}")
 
 
 def named(metric: str, *, roomy: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bnuq.config import ONE_PASS
 from bnuq.metrics import SCORES
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.document import Cell, Row, Table
 from bnuq.report.networks import of_whom
 from bnuq.report.noise_models import labelled
@@ -32,9 +32,9 @@ def names(result: Result) -> list[str]:
 def in_words(result: Result, name: str) -> str:
     """What the best of all scores says of one set, beside the best of a single pass."""
     ranked = [
-        (method, score, figures["auroc"])
+        (method, score, estimates["auroc"])
         for method, one in result.methods.items()
-        for score, figures in one.ood[name].items()
+        for score, estimates in one.ood[name].items()
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
     interval = "" if best.low is None else f" ({number(best.low, 2)}–{number(best.high, 2)})"
@@ -49,7 +49,7 @@ def in_words(result: Result, name: str) -> str:
     return f"{text}; {number(best.value, 3)} by the {_words(score)} of {of_whom(method)}."
 
 
-def _told_apart(auroc: Figure) -> str:
+def _told_apart(auroc: Estimate) -> str:
     if auroc.low is None or auroc.high is None:
         return "has too few points to judge"
     if auroc.high < 0.5:
@@ -71,10 +71,10 @@ def table(result: Result, name: str, *, roomy: bool) -> Table:
     for method, one in result.methods.items():
         if one.ood[name]:
             rows.append((labelled(method), ()))
-        for score, figures in one.ood[name].items():
-            auroc = figures["auroc"]
+        for score, estimates in one.ood[name].items():
+            auroc = estimates["auroc"]
             interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""
-            others = (Cell(number(figures[key].value)) for key in _COLUMNS)
+            others = (Cell(number(estimates[key].value)) for key in _COLUMNS)
             rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
     return Table(("AUROC", "95 % interval", *_COLUMNS.values()), tuple(rows))
 
@@ -87,7 +87,7 @@ def short_table(result: Result) -> Table:
     shown = {name: score for name, score in scores.items() if score is not None}
     for name in names(result):
         found = [result.methods[method].ood[name].get(score, {}) for method, score in shown.items()]
-        cells = tuple(_auroc(figures.get("auroc")) for figures in found)
+        cells = tuple(_auroc(estimates.get("auroc")) for estimates in found)
         if len(name) <= _LONG:
             rows.append((name, cells))
         else:
@@ -102,11 +102,13 @@ def _main_score(method: MethodResult, result: Result) -> str | None:
     return next((score for score in ("mutual_information", "variance", *scores) if score in scores), None)
 
 
-def _auroc(figure: Figure | None) -> Cell:
-    if figure is None:
+def _auroc(estimate: Estimate | None) -> Cell:
+    if estimate is None:
         return Cell("–")
-    half = "" if figure.low is None or figure.high is None else f"±{number((figure.high - figure.low) / 3.92, 3)}"
-    return Cell(number(figure.value, 3), half)
+    half = (
+        "" if estimate.low is None or estimate.high is None else f"±{number((estimate.high - estimate.low) / 3.92, 3)}"
+    )
+    return Cell(number(estimate.value, 3), half)
 
 
 def legend(result: Result) -> Iterator[str]:

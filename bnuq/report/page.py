@@ -150,7 +150,7 @@ def beside_parts(results: comparison.Results, shown: Shown, *, without: str = ""
 
 
 def provenance(result: Result) -> Iterator[OnPage]:
-    """Everything that tells how the figures came about, and the request itself, to be copied."""
+    """Everything that tells how the estimates came about, and the request itself, to be copied."""
     yield title("Provenance")
     yield Facts(tuple((name, text) for name, text in _origins(result) if text))
     if work := tuple(work_in_words(result)):

@@ -111,7 +111,7 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
     curve = method.uncertainty_error
     rank, sigma = 1 + curve["rank"], curve["sigma"]
     single = result.model.get("outputs") == 1
-    fitted = "tau" in method.sets["test"].figures
+    fitted = "tau" in method.sets["test"].estimates
     half, most = (f"{share} % of errors expected" if single and fitted else f"{factor} σ" for share, factor in
                   ((50, "0.67"), (95, "1.96")))  # fmt: skip
     about = _about(result) + ("" if fitted else "; σ of the samples alone, without observation noise")
@@ -162,7 +162,7 @@ def _reliability(result: Result, path: Path) -> None:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
         for name, method in result.methods.items():
             curve = method.calibration
-            ece = method.sets["test"].figures["ece"].value
+            ece = method.sets["test"].estimates["ece"].value
             draw_bins(axes, curve, enough, label=f"{name}, ECE {100 * ece:.1f} %", **lines[name].plotted)
             edges = np.linspace(0, 1, len(curve["count"]) + 1)
             share = curve["count"] / max(1, curve["count"].sum())
@@ -213,7 +213,7 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:
-    """What more passes would change: figures of the first 1, 2, 4, … draws, and of the network as it is."""
+    """What more passes would change: estimates of the first 1, 2, 4, … draws, and of the network as it is."""
     lines = _lines(result)
     with picture(
         path, title="Estimates over the number of samples", about=_about(result, sampled=False), columns=len(metrics),
@@ -222,7 +222,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
         for metric, axes in zip(metrics, panels, strict=True):
             for name, method in result.methods.items():
                 values = method.convergence.get(metric)
-                plain = method.sets["test"].figures.get(metric)
+                plain = method.sets["test"].estimates.get(metric)
                 if values is not None and np.isfinite(values).all():
                     axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
                 elif name in ONE_PASS and plain is not None and math.isfinite(plain.value):
@@ -250,9 +250,9 @@ def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
     """Method and score of the largest AUROC by which an OOD set is told apart, and that AUROC."""
     return max(
         (
-            (method, score, figures["auroc"].value)
+            (method, score, estimates["auroc"].value)
             for method, one in result.methods.items()
-            for score, figures in one.ood.get(name, {}).items()
+            for score, estimates in one.ood.get(name, {}).items()
         ),
         key=lambda row: row[2],
     )
@@ -294,7 +294,7 @@ def _roc(result: Result, name: str, path: Path) -> None:
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
         axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
         for method, one in result.methods.items():
-            aurocs = [figures["auroc"].value for figures in one.ood[name].values()]
+            aurocs = [estimates["auroc"].value for estimates in one.ood[name].values()]
             for score in one.ood[name]:
                 curve = roc_curve(*(one.sets[s].points[score] for s in ("test", name)))
                 axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)

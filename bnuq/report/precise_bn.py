@@ -23,7 +23,7 @@ from bnuq.report.document import (
 )
 from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
 from bnuq.report.remedies import advised
-from bnuq.results.precise_bn import COMMAND, FigureChange, LayerChange, PreciseBN, TestChange
+from bnuq.results.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {
@@ -58,7 +58,7 @@ def report_parts(result: PreciseBN) -> Iterator[Part]:
     yield from (GAP, title("In short"), Items(tuple(in_words(result))))
     yield from (GAP, *_layers(result.layers))
     if result.test is not None:
-        yield from (GAP, title(f"Test set, {count(result.test.n, 'point')}"), _figures(result.test))
+        yield from (GAP, title(f"Test set, {count(result.test.n, 'point')}"), _estimates(result.test))
     yield from (GAP, Paragraph(_of_layers(result.layers), "dim"))
     yield Paragraph(_LEGEND[result.estimator] + _DIFFER, "dim")
     if result.test is not None:
@@ -107,8 +107,8 @@ def in_words(result: PreciseBN) -> Iterator[str]:
 
 
 def _verdict(test: TestChange) -> str:
-    verdicts = {one.verdict for one in test.figures.values()}
-    told = " and ".join(_in_words(name, one) for name, one in test.figures.items())
+    verdicts = {one.verdict for one in test.estimates.values()}
+    told = " and ".join(_in_words(name, one) for name, one in test.estimates.items())
     if verdicts >= {"better", "worse"}:
         return f"Mixed effect: {told}."
     if "better" in verdicts:
@@ -123,7 +123,7 @@ def _verdict(test: TestChange) -> str:
     return f"It made no difference beyond chance: {told}."
 
 
-def _in_words(name: str, one: FigureChange) -> str:
+def _in_words(name: str, one: EstimateChange) -> str:
     shown = NAMES[name][0]
     if one.before.value == one.after.value:
         told = f"{shown} stayed at {_value(name, one.before.value)}"
@@ -136,15 +136,15 @@ def _value(name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if name == "accuracy" else number(value, 4)
 
 
-def _figures(test: TestChange) -> Table:
+def _estimates(test: TestChange) -> Table:
     rows = tuple(
-        (f"{NAMES[name][0]} {ARROWS[one.direction]}", tuple(_cells(name, one))) for name, one in test.figures.items()
+        (f"{NAMES[name][0]} {ARROWS[one.direction]}", tuple(_cells(name, one))) for name, one in test.estimates.items()
     )
     return Table(("before", "after", "change"), rows, stacks=True)
 
 
-def _cells(name: str, one: FigureChange) -> Iterator[Cell]:
-    yield from (Cell(_value(name, figure.value)) for figure in (one.before, one.after))
+def _cells(name: str, one: EstimateChange) -> Iterator[Cell]:
+    yield from (Cell(_value(name, estimate.value)) for estimate in (one.before, one.after))
     unit, digits = (100, 2) if name == "accuracy" else (1, 4)
     error = one.change.se
     style = {"better": "green", "worse": "red"}.get(one.verdict, "")

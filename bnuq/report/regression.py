@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
 from bnuq.metrics import METRICS, jackknife_error, standard_error
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report import noise_models, ood
 from bnuq.report.document import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
@@ -33,11 +33,11 @@ _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 def in_words(result: Result) -> Iterator[str]:
     """What the test set says: of the network as it is, and of every method beside it."""
     plain = result.methods[DETERMINISTIC]
-    rmse, mae = (_plain(plain.sets["test"].figures[name]) for name in ("rmse", "mae"))
+    rmse, mae = (_plain(plain.sets["test"].estimates[name]) for name in ("rmse", "mae"))
     yield f"Deterministic network: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
     yield from _repair(result)
     sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
-    if "tau" not in plain.sets["test"].figures:
+    if "tau" not in plain.sets["test"].estimates:
         yield (
             "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
             f"coverage, CRPS excludes observation noise{', and σ is that of the samples alone' if sampled else ''}."
@@ -51,38 +51,37 @@ def _repair(result: Result) -> Iterator[str]:
     """What the population statistics of the reference change by themselves."""
     told = ""
     if POPULATION in result.methods:
-        before, after = (result.methods[name].sets["test"].figures["rmse"] for name in ONE_PASS)
+        before, after = (result.methods[name].sets["test"].estimates["rmse"] for name in ONE_PASS)
         told = f"RMSE {_plain(before)} → {_plain(after)}, mean absolute error"
     yield from repair_in_words(result, "mae", told)
 
 
-def _plain(figure: Figure) -> str:
-    digits, error = max(0, decimals([figure.value]) - 1), total(figure)
-    return number(figure.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
+def _plain(estimate: Estimate) -> str:
+    digits, error = max(0, decimals([estimate.value]) - 1), total(estimate)
+    return number(estimate.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
 
 
 def _constant_in_words(plain: MethodResult) -> str:
-    figures = plain.sets["test"].figures
-    if "tau" not in figures:
+    estimates = plain.sets["test"].estimates
+    if "tau" not in estimates:
         return ""
-    sd = _noise(figures["tau"].value)
-    return (
-        f"; with observation noise of sd {number(sd, max(0, decimals([sd]) - 2))}, {_coverage_in_words(figures, None)}"
-    )
+    sd = _noise(estimates["tau"].value)
+    noise = number(sd, max(0, decimals([sd]) - 2))
+    return f"; with observation noise of sd {noise}, {_coverage_in_words(estimates, None)}"
 
 
-def _coverage_in_words(figures: Mapping[str, Figure], points: int | None) -> str:
+def _coverage_in_words(estimates: Mapping[str, Estimate], points: int | None) -> str:
     """How much the 50 and 95 % intervals hold, and where `points` are told, what is wrong with that."""
-    held = {level: figures[f"coverage{level}"] for level in (50, 95)}
+    held = {level: estimates[f"coverage{level}"] for level in (50, 95)}
     text = "its 50 and 95 % intervals cover " + " and ".join(f"{100 * f.value:.0f}" for f in held.values())
     text += " % of the targets"
     if points is None:
         return text
     wrong = []
-    for level, figure in held.items():
-        away = figure.value - level / 100
+    for level, estimate in held.items():
+        away = estimate.value - level / 100
         by_chance = math.sqrt(level / 100 * (1 - level / 100) / points)
-        if abs(away) > 2 * max(total(figure) or math.inf, by_chance):
+        if abs(away) > 2 * max(total(estimate) or math.inf, by_chance):
             wrong.append(f"too {'wide' if away > 0 else 'narrow'} at {level} %")
     return text + (f" ({', '.join(wrong)})" if wrong else "")
 
@@ -99,7 +98,7 @@ class _Change:
     before: float
     after: float
     error: float | None
-    share: Figure | None
+    share: Estimate | None
 
     @property
     def verdict(self) -> str:
@@ -151,11 +150,11 @@ def _change(metric: str, name: str, result: Result) -> _Change | None:
     of_draws_alone = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
     if metric not in test.points or of_draws_alone:
         return None
-    ours = test.figures[metric]
+    ours = test.estimates[metric]
     if "constant" in method.bounds:
         theirs, baseline = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
     else:
-        theirs, baseline = plain.figures[metric], plain.points.get(metric)
+        theirs, baseline = plain.estimates[metric], plain.points.get(metric)
     error = None
     if baseline is not None and ours.se is not None and ours.mc_se is not None and math.isfinite(theirs.value):
         paired = standard_error(test.points[metric] - baseline, group=result.sets["test"].group)
@@ -164,34 +163,34 @@ def _change(metric: str, name: str, result: Result) -> _Change | None:
     return _Change(metric, theirs.value, ours.value, told, method.normalized.get(metric))
 
 
-def _over_draws(ours: Figure, theirs: Figure) -> float:
+def _over_draws(ours: Estimate, theirs: Estimate) -> float:
     if ours.jackknife is None:
         return ours.mc_se or 0.0
     return float(jackknife_error(ours.jackknife - (0.0 if theirs.jackknife is None else theirs.jackknife)))
 
 
 def _ranking_in_words(name: str, method: MethodResult, result: Result) -> str:
-    figures = method.sets["test"].figures
-    text = f"{name}: {_ranked(figures.get('spearman'))}"
-    if "coverage50" not in figures:
+    estimates = method.sets["test"].estimates
+    text = f"{name}: {_ranked(estimates.get('spearman'))}"
+    if "coverage50" not in estimates:
         return f"{text}."
     one = result.sets["test"]
     points = one.n if one.group is None else len(np.unique(one.group))
-    return f"{text}; {_coverage_in_words(figures, points)}."
+    return f"{text}; {_coverage_in_words(estimates, points)}."
 
 
-def _ranked(figure: Figure | None) -> str:
-    if figure is None or math.isnan(figure.value):
+def _ranked(estimate: Estimate | None) -> str:
+    if estimate is None or math.isnan(estimate.value):
         return "σ is the same at every point"
-    value = f"rank correlation {number(figure.value, 2)}"
-    if figure.low is None or figure.high is None:
+    value = f"rank correlation {number(estimate.value, 2)}"
+    if estimate.low is None or estimate.high is None:
         return f"σ and |error|: {value}, from too few points to judge"
-    value += f", {number(figure.low, 2)} to {number(figure.high, 2)}"
-    if figure.high < 0:
+    value += f", {number(estimate.low, 2)} to {number(estimate.high, 2)}"
+    if estimate.high < 0:
         return f"σ is larger where the errors are smaller ({value})"
-    if figure.low <= 0:
+    if estimate.low <= 0:
         return f"σ does not follow the size of the errors ({value})"
-    how = "follows" if figure.value >= 0.5 else "partly follows" if figure.value >= 0.2 else "hardly follows"
+    how = "follows" if estimate.value >= 0.5 else "partly follows" if estimate.value >= 0.2 else "hardly follows"
     return f"σ {how} the size of the errors ({value})"
 
 
@@ -199,35 +198,35 @@ def _ranked(figure: Figure | None) -> str:
 
 
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The figures of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
+    """The estimates of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
     yield Table(
-        tuple(map(noise_models.labelled, result.methods)), tuple(_figure_rows(result, roomy=roomy)), stacks=True
+        tuple(map(noise_models.labelled, result.methods)), tuple(_estimate_rows(result, roomy=roomy)), stacks=True
     )
     yield from _bounds(result)
     yield from _intervals(result)
     yield from _errors_by_sigma(result)
 
 
-def _figure_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
-    figures = {name: method.sets["test"].figures for name, method in result.methods.items()}
+def _estimate_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
+    estimates = {name: method.sets["test"].estimates for name, method in result.methods.items()}
     for name in ORDER:
-        if any(name in of for of in figures.values()):
-            row = [of.get(name) for of in figures.values()]
+        if any(name in of for of in estimates.values()):
+            row = [of.get(name) for of in estimates.values()]
             digits = _digits(row) if name in IN_TARGET_UNITS else 4
             yield (
                 f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
-                tuple(with_error(figure, digits) for figure in row),
+                tuple(with_error(estimate, digits) for estimate in row),
             )
-    if any("tau" in of for of in figures.values()):
-        noise = [Figure(_noise(of["tau"].value)) if "tau" in of else None for of in figures.values()]
-        yield "  noise sd, 1/√τ", tuple(with_error(figure, _digits(noise)) for figure in noise)
+    if any("tau" in of for of in estimates.values()):
+        noise = [Estimate(_noise(of["tau"].value)) if "tau" in of else None for of in estimates.values()]
+        yield "  noise sd, 1/√τ", tuple(with_error(estimate, _digits(noise)) for estimate in noise)
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
     if any(constant):
-        yield "  constant σ", tuple(with_error(figure, _digits(constant)) for figure in constant)
+        yield "  constant σ", tuple(with_error(estimate, _digits(constant)) for estimate in constant)
 
 
-def _digits(figures: list[Figure | None]) -> int:
-    return decimals(figure.value for figure in figures if figure is not None)
+def _digits(estimates: list[Estimate | None]) -> int:
+    return decimals(estimate.value for estimate in estimates if estimate is not None)
 
 
 def _bounds(result: Result) -> Iterator[Part]:
@@ -246,13 +245,15 @@ def _bounds(result: Result) -> Iterator[Part]:
 
 
 def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
-    own = method.sets["test"].figures.get(metric)
+    own = method.sets["test"].estimates.get(metric)
     constant, optimum = (method.bounds[bound].get(metric) for bound in ("constant", "optimum"))
     if own is None or constant is None or optimum is None:
         return None
-    figures = (constant, own, optimum)
-    digits = 4 if metric == "pll" else decimals(figure.value for figure in figures)
-    return *(Cell(number(figure.value, digits)) for figure in figures), share_with_error(method.normalized.get(metric))
+    estimates = (constant, own, optimum)
+    digits = 4 if metric == "pll" else decimals(estimate.value for estimate in estimates)
+    return *(Cell(number(estimate.value, digits)) for estimate in estimates), share_with_error(
+        method.normalized.get(metric)
+    )
 
 
 def _flags(name: str, method: MethodResult) -> Iterator[str]:
@@ -297,7 +298,7 @@ def _errors_by_sigma(result: Result) -> Iterator[Part]:
     }
     if not grouped:
         return
-    fitted = any("tau" in method.sets["test"].figures for method in result.methods.values())
+    fitted = any("tau" in method.sets["test"].estimates for method in result.methods.values())
     number_of = len(next(iter(grouped.values()))[0])
     high = max(float(values.max()) for groups in grouped.values() for values in groups)
     digits = max(0, decimals([high]) - 2)
@@ -350,9 +351,9 @@ _CRPS = {
 def legend(result: Result) -> Iterator[str]:
     """Only of what is there."""
     scoring = result.run.get("scoring") or {}
-    figures = {name for method in result.methods.values() for name in method.sets["test"].figures}
+    estimates = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."
-    if "crps" in figures:
+    if "crps" in estimates:
         yield (
             "CRPS: distance between predictive distribution and target, in the target's unit; |error| for a "
             f"distribution without spread. Here of {_CRPS[scoring.get('crps', 'gaussian')]}. PLL: mean log density of "
@@ -364,7 +365,7 @@ def legend(result: Result) -> Iterator[str]:
             "outputs; MAE, CRPS, coverage and variance are means over outputs, PLL is of their joint density. "
             "One τ and one σ are shared by all outputs."
         )
-    if "tau" in figures:
+    if "tau" in estimates:
         given = scoring.get("tau") is not None
         source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to the validation points"
         yield (

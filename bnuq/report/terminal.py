@@ -58,7 +58,7 @@ def print_report(result: Result, stream: TextIO, *, full: bool = False, width: i
 def print_figures(paths: Sequence[Path], stream: TextIO, *, width: int | None = None) -> None:
     """Tell on `stream` which pictures were drawn, and where they lie."""
     names = Items(tuple(path.name for path in paths))
-    draw((GAP, PathLine(paths[0].parent, "Figures"), names), stream, columns_of(stream, width))
+    draw((GAP, PathLine(paths[0].parent, "Estimates"), names), stream, columns_of(stream, width))
 
 
 def short_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
@@ -111,8 +111,8 @@ def _headlines(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
     """A row a method, a column a metric of the test set that some method has."""
-    test = {name: method.sets["test"].figures for name, method in result.methods.items()}
-    shown = [metric for metric in metrics if any(metric in figures for figures in test.values())]
+    test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
+    shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
     normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
     header = [f"{ARROWS[METRICS[metric].direction]} {named(metric, roomy=False)}".strip() for metric in shown]
     header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]

@@ -9,7 +9,7 @@ from typing import Any
 
 from bnuq import metrics
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.result import Result
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a law is told to be wrong
@@ -27,10 +27,10 @@ class Approximation:
 
     method: str
     uncertainty: str
-    ratio: Mapping[str, Figure]
+    ratio: Mapping[str, Estimate]
     rank: Mapping[str, float]
-    pll: Figure | None
-    auroc: Mapping[str, Figure]
+    pll: Estimate | None
+    auroc: Mapping[str, Estimate]
     fit: float
 
     @property
@@ -61,15 +61,15 @@ def _approximations(result: Result) -> Iterator[Approximation]:
         if name not in ANALYTIC:
             continue
         law = result.methods[name]
-        known, figures = (method.sets["test"].figures for method in (law, real))
+        known, estimates = (method.sets["test"].estimates for method in (law, real))
         uncertainty = "variance" if "mutual_information" not in known else "mutual_information"
         shared = [one for one in law.sets if uncertainty in law.sets[one].points]
         yield Approximation(
             method=name,
             uncertainty=uncertainty,
-            ratio={one: _ratio(*(m.sets[one].figures[uncertainty] for m in (law, real))) for one in shared},
+            ratio={one: _ratio(*(m.sets[one].estimates[uncertainty] for m in (law, real))) for one in shared},
             rank={one: metrics.spearman(*(m.sets[one].points[uncertainty] for m in (law, real))) for one in shared},
-            pll=_change(known["pll"], figures["pll"]) if "pll" in known and "pll" in figures else None,
+            pll=_change(known["pll"], estimates["pll"]) if "pll" in known and "pll" in estimates else None,
             auroc={
                 one: _change(scores[uncertainty]["auroc"], real.ood[one][uncertainty]["auroc"])
                 for one, scores in law.ood.items()
@@ -86,16 +86,16 @@ def _fit(method: str, sampling: Mapping[str, Any]) -> float:
     return math.sqrt(2 / (int(sampling.get("law_draws", DEFAULT_SAMPLER.law_draws)) - 1))
 
 
-def _ratio(law: Figure, real: Figure) -> Figure:
+def _ratio(law: Estimate, real: Estimate) -> Estimate:
     if not real.value:
-        return Figure(math.nan)
+        return Estimate(math.nan)
     value = law.value / real.value
     if law.mc_se is None or real.mc_se is None:
-        return Figure(value)
-    return Figure(value, mc_se=math.hypot(law.mc_se, value * real.mc_se) / abs(real.value))
+        return Estimate(value)
+    return Estimate(value, mc_se=math.hypot(law.mc_se, value * real.mc_se) / abs(real.value))
 
 
-def _change(law: Figure, real: Figure) -> Figure:
+def _change(law: Estimate, real: Estimate) -> Estimate:
     if law.mc_se is None or real.mc_se is None:
-        return Figure(law.value - real.value)
-    return Figure(law.value - real.value, mc_se=math.hypot(law.mc_se, real.mc_se))
+        return Estimate(law.value - real.value)
+    return Estimate(law.value - real.value, mc_se=math.hypot(law.mc_se, real.mc_se))

@@ -29,15 +29,15 @@ from bnuq.config import DETERMINISTIC, ONE_PASS, ScoringSection, Task
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Estimator, Figure, require
+from bnuq.records import Estimate, Estimator, require
 from bnuq.results.result import MethodResult, Result, Samples
 from bnuq.results.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import PACKED, check_replaceable, unit_of
 
-__all__ = ["BOUNDS", "NORMALIZED", "Address", "check_replaceable", "figures_of", "read", "unit_of", "write"]
+__all__ = ["BOUNDS", "NORMALIZED", "Address", "check_replaceable", "estimates_of", "read", "unit_of", "write"]
 
-Address = tuple[str, str, str, str]  # of a figure: method, set, score ("" for a set's own metrics), metric
+Address = tuple[str, str, str, str]  # of an estimate: method, set, score ("" for a set's own metrics), metric
 
 
 def write(result: Result, path: Path) -> None:
@@ -101,21 +101,21 @@ def _give_unit(name: str, item: Any) -> None:
 BOUNDS, NORMALIZED = "bounds/", "normalized"  # in the place of a set's name, which has no slash and may be neither
 
 
-def figures_of(result: Result) -> Iterable[tuple[Address, Figure]]:
-    """Every figure with its address."""
+def estimates_of(result: Result) -> Iterable[tuple[Address, Estimate]]:
+    """Every estimate with its address."""
     for method, found in result.methods.items():
         for name, one in found.sets.items():
-            for metric, figure in one.figures.items():
-                yield (method, name, "", metric), figure
+            for metric, estimate in one.estimates.items():
+                yield (method, name, "", metric), estimate
         for name, scores in found.ood.items():
-            for score, figures in scores.items():
-                for metric, figure in figures.items():
-                    yield (method, name, score, metric), figure
-        for bound, figures in found.bounds.items():
-            for metric, figure in figures.items():
-                yield (method, f"{BOUNDS}{bound}", "", metric), figure
-        for metric, figure in found.normalized.items():
-            yield (method, NORMALIZED, "", metric), figure
+            for score, estimates in scores.items():
+                for metric, estimate in estimates.items():
+                    yield (method, name, score, metric), estimate
+        for bound, estimates in found.bounds.items():
+            for metric, estimate in estimates.items():
+                yield (method, f"{BOUNDS}{bound}", "", metric), estimate
+        for metric, estimate in found.normalized.items():
+            yield (method, NORMALIZED, "", metric), estimate
 
 
 def _lay_out_for_arviz(writer: codec.Writer, result: Result) -> None:
@@ -223,9 +223,9 @@ def _check_texts(result: Result) -> None:
 
 
 def _check_complete(result: Result) -> None:
-    """Raise ValueError where a figure is missing that every result has, or is one that this version cannot know."""
-    for address, figure in figures_of(result):
-        if math.isinf(figure.se or 0) or math.isinf(figure.mc_se or 0):
+    """Raise ValueError where an estimate is missing that every result has, or is one that this version cannot know."""
+    for address, estimate in estimates_of(result):
+        if math.isinf(estimate.se or 0) or math.isinf(estimate.mc_se or 0):
             raise ValueError(f"the error of {'/'.join(address)} is none")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
@@ -248,8 +248,8 @@ def _check_complete(result: Result) -> None:
         for name, one in found.sets.items():
             needed = {*wanted.anywhere, *(() if of_one_pass else wanted.of_several)}
             needed |= wanted.on_test if name == "test" else set()
-            if missing := needed - set(one.figures) or set(one.figures) - set(METRICS):
-                raise ValueError(f"figure {min(missing)} of {method} on {name} is missing or unknown")
+            if missing := needed - set(one.estimates) or set(one.estimates) - set(METRICS):
+                raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
             if one.predicted.shape != shape or (one.sigma is not None and one.sigma.shape != shape):
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
@@ -260,7 +260,7 @@ def _check_complete(result: Result) -> None:
                 if any(values is None or np.isnan(values).any() for values in ranked):
                     raise ValueError(f"the {score} of the points of {method} is missing")
             if not told or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
-                raise ValueError(f"figures of {method} on {name} against the test set are missing or unknown")
+                raise ValueError(f"estimates of {method} on {name} against the test set are missing or unknown")
         if result.model["task"] == "regression":
             _check_regression(method, found)
         if missing := wanted.points - set(found.sets["test"].points):
@@ -290,9 +290,9 @@ def _check_log_likelihoods(result: Result) -> None:
 
 def _check_regression(method: str, found: MethodResult) -> None:
     """Raise ValueError where what hangs together is not there together."""
-    figures = found.sets["test"].figures
+    estimates = found.sets["test"].estimates
     together = {"tau", "crps", "coverage50", "coverage95"}
-    if (together - {"crps"}) & set(figures) and not together <= set(figures):
+    if (together - {"crps"}) & set(estimates) and not together <= set(estimates):
         raise ValueError(f"of tau, crps and coverage of {method} some are missing")
     if any("crps" not in bound for bound in found.bounds.values()):
         raise ValueError(f"a bound of {method} has no CRPS")
@@ -306,7 +306,7 @@ def _check_regression(method: str, found: MethodResult) -> None:
 
 @dataclass(frozen=True)
 class _Needed:
-    """What every result of a task holds: figures on every set, those of several draws, those on the test set, and
+    """What every result of a task holds: estimates on every set, those of several draws, those on the test set, and
     per-point values there."""
 
     anywhere: set[str]

@@ -1,6 +1,6 @@
-"""Several runs of one request: every figure over the runs, and the tests of whether they differ from 0.
+"""Several runs of one request: every estimate over the runs, and the tests of whether they differ from 0.
 
-In their file, `/values` (estimate, run) holds the runs' figures; what is computed over runs follows from them.
+In their file, `/values` (estimate, run) holds the runs' estimates; what is computed over runs follows from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from bnuq.config import POPULATION, Task
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.records import Axis, Size, Unit, require
-from bnuq.results.file import BOUNDS, NORMALIZED, Address, figures_of
+from bnuq.results.file import BOUNDS, NORMALIZED, Address, estimates_of
 from bnuq.results.result import Result
 from bnuq.results.summary import SCHEMA, json_number
 from bnuq.store import codec
@@ -62,7 +62,7 @@ class SharedCaution:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One figure over R runs: its values in their order, mean and sd (ddof 1; NaN for one run), in the figure's unit.
+    """One estimate over R runs: its values in their order, mean and sd (ddof 1; NaN for one run), in its unit.
 
     `nadeau_bengio` is over split means, None for fewer than two splits or where no run knows its `test_share`. Of a
     normalised score, which is 0 where the uncertainty is worth a constant one: `t_test` over the runs as if they were
@@ -90,7 +90,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Several:
-    """Everything that several runs found together. `values` are their figures, NaN where a run has one not, in the
+    """Everything that several runs found together. `values` are their estimates, NaN where a run has one not, in the
     order of `estimates`: METHOD.SET.SCORE.METRIC, without a score where there is none."""
 
     KIND: ClassVar[str] = "several"
@@ -113,7 +113,7 @@ class Several:
         for method, place, score, metric in self.addresses:
             of_place = {NORMALIZED: {"pll_without_exact"}, f"{BOUNDS}constant": {"confidence"}}.get(place, set())
             if metric not in METRICS.keys() | of_place:
-                raise ValueError(f"the figure {metric} of {method} is unknown")
+                raise ValueError(f"the estimate {metric} of {method} is unknown")
             if score and score not in SCORES:
                 raise ValueError(f"the score {score} of {method} is unknown")
 
@@ -143,7 +143,7 @@ class Several:
 
     @cached_property
     def aggregates(self) -> Mapping[Address, Aggregate]:
-        """Every figure that any run has, over all of them; NaN where a run has it not.
+        """Every estimate that any run has, over all of them; NaN where a run has it not.
 
         The mean over runs of a normalised score is that of the runs' own ratios.
         Source: Teye, Azizpour & Smith 2018, §4, and their code; Nadeau & Bengio 2003.
@@ -170,7 +170,7 @@ class Several:
 
 
 def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> tuple[OneRun, dict[Address, float]]:
-    """What is kept of a run's `result`, whose file has this SHA-256; its figures."""
+    """What is kept of a run's `result`, whose file has this SHA-256; its estimates."""
     assert result.path is not None
     # Before --limit: what counts is how much the splits overlap.
     trained = result.run.get("data", {}).get("train_size") or result.sampling.get("reference_points")
@@ -182,24 +182,24 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
-    return run, {address: figure.value for address, figure in figures_of(result) if address[0] != POPULATION}
+    return run, {address: estimate.value for address, estimate in estimates_of(result) if address[0] != POPULATION}
 
 
-def table_of(figures: Sequence[Mapping[Address, float]]) -> dict[str, Any]:
-    """`estimates` and `values` of the runs with these figures."""
-    addresses = list(dict.fromkeys(address for of_run in figures for address in of_run))
-    values = [[_value(of_run, address) for of_run in figures] for address in addresses]
+def table_of(estimates: Sequence[Mapping[Address, float]]) -> dict[str, Any]:
+    """`estimates` and `values` of the runs with these estimates."""
+    addresses = list(dict.fromkeys(address for of_run in estimates for address in of_run))
+    values = [[_value(of_run, address) for of_run in estimates] for address in addresses]
     return {
         "estimates": tuple(".".join(address) for address in addresses),
-        "values": np.array(values, np.float64).reshape(len(addresses), len(figures)),
+        "values": np.array(values, np.float64).reshape(len(addresses), len(estimates)),
     }
 
 
-def _value(figures: Mapping[Address, float], address: Address) -> float:
+def _value(estimates: Mapping[Address, float], address: Address) -> float:
     method, place, score, metric = address
-    if place == NORMALIZED and metric == "pll_without_exact" and address not in figures:
+    if place == NORMALIZED and metric == "pll_without_exact" and address not in estimates:
         metric = "pll"  # no point was met exactly, so that none was left out
-    return figures.get((method, place, score, metric), math.nan)
+    return estimates.get((method, place, score, metric), math.nan)
 
 
 def write(several: Several, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bnuq.config import PopulationEstimator
-from bnuq.records import Caution, Direction, Figure
+from bnuq.records import Caution, Direction, Estimate
 from bnuq.results.summary import SCHEMA, json_number
 
 COMMAND = "precise-bn"
@@ -34,12 +34,12 @@ class LayerChange:
 
 
 @dataclass(frozen=True)
-class FigureChange:
-    """A figure of the test set before and after; the error of `change` is that over points, which both share."""
+class EstimateChange:
+    """An estimate of the test set before and after; the error of `change` is that over points, which both share."""
 
-    before: Figure
-    after: Figure
-    change: Figure
+    before: Estimate
+    after: Estimate
+    change: Estimate
     direction: Direction
 
     @property
@@ -66,7 +66,7 @@ class TestChange:
     reference: str
     sha256: str
     n: int
-    figures: Mapping[str, FigureChange]
+    estimates: Mapping[str, EstimateChange]
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ def summary(result: PreciseBN) -> dict[str, Any]:
             for one in result.layers
         ],
         "sets": {} if test is None else {"test": {"n": test.n, "sha256": test.sha256}},
-        "before": {} if test is None else {name: _told(one.before) for name, one in test.figures.items()},
-        "after": {} if test is None else {name: _told(one.after) for name, one in test.figures.items()},
-        "change": {} if test is None else {name: _told(one.change) for name, one in test.figures.items()},
+        "before": {} if test is None else {name: _told(one.before) for name, one in test.estimates.items()},
+        "after": {} if test is None else {name: _told(one.after) for name, one in test.estimates.items()},
+        "change": {} if test is None else {name: _told(one.change) for name, one in test.estimates.items()},
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
         "notes": list(result.notes),
@@ -129,6 +129,6 @@ def summary(result: PreciseBN) -> dict[str, Any]:
     }
 
 
-def _told(figure: Figure) -> dict[str, Any]:
-    errors = {"se": figure.se} if figure.se is not None and figure.se == figure.se else {}
-    return {name: json_number(value) for name, value in {"value": figure.value, **errors}.items()}
+def _told(estimate: Estimate) -> dict[str, Any]:
+    errors = {"se": estimate.se} if estimate.se is not None and estimate.se == estimate.se else {}
+    return {name: json_number(value) for name, value in {"value": estimate.value, **errors}.items()}

@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num
 
-from bnuq.records import Axis, ByHand, Caution, Coordinate, Figure, MetricName, Size, Unit
+from bnuq.records import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Size, Unit
 
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]
 ScoreName = Annotated[str, Coordinate("score")]
 BoundName = Annotated[str, Coordinate("bound")]
-Figures = Mapping[MetricName, Figure]
-Percentages = Mapping[MetricName, Annotated[Figure, Unit("percent")]]
+Estimates = Mapping[MetricName, Estimate]
+Percentages = Mapping[MetricName, Annotated[Estimate, Unit("percent")]]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
@@ -63,13 +63,13 @@ class EvaluatedSet:
 
 @dataclass(frozen=True)
 class SetResult:
-    """One method on one set: figures, per-point scores, and the log-likelihoods (T, n) where the set is labelled.
+    """One method on one set: estimates, per-point scores, and the log-likelihoods (T, n) where the set is labelled.
 
     `predicted` is the class, or the mean of a regression in target units, whose standard deviation `sigma` is; without
     τ that is of the draws alone.
     """
 
-    figures: Figures
+    estimates: Estimates
     points: Mapping[str, Float[np.ndarray, " point"]]
     predicted: Annotated[Num[np.ndarray, "#point *output"], Unit("number of a class, or target unit")]
     sigma: TargetUnits | None = None
@@ -79,21 +79,21 @@ class SetResult:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method on every set. `convergence` holds figures of the first 1, 2, 4, … draws on the test set, `calibration`
-    the bins of stated confidence, or the coverage of central intervals of a regression, `risk` the error of the most
-    certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by ascending sd.
+    """One method on every set. `convergence` holds estimates of the first 1, 2, 4, … draws on the test set,
+    `calibration` the bins of stated confidence, or the coverage of central intervals of a regression, `risk` the error
+    of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by ascending sd.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
     """
 
     sets: Mapping[SetName, SetResult]
-    ood: Mapping[SetName, Mapping[ScoreName, Figures]]
+    ood: Mapping[SetName, Mapping[ScoreName, Estimates]]
     convergence: Mapping[str, Num[np.ndarray, " samples"]]
     calibration: Mapping[str, Num[np.ndarray, " bin"]]
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
-    bounds: Mapping[BoundName, Figures] = field(default_factory=dict)
+    bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
     normalized: Percentages = field(default_factory=dict)
 
 

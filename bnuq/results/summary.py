@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, overload
 
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.approximation import Approximation, approximations
 from bnuq.results.result import MethodResult, ReferenceCheck, Result
 
@@ -51,24 +51,25 @@ def _approximation(one: Approximation) -> dict[str, Any]:
     """A law beside MCBN: ratio of the mean uncertainty and rank correlation by set, differences of the rest."""
     return {
         "uncertainty": one.uncertainty,
-        "ratio": _figures(one.ratio),
+        "ratio": _estimates(one.ratio),
         "rank_correlation": {name: json_number(value) for name, value in one.rank.items()},
-        "pll": figure_told(one.pll),
-        "auroc": _figures(one.auroc),
+        "pll": estimate_summary(one.pll),
+        "auroc": _estimates(one.auroc),
     }
 
 
 def _method(method: MethodResult) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "sets": {name: _figures(one.figures) for name, one in method.sets.items()},
+        "sets": {name: _estimates(one.estimates) for name, one in method.sets.items()},
         "ood": {
-            name: {score: _figures(figures) for score, figures in scores.items()} for name, scores in method.ood.items()
+            name: {score: _estimates(estimates) for score, estimates in scores.items()}
+            for name, scores in method.ood.items()
         },
     }
     if method.normalized:
-        found["normalized"] = _figures(method.normalized)
+        found["normalized"] = _estimates(method.normalized)
     if method.bounds:
-        found["bounds"] = {name: _figures(figures) for name, figures in method.bounds.items()}
+        found["bounds"] = {name: _estimates(estimates) for name, estimates in method.bounds.items()}
     if method.convergence:
         found["convergence"] = {
             name: [int(v) if name == "samples" else json_number(float(v)) for v in values]
@@ -77,21 +78,21 @@ def _method(method: MethodResult) -> dict[str, Any]:
     return found
 
 
-def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
-    return {name: figure_told(figure) for name, figure in figures.items()}
+def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate_summary(estimate) for name, estimate in estimates.items()}
 
 
 @overload
-def figure_told(figure: Figure) -> dict[str, Any]: ...
+def estimate_summary(estimate: Estimate) -> dict[str, Any]: ...
 @overload
-def figure_told(figure: None) -> None: ...
-def figure_told(figure: Figure | None) -> dict[str, Any] | None:
-    """A figure as JSON values, without the errors that it has not."""
-    if figure is None:
+def estimate_summary(estimate: None) -> None: ...
+def estimate_summary(estimate: Estimate | None) -> dict[str, Any] | None:
+    """An estimate as JSON values, without the errors that it has not."""
+    if estimate is None:
         return None
-    errors = {key: getattr(figure, key) for key in ("se", "mc_se", "low", "high")}
+    errors = {key: getattr(estimate, key) for key in ("se", "mc_se", "low", "high")}
     known = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
-    return {key: json_number(value) for key, value in {"value": figure.value, **known}.items()}
+    return {key: json_number(value) for key, value in {"value": estimate.value, **known}.items()}
 
 
 def json_number(value: float) -> float | str:

@@ -529,7 +529,7 @@ def _unreachable(
     visible = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:
         if isinstance(traced.call, str):
-            found[traced.layer, f"{traced.call} in evaluation mode too: its figures are not reproducible"] = None
+            found[traced.layer, f"{traced.call} in evaluation mode too: its estimates are not reproducible"] = None
     always = {(traced.layer, traced.call) for traced in calls if isinstance(traced.call, str)}
     for traced in training or ():
         if isinstance(traced.call, str):

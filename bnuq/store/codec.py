@@ -29,7 +29,7 @@ from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Axis, Coordinate, Figure, InRecord, Unit
+from bnuq.records import Axis, Coordinate, Estimate, InRecord, Unit
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
 
 FORMAT = 1
@@ -114,11 +114,11 @@ class Writer:
 
     def __init__(self, file: Any) -> None:
         self.file = file
-        self.estimates: list[tuple[_Place, str, Figure]] = []
+        self.estimates: list[tuple[_Place, str, Estimate]] = []
 
     def encode(self, value: Any, hint: Any, place: _Place) -> Any:
         """The value as JSON; arrays and estimates go into the file."""
-        if isinstance(value, Figure):
+        if isinstance(value, Estimate):
             name = place.coordinates.get("metric") or place.path.rpartition("/")[2]
             unit = metadata(hint, Unit) or unit_of(name)
             self.estimates.append((place, unit, value))

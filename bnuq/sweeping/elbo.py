@@ -16,7 +16,7 @@ from bnuq.config import SweepSection
 from bnuq.errors import RequestError
 from bnuq.evaluation.noise_models import layer_counts
 from bnuq.metrics import Prior
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sweeping.passes import AtSize, DrawSets
@@ -132,10 +132,10 @@ def lower_bound(
     return LowerBound(terms, elbos, errors)
 
 
-def with_interval(value: float, se: float, mc_se: float) -> Figure:
+def with_interval(value: float, se: float, mc_se: float) -> Estimate:
     """An estimate with both errors, and the normal interval of both together."""
     half = _NORMAL * math.hypot(se, mc_se)
-    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
+    return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _middle(of_sizes: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
@@ -186,7 +186,7 @@ def _asymptotics(
     parameters: int,
     weight: float,
     inverse_density: float,
-) -> tuple[Figure | None, Figure | None, str]:
+) -> tuple[Estimate | None, Estimate | None, str]:
     """c, b* = 2Nc/P + mean(1/ρ), each with both errors, and why there is no b*.
 
     The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
@@ -221,10 +221,10 @@ def _not_none(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarra
     return values
 
 
-def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Figure:
+def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Estimate:
     """An estimate with an interval of both errors; the error over draw sets uses Student's t, because there are few."""
     half = math.hypot(_NORMAL * se, float(stdtrit(degrees, 0.975)) * mc_se)
-    return Figure(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
+    return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _parameters(prior: Prior) -> dict[str, float]:

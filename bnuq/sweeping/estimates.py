@@ -13,7 +13,7 @@ from bnuq import metrics
 from bnuq.config import Task
 from bnuq.data import Points
 from bnuq.evaluation.estimates import interval
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.sweep import Compared, Repeated
 from bnuq.sweeping.passes import AtSize
 
@@ -33,7 +33,7 @@ _DIFFERENCE = "difference"
 _SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
-def figures_of(at_size: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
+def estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
     """The estimates of one set: the means of its per-point scores, and estimates derived from the scores."""
     values = at_size.points[name]
     result = {}
@@ -62,7 +62,7 @@ def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict
     for metric in _MEANS[task]:
         if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
             difference = _mean(_DIFFERENCE, sampled[metric] - deterministic[metric], test)
-            result[metric] = Compared(_mean(metric, deterministic[metric], test).figure, difference.figure)
+            result[metric] = Compared(_mean(metric, deterministic[metric], test).estimate, difference.estimate)
     return result
 
 
@@ -99,4 +99,4 @@ def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Point
     # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.
     errors = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / _NORMAL)
     low, high = interval(metric, value, *errors, limits=limits)
-    return Repeated(Figure(value, se=over_points, mc_se=error, low=low, high=high), of_sets)
+    return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), of_sets)

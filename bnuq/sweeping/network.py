@@ -31,7 +31,7 @@ from bnuq.evaluation.runner import VALIDATION, check_precision
 from bnuq.evaluation.setup import Prepared, output_cautions, scored_sets
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.results.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -41,7 +41,7 @@ from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
-from bnuq.sweeping.estimates import compared, figures_of, separation
+from bnuq.sweeping.estimates import compared, estimates_of, separation
 from bnuq.sweeping.journal import Journal
 from bnuq.sweeping.passes import (
     SPREAD,
@@ -352,10 +352,10 @@ class Network:
     ) -> SweepPoint:
         size = at_size.batch_size
         test, of_ood = self.sets["test"], [name for name in self.sets if name not in (VALIDATION, "test")]
-        figures: dict[str, dict[str, Repeated]] = {}
+        estimates: dict[str, dict[str, Repeated]] = {}
         for name, points in self.sets.items():
-            for metric, estimate in figures_of(at_size, name, points, self.todo.task).items():
-                figures.setdefault(metric, {})[name] = estimate
+            for metric, estimate in estimates_of(at_size, name, points, self.todo.task).items():
+                estimates.setdefault(metric, {})[name] = estimate
         auroc = {
             score: {name: separation(at_size, score, test, self.sets[name], name) for name in of_ood}
             for score in _SCORES[self.todo.task]
@@ -367,7 +367,7 @@ class Network:
             batch_size=size,
             train_batch_size=self.trained_with,
             degenerate=at_size.degenerate,
-            figures=figures,
+            estimates=estimates,
             auroc=auroc,
             elbo=None if bound is None else bound.at.get(size),
             compared_with=comparisons,
@@ -396,9 +396,9 @@ class Network:
             by_point = np.stack([at_size.points[name][metric].mean(0) for at_size in positive], axis=1) / values.mean(0)
             se = metrics.standard_error(by_point @ least_squares_coefficients(np.log(sizes)), group=points.group)
             half = math.hypot(slope.value - slope.low, 1.959964 * se)
-            figure = Figure(slope.value, se=se, mc_se=mc_se, low=slope.value - half, high=slope.value + half)
+            estimate = Estimate(slope.value, se=se, mc_se=mc_se, low=slope.value - half, high=slope.value + half)
             residual = slope.residual if len(sizes) > 2 else math.nan
-            decays[name] = Decay(figure, residual, tuple(sizes.tolist()))
+            decays[name] = Decay(estimate, residual, tuple(sizes.tolist()))
         return decays
 
     def _cautions(self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]) -> Iterator[Caution]:

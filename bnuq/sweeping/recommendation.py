@@ -12,7 +12,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import SizeCriterion
 from bnuq.data import Points
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.sweep import Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.passes import AtSize
@@ -68,7 +68,7 @@ def recommended(
         ),
     }[criterion]
     best = max(not_degenerate, key=values)
-    behind_of: dict[str, Callable[[Candidate], Figure]] = {
+    behind_of: dict[str, Callable[[Candidate], Estimate]] = {
         "elbo": lambda candidate: _elbo_behind(candidate, best),
         "pll": lambda candidate: _pll_behind(candidate, best, judged),
         "auroc": lambda candidate: _auroc_behind(candidate, best, judged, score),
@@ -78,7 +78,7 @@ def recommended(
         for candidate in not_degenerate
         if candidate is not best
     }
-    behind[best.at_size.batch_size] = Figure(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
+    behind[best.at_size.batch_size] = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = dict(sorted(behind.items()))
     sizes = list(behind)
     within = tuple(
@@ -114,18 +114,18 @@ def _likelihood_is_flat(not_degenerate: Sequence[Candidate]) -> bool:
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _likelihood_difference(first: Candidate, second: Candidate) -> Figure:
+def _likelihood_difference(first: Candidate, second: Candidate) -> Estimate:
     (a, c), (b, d) = ((x.at_size.log_likelihood, x.at_size.of_training_points) for x in (first, second))
     assert first.bound is not None and a is not None and b is not None and c is not None and d is not None
     errors = first.bound.errors
-    return Figure(
+    return Estimate(
         errors.train_size * float(a.mean() - b.mean()),
         se=errors.train_size * errors.of_mean(c - d),
         mc_se=errors.train_size * metrics.standard_error(a - b),
     )
 
 
-def _elbo_behind(candidate: Candidate, best: Candidate) -> Figure:
+def _elbo_behind(candidate: Candidate, best: Candidate) -> Estimate:
     assert candidate.bound is not None and best.bound is not None
     difference = _likelihood_difference(candidate, best)
     kl = candidate.bound.at[candidate.at_size.batch_size].kl - best.bound.at[best.at_size.batch_size].kl
@@ -136,7 +136,7 @@ def _pll(candidate: Candidate, judged: Judged) -> np.ndarray:
     return candidate.at_size.points[judged.name]["pll"]
 
 
-def _pll_behind(candidate: Candidate, best: Candidate, judged: Judged) -> Figure:
+def _pll_behind(candidate: Candidate, best: Candidate, judged: Judged) -> Estimate:
     difference = _pll(candidate, judged) - _pll(best, judged)
     se = metrics.standard_error(difference.mean(0), group=judged.points.group)
     return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
@@ -148,7 +148,7 @@ def _auroc(candidate: Candidate, judged: Judged, name: str, score: str) -> np.nd
     return np.array([metrics.auroc(inside, outside) for inside, outside in pairs])
 
 
-def _auroc_behind(candidate: Candidate, best: Candidate, judged: Judged, score: str) -> Figure:
+def _auroc_behind(candidate: Candidate, best: Candidate, judged: Judged, score: str) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
     of_sets = {name: _auroc(candidate, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood}
     difference = np.mean(list(of_sets.values()), axis=0)

@@ -11,10 +11,11 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, Run
 from bnuq.data import Points
-from bnuq.evaluation import estimates, memory
+from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
 from bnuq.evaluation.duration import Subject, forecast
+from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
@@ -220,8 +221,8 @@ def _cautions(
         yield Caution(
             "nothing-stochastic", "Only the deterministic network was evaluated; the notes say what was left out."
         )
-    elif outcome.samples < estimates.MIN_SAMPLES:
-        least = estimates.MIN_SAMPLES
+    elif outcome.samples < MIN_SAMPLES:
+        least = MIN_SAMPLES
         text = f"With {outcome.samples} samples no Monte Carlo error can be estimated; use at least {least}."
         yield Caution("few-samples", text)
 
@@ -251,7 +252,7 @@ def _noise_model_cautions(result: Result) -> Iterator[Caution]:
 def _scale_cautions(material: Material, outcome: RunnerResult) -> Iterator[Caution]:
     """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
     spread = {name: np.std(targets) for name, targets in _targets(material)}
-    error = outcome.methods[DETERMINISTIC].sets["test"].figures["mae"].value
+    error = outcome.methods[DETERMINISTIC].sets["test"].estimates["mae"].value
     if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
         yield Caution(
             "worse-than-the-mean",

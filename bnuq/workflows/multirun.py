@@ -73,7 +73,7 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Fore
             advance(1)
     several = Several(
         runs=tuple(run for run, _ in rows),
-        **table_of([figures for _, figures in rows]),
+        **table_of([estimates for _, estimates in rows]),
         task=summaries[0].task,
         cautions=tuple(shared_cautions([summary.cautions for summary in summaries])),
         notes=(*runs.notes, *_notes(summaries, read=read, replaces=runs.out if replaces else None)),

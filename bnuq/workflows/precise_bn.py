@@ -27,15 +27,15 @@ from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
-from bnuq.records import Direction, Figure
-from bnuq.results.precise_bn import FigureChange, LayerChange, PreciseBN, TestChange
+from bnuq.records import Direction, Estimate
+from bnuq.results.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.results.result import SetResult
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
-_FIGURES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
+_ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
 _NOT_FILES = {
     "folder": "it is a folder",
     "special": "it is a device, a pipe or a socket",
@@ -365,20 +365,22 @@ def _scoring(
 
 
 def _test_change(test: Points, old: SetResult, new: SetResult) -> TestChange:
-    figures = {}
-    for name, direction in _FIGURES.items():
-        if name not in old.figures:
+    estimates = {}
+    for name, direction in _ESTIMATES.items():
+        if name not in old.estimates:
             continue
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
             apart = _contributions(name, new) - _contributions(name, old)
-            change = new.figures[name].value - old.figures[name].value
+            change = new.estimates[name].value - old.estimates[name].value
         error = metrics.standard_error(apart, group=test.group)
-        figures[name] = FigureChange(old.figures[name], new.figures[name], Figure(change, se=error), direction)
-    return TestChange(test.reference, test.sha256, len(test), figures)
+        estimates[name] = EstimateChange(
+            old.estimates[name], new.estimates[name], Estimate(change, se=error), direction
+        )
+    return TestChange(test.reference, test.sha256, len(test), estimates)
 
 
 def _contributions(name: str, one: SetResult) -> np.ndarray:
-    """What each point contributes to a figure, to first order."""
+    """What each point contributes to an estimate, to first order."""
     if name == "rmse":
         return metrics.rmse_influence(one.points["squared_error"])
     return np.asarray(one.points[name], dtype=np.float64)

@@ -19,7 +19,7 @@ from bnuq.data.known import read_known
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.progress import Progress, silent
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.sweep import Sweep, SweepPoint
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
@@ -30,7 +30,7 @@ from experiments.work import machine, make_work_folder, run_all, training_device
 
 TRAIN, TEST, OOD = "fashion-mnist:train", "fashion-mnist:test", "mnist:test"
 EPOCHS, STEPS = "equal epochs", "equal steps"
-DRAW_SETS = 5  # independent ones that every figure is the mean of
+DRAW_SETS = 5  # independent ones that every estimate is the mean of
 METRICS = (  # that are kept
     "mutual_information",
     "predictive_entropy",
@@ -331,22 +331,22 @@ def _network(plan: _Plan, matched: SweepPoint) -> Network:
 
 
 def _point(point: SweepPoint) -> Point:
-    figures = {
-        metric: {name: _bare(one.figure) for name, one in sets.items()}
-        for metric, sets in point.figures.items()
+    estimates = {
+        metric: {name: _bare(one.estimate) for name, one in sets.items()}
+        for metric, sets in point.estimates.items()
         if metric in METRICS
     }
     auroc = {
-        score: {name: _bare(one.figure) for name, one in sets.items()}
+        score: {name: _bare(one.estimate) for name, one in sets.items()}
         for score, sets in point.auroc.items()
         if score in METRICS
     }
-    return Point(point.batch_size, figures, auroc)
+    return Point(point.batch_size, estimates, auroc)
 
 
-def _bare(figure: Figure) -> Figure:
-    """A figure with its two errors, without its interval and replicates."""
-    return Figure(figure.value, se=figure.se, mc_se=figure.mc_se)
+def _bare(estimate: Estimate) -> Estimate:
+    """An estimate with its two errors, without its interval and replicates."""
+    return Estimate(estimate.value, se=estimate.se, mc_se=estimate.mc_se)
 
 
 def _described(request: Request, device: torch.device, images: np.ndarray) -> dict[str, Any]:

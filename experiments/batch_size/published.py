@@ -15,7 +15,7 @@ PUBLISHED: dict[str, Any] = {
         "ResNet-50": [0.9343, 0.9377, 0.9386, 0.9396, 0.9359, 0.9365, 0.9387],
         "VGG-16": [0.9429, 0.9436, 0.9437, 0.9427, 0.9438, 0.9450, 0.9486],
     },
-    # The values of the figure are not printed: these are where its axes of mutual information end.
+    # The values of the estimate are not printed: these are where its axes of mutual information end.
     "axis_tops": {"ResNet-50": 0.005, "VGG-16": 0.006},
     "near_zero_from": 1024,
 }

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from bnuq.records import Coordinate, Count, Figure, MetricName, Size, require
-from bnuq.results.summary import figure_told, json_number
+from bnuq.records import Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.results.summary import estimate_summary, json_number
 from experiments.summary import summary_of
 
 HEADLINE = "mutual_information"  # the paper's figure, and what its OOD separation is ranked by
@@ -21,19 +21,19 @@ Score = Annotated[str, Coordinate("score")]
 
 @dataclass(frozen=True)
 class Point:
-    """One network under MCBN with mini-batches of one size b: figures by metric and set, AUROC by score and OOD set."""
+    """One network under MCBN with mini-batches of one size b: estimates by metric and set, AUROC by score and set."""
 
     batch_size: Annotated[Size, Coordinate("batch_size")]
-    figures: Mapping[MetricName, Mapping[SetName, Figure]]
-    auroc: Mapping[Score, Mapping[SetName, Figure]]
+    estimates: Mapping[MetricName, Mapping[SetName, Estimate]]
+    auroc: Mapping[Score, Mapping[SetName, Estimate]]
 
     def __post_init__(self) -> None:
-        if not all("test" in self.figures.get(metric, ()) for metric in (HEADLINE, "accuracy", "pll")):
+        if not all("test" in self.estimates.get(metric, ()) for metric in (HEADLINE, "accuracy", "pll")):
             raise ValueError(f"mutual information, accuracy or PLL at batch size {self.batch_size} is missing")
 
-    def mutual_information(self, of: str) -> Figure:
+    def mutual_information(self, of: str) -> Estimate:
         """The mean over a set's points, in nats."""
-        return self.figures[HEADLINE][of]
+        return self.estimates[HEADLINE][of]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Network:
     seconds: float
     matched: Point
     single: tuple[Point, ...] = ()
-    slopes: Mapping[SetName, Figure] = field(default_factory=dict)
+    slopes: Mapping[SetName, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class BatchSizes:
         if not self.networks:
             raise ValueError("there is no network")
         for point in (point for network in self.networks for point in (network.matched, *network.single)):
-            if self.ood not in point.figures[HEADLINE] or self.ood not in point.auroc.get(HEADLINE, ()):
+            if self.ood not in point.estimates[HEADLINE] or self.ood not in point.auroc.get(HEADLINE, ()):
                 raise ValueError(f"{self.ood} at batch size {point.batch_size} is missing")
 
     @property
@@ -128,11 +128,13 @@ def _network_summary(network: Network) -> dict[str, Any]:
         "training": {"loss": json_number(network.loss), "accuracy": network.accuracy, "seconds": network.seconds},
         "matched": _point_summary(network.matched),
         "single": [_point_summary(point) for point in network.single],
-        "slopes": {name: figure_told(figure) for name, figure in network.slopes.items()},
+        "slopes": {name: estimate_summary(estimate) for name, estimate in network.slopes.items()},
     }
 
 
 def _point_summary(point: Point) -> dict[str, Any]:
-    metrics = {metric: {name: figure_told(one) for name, one in sets.items()} for metric, sets in point.figures.items()}
-    auroc = {score: {name: figure_told(one) for name, one in sets.items()} for score, sets in point.auroc.items()}
+    metrics = {
+        metric: {name: estimate_summary(one) for name, one in sets.items()} for metric, sets in point.estimates.items()
+    }
+    auroc = {score: {name: estimate_summary(one) for name, one in sets.items()} for score, sets in point.auroc.items()}
     return {"batch_size": point.batch_size, **metrics, "auroc": auroc}

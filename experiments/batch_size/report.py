@@ -95,7 +95,7 @@ def _how_it_moves(found: BatchSizes, networks: Sequence[Network]) -> str:
     first, last = networks[0], networks[-1]
     ends = [network.matched.mutual_information("test") for network in (first, last)]
     values = [network.matched.mutual_information("test").value for network in networks]
-    error = math.hypot(*(total(figure) or 0.0 for figure in ends))
+    error = math.hypot(*(total(estimate) or 0.0 for estimate in ends))
     change = ends[1].value - ends[0].value
     if abs(change) <= _ENOUGH * error:
         moves = "does not move by more than its error"
@@ -185,7 +185,7 @@ def _how_accurate(found: BatchSizes) -> str:
     series = found.series()
     ours = []
     for networks in series.values():
-        values = [network.matched.figures["accuracy"]["test"].value for network in networks]
+        values = [network.matched.estimates["accuracy"]["test"].value for network in networks]
         ours.append(f"{_in_percent(values)} ({_named(networks)})")
     published = [f"{_in_percent(values)} ({name})" for name, values in found.published["accuracy"].items()]
     return f"Accuracy lies between {'; '.join(ours)}. Published: {'; '.join(published)}."
@@ -208,8 +208,8 @@ def _name(architecture: str) -> str:
 
 
 def _header(ood: str) -> tuple[str, ...]:
-    figures = "MI on test", f"MI on {ood}", "AUROC by MI", "accuracy", "PLL"
-    return (*figures, "train loss", "train acc.", "epochs", "steps")
+    estimates = "MI on test", f"MI on {ood}", "AUROC by MI", "accuracy", "PLL"
+    return (*estimates, "train loss", "train acc.", "epochs", "steps")
 
 
 def _matched(found: BatchSizes, networks: Sequence[Network]) -> Iterator[Row]:
@@ -236,8 +236,8 @@ def _of_point(found: BatchSizes, point: Point) -> tuple[Cell, ...]:
         with_error(point.mutual_information("test"), 5),
         with_error(point.mutual_information(found.ood), 5),
         with_error(point.auroc[HEADLINE][found.ood], 3),
-        with_error(point.figures["accuracy"]["test"], 4),
-        with_error(point.figures["pll"]["test"], 4),
+        with_error(point.estimates["accuracy"]["test"], 4),
+        with_error(point.estimates["pll"]["test"], 4),
     )
 
 
@@ -249,7 +249,7 @@ def _accuracies(found: BatchSizes) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     sizes = sorted({size for some in ours for size in some})
     rows = []
     for size in sizes:
-        mine = [with_error(some[size].figures["accuracy"]["test"] if size in some else None) for some in ours]
+        mine = [with_error(some[size].estimates["accuracy"]["test"] if size in some else None) for some in ours]
         theirs = [Cell(f"{values[size]:.4f}" if size in values else "–") for values in published.values()]
         rows.append((f"M = {size}", (*mine, *theirs)))
     return header, tuple(rows)
@@ -258,7 +258,7 @@ def _accuracies(found: BatchSizes) -> tuple[tuple[str, ...], tuple[Row, ...]]:
 def _how(found: BatchSizes) -> Iterator[str]:
     made, told = found.experiment, found.published
     yield (
-        f"± points and draws together. MI in nats, plug-in, of {made['samples']} passes; figures are means over "
+        f"± points and draws together. MI in nats, plug-in, of {made['samples']} passes; estimates are means over "
         f"{made['draw_sets']} independent draw sets. Training loss (nats) and accuracy are of the training images, in "
         "evaluation mode. One seed: another one trains other networks, which differ by more than the errors."
     )
@@ -322,9 +322,9 @@ def save_figure(found: BatchSizes, folder: Path, *, kind: drawing.Format = "svg"
 def _draw_mi(axes: Axes, points: Sequence[Point], lines: dict[str, drawing.Line], *, xlabel: str) -> None:
     sizes = [point.batch_size for point in points]
     for name, line in lines.items():
-        figures = [point.mutual_information(name) for point in points]
-        values = [figure.value if figure.value > 0 else math.nan for figure in figures]
-        errors = [total(figure) or figure.mc_se or 0.0 for figure in figures]
+        estimates = [point.mutual_information(name) for point in points]
+        values = [estimate.value if estimate.value > 0 else math.nan for estimate in estimates]
+        errors = [total(estimate) or estimate.mc_se or 0.0 for estimate in estimates]
         lows = [min(error, 0.9 * value) for value, error in zip(values, errors, strict=True)]  # a log axis has no 0
         axes.errorbar(sizes, values, yerr=[lows, errors], capsize=2.5, label=name, **line.plotted)
     _size_axis(axes, sizes, xlabel)

@@ -27,7 +27,7 @@ from experiments.work import machine, make_work_folder, run_all, training_device
 KINDS: tuple[Kind, ...] = ("batchnorm", "dropout")
 METHODS = {"batchnorm": "mcbn", "dropout": "mcdo"}
 _TRAINER = (
-    1  # raised whenever the code of training and evaluation gives other figures: finished parts then do not count
+    1  # raised whenever the code of training and evaluation gives other estimates: finished parts then do not count
 )
 
 
@@ -161,7 +161,7 @@ class _Job:
         return [max(1, round(choice.epochs * share)) for choice in choices]
 
     def runs(self, choices: tuple[Choice, ...], advance: Advance) -> dict[str, np.ndarray]:
-        """Every figure of every run: (split, seed)."""
+        """Every estimate of every run: (split, seed)."""
 
         def compute() -> Any:
             return evaluate(

@@ -72,7 +72,7 @@ class Protocol:
                 found = replace(found, **_PROTEIN)
             if name == "wine":
                 found = replace(found, dropouts=(0.2, 0.1, *found.dropouts))
-            if name == "energy":  # the published figures rest on them: see the note that goes with the table
+            if name == "energy":  # the published estimates rest on them: see the note that goes with the table
                 found = replace(found, paper_batches=True)
         if self.name == "paper" and name == "energy":
             found = replace(found, batch_sizes=tuple(b for b in found.batch_sizes if b <= 512))

@@ -1,4 +1,4 @@
-"""What was published: Table 1 of Teye, Azizpour and Smith 2018, and Gal's figures of MC dropout on the same sets."""
+"""What was published: Table 1 of Teye, Azizpour and Smith 2018, and Gal's estimates of MC dropout on the same sets."""
 
 from __future__ import annotations
 

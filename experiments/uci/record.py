@@ -16,7 +16,7 @@ from bnuq.records import Size, Unit, require
 from bnuq.results.summary import json_number
 from experiments.summary import summary_of
 
-METRICS = {"crps": "normalized_crps", "pll": "normalized_pll"}  # of the published table, and the figure of ours
+METRICS = {"crps": "normalized_crps", "pll": "normalized_pll"}  # of the published table, and the estimate of ours
 
 Verdict = Literal["agrees", "same sign", "differs", "inconclusive", "n/a"]
 VERDICTS: dict[Verdict, str] = {
@@ -87,7 +87,7 @@ InTargetUnit = Annotated[OfRun, Unit("target unit")]
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Every figure of every run of a method, as `selection.figures_of_run` gives them."""
+    """Every estimate of every run of a method, as `selection.figures_of_run` gives them."""
 
     normalized_crps: Percent
     normalized_pll: Percent
@@ -136,9 +136,9 @@ class MethodOutcome:
     choices: Choices
     published: Mapping[str, Published]
 
-    def mean(self, figure: str) -> float:
+    def mean(self, estimate: str) -> float:
         """Over all runs."""
-        return float(np.mean(getattr(self.runs, figure)))
+        return float(np.mean(getattr(self.runs, estimate)))
 
     def rank_correlation(self) -> float:
         """Mean Spearman correlation of predictive sd and absolute error, of the runs that have one; NaN for none."""
@@ -178,9 +178,9 @@ class SetOutcome:
     def cell(self, method: str, metric: str) -> Cell:
         """The cell of "crps" or "pll"; with "pll_gaussian" that of the Gaussian PLL, beside the published mixture."""
         found = self.methods[method]
-        figure = METRICS.get(metric, f"normalized_{metric}")
+        estimate = METRICS.get(metric, f"normalized_{metric}")
         published = found.published.get(metric)
-        return cell(getattr(found.runs, figure), test_share=self.test / self.train, published=published)
+        return cell(getattr(found.runs, estimate), test_share=self.test / self.train, published=published)
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,12 +140,12 @@ def _score(outcome: SetOutcome, method: str, *, metric: str, wide: bool) -> Iter
 
 def _explained(outcome: SetOutcome, method: str) -> Iterator[Cell]:
     runs = outcome.methods[method]
-    for figure in ("mc_sd", "noise_sd", "sigma"):
-        yield Cell(_three(runs.mean(figure)))
+    for estimate in ("mc_sd", "noise_sd", "sigma"):
+        yield Cell(_three(runs.mean(estimate)))
     yield Cell(_number(runs.rank_correlation()))
     yield Cell(f"{100 * runs.at_end:.0f} %")
-    for figure in ("pll_mixture", "pll_gaussian", "pll_constant"):
-        yield Cell(_number(runs.mean(figure), 3))
+    for estimate in ("pll_mixture", "pll_gaussian", "pll_constant"):
+        yield Cell(_number(runs.mean(estimate), 3))
 
 
 def _errors(outcome: SetOutcome, method: str) -> Iterator[Cell]:
@@ -245,5 +245,5 @@ def _number(value: float, digits: int = 2) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, as of a figure in a target's own unit."""
+    """Three digits, as of an estimate in a target's own unit."""
     return f"{value:#.3g}".rstrip(".").replace("-", "−")

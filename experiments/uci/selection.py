@@ -392,7 +392,7 @@ def evaluate(
     device: torch.device,
     advance: Advance,
 ) -> dict[str, list[list[float]]]:
-    """The figures of every run, by name and then by split and seed, of networks trained anew on all training rows.
+    """The estimates of every run, by name and then by split and seed, of networks trained anew on all training rows.
 
     `epochs` of each split, its seeds differing in start, order of rows and draws. `advance` is told the epochs of the
     longest training.
@@ -423,7 +423,7 @@ def evaluate(
             rows = torch.from_numpy(np.flatnonzero(ready)).to(device)
             parameters[torch.from_numpy(nets[ready]).to(device)] = state.parameters[rows]
             nets, state = nets[~ready], state.of(torch.from_numpy(np.flatnonzero(~ready)).to(device))
-    figures: dict[str, list[list[float]]] = {}
+    estimates: dict[str, list[list[float]]] = {}
     rows = int(material.rows.min())
     for setting in dict.fromkeys(settings):
         nets = np.flatnonzero([settings[split] == setting for split in of])
@@ -434,19 +434,19 @@ def evaluate(
             for column, net in enumerate(nets[few]):
                 split, number = streams[net][0], int(net) % seeds
                 f = outputs[:, column].double().cpu().numpy()
-                one = figures_of_run(f, plain[few][column], material.target[split], choices[split])
+                one = estimates_of_run(f, plain[few][column], material.target[split], choices[split])
                 for name, value in one.items():
-                    figures.setdefault(name, [[math.nan] * seeds for _ in range(splits)])[split][number] = value
-    return figures
+                    estimates.setdefault(name, [[math.nan] * seeds for _ in range(splits)])[split][number] = value
+    return estimates
 
 
-def figures_of_run(
+def estimates_of_run(
     f: Float64[np.ndarray, "sample point"],
     plain: Float64[np.ndarray, " point"],
     y: Float64[np.ndarray, " point"],
     choice: Choice,
 ) -> dict[str, float]:
-    """Every figure of one network on its test rows. PLL in nats, normalised scores in percent, others in target units.
+    """All estimates of one network on its test rows. PLL in nats, normalised scores in percent, others in target units.
 
     Points that the mean hits exactly have an unbounded optimal PLL; they are left out of PLL and counted.
     """

@@ -94,7 +94,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
     assert first["change"] == pytest.approx(first["current"] - first["baseline"])
     result = read(Path("worse.h5"))
     place = next(one for one in told["comparisons"] if one["address"] == "mcbn.sets.test.pll")
-    assert place["current"] == result.methods["mcbn"].sets["test"].figures["pll"].value
+    assert place["current"] == result.methods["mcbn"].sets["test"].estimates["pll"].value
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch
 
 @pytest.mark.usefixtures("there")
 def test_floors_stand_alone(cli: Cli) -> None:
-    value = read(Path("base.h5")).methods["mcbn"].sets["test"].figures["accuracy"].value
+    value = read(Path("base.h5")).methods["mcbn"].sets["test"].estimates["accuracy"].value
     kept = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
     assert kept.code == 0
     broken = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value + 0.001}")
@@ -384,7 +384,7 @@ def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
 
 
 @pytest.mark.parametrize("gone", ["log_likelihood/mcbn_test", "sets/test/labels"])
-def test_a_result_without_what_its_figures_are_recomputed_from_is_refused(there: Path, cli: Cli, gone: str) -> None:
+def test_a_result_without_what_its_estimates_are_recomputed_from_is_refused(there: Path, cli: Cli, gone: str) -> None:
     with h5py.File(there / "seed1.h5", "r+") as file:
         del file[gone]
     found = cli("check", "seed1.h5", "base.h5")

@@ -20,34 +20,34 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def figures(made: Path, monkeypatch: pytest.MonkeyPatch, cli) -> Any:
-    """The figures of mcdo on the test set, with these options."""
+def estimates(made: Path, monkeypatch: pytest.MonkeyPatch, cli) -> Any:
+    """The estimates of mcdo on the test set, with these options."""
     monkeypatch.chdir(made)
 
     def found(*options: str) -> dict[str, float]:
         outcome = cli("evaluate", *TINY, *options)
         assert outcome.code == 0, outcome.err
         test = json.loads(outcome.out)["methods"]["mcdo"]["sets"]["test"]
-        return {name: figure["value"] for name, figure in test.items()}
+        return {name: estimate["value"] for name, estimate in test.items()}
 
     return found
 
 
-def test_tau_is_as_given(figures):
-    assert figures("--tau", "0.03")["tau"] == 0.03
-    assert figures()["tau"] != 0.03
+def test_tau_is_as_given(estimates):
+    assert estimates("--tau", "0.03")["tau"] == 0.03
+    assert estimates()["tau"] != 0.03
 
 
-def test_every_choice_changes_the_score_that_it_is_of(figures):
+def test_every_choice_changes_the_score_that_it_is_of(estimates):
     given = ("--tau", "0.03")
-    plain = figures(*given)
-    assert figures("--pll", "mixture", "--crps", "gaussian", "--fit", "crps", *given) == plain
-    moment = figures("--pll", "moment", *given)
+    plain = estimates(*given)
+    assert estimates("--pll", "mixture", "--crps", "gaussian", "--fit", "crps", *given) == plain
+    moment = estimates("--pll", "moment", *given)
     assert moment["pll"] != plain["pll"] and moment["crps"] == plain["crps"]
-    assert figures("--pll", "moment_full", *given)["pll"] == pytest.approx(moment["pll"])  # one output: the same
-    crps = [figures("--crps", kind, *given)["crps"] for kind in ("gaussian", "mixture", "ensemble", "fair")]
+    assert estimates("--pll", "moment_full", *given)["pll"] == pytest.approx(moment["pll"])  # one output: the same
+    crps = [estimates("--crps", kind, *given)["crps"] for kind in ("gaussian", "mixture", "ensemble", "fair")]
     assert len(set(crps)) == 4 and crps[3] < crps[2]  # the fair one takes a positive bias off
-    assert figures("--fit", "pll")["tau"] != figures("--fit", "crps")["tau"]
+    assert estimates("--fit", "pll")["tau"] != estimates("--fit", "crps")["tau"]
 
 
 @pytest.mark.parametrize(

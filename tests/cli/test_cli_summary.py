@@ -1,4 +1,4 @@
-"""`--json`, `bnuq report`, and that the same request gives the same figures whatever runs beside it."""
+"""`--json`, `bnuq report`, and that the same request gives the same estimates whatever runs beside it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import small_run
 import torch
 
 from bnuq.files.content import sha256_of_file
-from bnuq.records import Figure
-from bnuq.results.summary import figure_told
+from bnuq.records import Estimate
+from bnuq.results.summary import estimate_summary
 from bnuq.results.summary import summary as summary_of
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
@@ -80,7 +80,7 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
     assert all(set(one) == {"code", "text"} for one in found["warnings"])
 
 
-def test_every_figure_of_the_summary_is_complete(summary):
+def test_every_estimate_of_the_summary_is_complete(summary):
     found = summary()["methods"]
     assert tuple(found) == METHODS
     for name, method in found.items():
@@ -89,16 +89,16 @@ def test_every_figure_of_the_summary_is_complete(summary):
         assert set(method["sets"]["other"]) == known
         assert set(method["ood"]) == {"other"}
         assert set(method["ood"]["other"]) <= SCORES
-        figures = [*method["sets"]["test"].items(), *method["sets"]["other"].items()]
+        estimates = [*method["sets"]["test"].items(), *method["sets"]["other"].items()]
         for score in method["ood"]["other"].values():
             assert set(score) == DETECTION
-            figures += score.items()
+            estimates += score.items()
         keys = {"value", "se", "low", "high"} | ({"mc_se"} if name != "deterministic" else set())
-        for _, figure in figures:
-            assert set(figure) == keys
-            assert all(isinstance(value, int | float) for value in figure.values())
+        for _, estimate in estimates:
+            assert set(estimate) == keys
+            assert all(isinstance(value, int | float) for value in estimate.values())
 
-            assert figure["low"] <= figure["value"] <= figure["high"]
+            assert estimate["low"] <= estimate["value"] <= estimate["high"]
         if name == "deterministic":
             assert "convergence" not in method
         else:
@@ -112,8 +112,10 @@ def test_infinities_and_nan_are_texts(small):
     result = small_run.evaluated(small, methods=("deterministic",))
     plain = result.methods["deterministic"]
     values = {"pll": -math.inf, "brier": math.inf, "ece": math.nan}
-    figures = dict(plain.sets["test"].figures) | {name: Figure(value, se=math.inf) for name, value in values.items()}
-    sets = dict(plain.sets) | {"test": replace(plain.sets["test"], figures=figures)}
+    estimates = dict(plain.sets["test"].estimates) | {
+        name: Estimate(value, se=math.inf) for name, value in values.items()
+    }
+    sets = dict(plain.sets) | {"test": replace(plain.sets["test"], estimates=estimates)}
     shown = summary_of(replace(result, methods={"deterministic": replace(plain, sets=sets)}))
     found = shown["methods"]["deterministic"]["sets"]["test"]
     assert [found[name] for name in values] == [{"value": text, "se": "inf"} for text in ("-inf", "inf", "nan")]
@@ -121,7 +123,7 @@ def test_infinities_and_nan_are_texts(small):
 
 
 def test_an_error_that_is_not_a_number_is_absent():
-    assert figure_told(Figure(math.nan, se=math.nan, low=-math.inf)) == {"value": "nan", "low": "-inf"}
+    assert estimate_summary(Estimate(math.nan, se=math.nan, low=-math.inf)) == {"value": "nan", "low": "-inf"}
 
 
 def test_report_gives_what_evaluate_gave(cli, small):
@@ -145,11 +147,11 @@ def test_report_gives_what_evaluate_gave_also_where_errors_are_undefined(cli, sm
         assert cli("report", "model.bnuq.h5").code == 0
 
 
-# ── the same figures ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the same estimates ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def assert_same(one, two, *, tolerance: float = 0.0) -> None:
-    """Nested figures are equal, and to the last bit where no tolerance is given."""
+    """Nested estimates are equal, and to the last bit where no tolerance is given."""
     assert type(one) is type(two)
     if isinstance(one, dict):
         assert one.keys() == two.keys()
@@ -165,7 +167,7 @@ def assert_same(one, two, *, tolerance: float = 0.0) -> None:
         assert one == two
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_seed_others(summary):
+def test_the_same_seed_gives_the_same_estimates_and_another_seed_others(summary):
     first = summary()["methods"]
     assert_same(summary()["methods"], first)
     other = summary("--seed", "1")["methods"]
@@ -174,14 +176,14 @@ def test_the_same_seed_gives_the_same_figures_and_another_seed_others(summary):
         assert other[method]["sets"]["test"]["pll"] != first[method]["sets"]["test"]["pll"]
 
 
-def test_figures_do_not_depend_on_the_chunk_size(summary):
+def test_estimates_do_not_depend_on_the_chunk_size(summary):
     whole = summary("--precision", "float64")["methods"]
     for size in ("1", "7", "64", "1000"):
         chunked = summary("--precision", "float64", "--chunk-size", size)["methods"]
         assert_same(chunked, whole, tolerance=1e-9)
 
 
-def test_figures_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small):
+def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small):
     random = np.random.default_rng(5)
     np.savez(small / "more.npz", x=random.random((20, 1, 6, 6), dtype=np.float32))
     alone = summary()["methods"]
@@ -192,7 +194,7 @@ def test_figures_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_r
         assert_same(found["ood"]["other"], alone[method]["ood"]["other"])
 
 
-def test_a_limited_set_keeps_the_figures_of_each_point(cli, small):
+def test_a_limited_set_keeps_the_estimates_of_each_point(cli, small):
     """Dropout masks go by a point's place in its set, so this holds for what depends on the point alone: MCBN."""
     for name, options in {"all.h5": (), "few.h5": ("--limit", "20")}.items():
         assert cli("evaluate", "run.toml", "--method", "mcbn", "-o", name, *options).code == 0
@@ -212,7 +214,7 @@ def test_the_first_draws_of_a_longer_run_are_those_of_a_shorter_one(summary):
             assert_same(long[method]["convergence"][metric][:4], values, tolerance=1e-12)
 
 
-def test_two_processes_give_the_same_figures_and_leave_the_model_as_it_was(summary, small):
+def test_two_processes_give_the_same_estimates_and_leave_the_model_as_it_was(summary, small):
     before = sha256_of_file(small / "model.pt")
     here = summary()
     command = [sys.executable, "-m", "bnuq", "evaluate", "run.toml", "--json", "-o", "other.h5"]

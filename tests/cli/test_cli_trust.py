@@ -65,7 +65,7 @@ def test_data_code_in_a_sidecar_is_asked_for_too(cli, small, sidecar):
     assert "points.py" in done.message and "--trust-code" in done.message
 
 
-def test_a_result_file_runs_again_to_the_same_figures_once_its_code_is_trusted(cli, small, tmp_path, monkeypatch):
+def test_a_result_file_runs_again_to_the_same_estimates_once_its_code_is_trusted(cli, small, tmp_path, monkeypatch):
     assert cli("evaluate", "run.toml", "--out", "first.h5", *TINY, "--json").code == 0
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

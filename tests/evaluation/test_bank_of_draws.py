@@ -16,7 +16,8 @@ import bnuq
 from bnuq import metrics
 from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import classification
+from bnuq.evaluation.estimates import RESAMPLES, replicate_weights
 from bnuq.records import Estimator
 from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
@@ -43,7 +44,7 @@ def reduced(
     logits: np.ndarray, labels: np.ndarray | None, *, samples: int = T, seed: int = 0, estimator: Estimator = "plug-in"
 ) -> tuple[classification.Scores, metrics.DrawWeights]:
     """The scores where `logits` (N, n, K) are those of all draws of the bank, of which each tile sees its own T."""
-    draws = estimates.replicate_weights(samples, len(logits))
+    draws = replicate_weights(samples, len(logits))
     reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for rows, own in draws_of(logits.shape[1], seed=seed, samples=samples, bank=len(logits)):
         reduction.add(logits[own, rows.start : rows.stop], own)
@@ -96,7 +97,7 @@ def test_every_replicate_weighs_the_bank_and_in_each_tile_what_of_it_the_tile_us
         assert scores.points[name] == pytest.approx(values, rel=1e-10), name
 
 
-def test_rank_figures_and_bins_follow_the_same_replicates(found):
+def test_rank_estimates_and_bins_follow_the_same_replicates(found):
     logits, labels, scores, draws = found
     for place, row in enumerate(range(draws.jackknife.start, draws.bootstrap.stop, 7)):
         values = by_hand(logits, labels, draws.weights[row])
@@ -106,7 +107,7 @@ def test_rank_figures_and_bins_follow_the_same_replicates(found):
         assert np.array_equal(scores.ranked_wrong[7 * place], values["accuracy"] == 0)
         assert scores.bins.correct[row].sum() == values["accuracy"].sum()
         assert scores.bins.confidence[row].sum() == pytest.approx(values["max_probability"].sum())
-    assert len(scores.ranked["mutual_information"]) == N + estimates.RESAMPLES
+    assert len(scores.ranked["mutual_information"]) == N + RESAMPLES
 
 
 def test_convergence_is_over_the_first_of_each_points_own_draws(found):
@@ -150,13 +151,13 @@ def test_a_single_pass_of_every_point_has_no_error_over_draws():
     scores, draws = reduced(logits, generator.integers(K, size=130), samples=1)
     assert len(draws.weights) == 2 and "mutual_information" not in scores.replicates
     assert classification.convergence(scores, draws) == {}
-    assert classification.figures(scores, draws)["pll"].mc_se is None
+    assert classification.set_estimates(scores, draws)["pll"].mc_se is None
 
 
 def test_with_few_passes_no_error_is_told_however_large_the_bank_is():
     generator = np.random.default_rng(1)
     logits, labels = generator.normal(size=(64, 130, K)), generator.integers(K, size=130)
-    few, enough = (classification.figures(*reduced(logits, labels, samples=t))["pll"] for t in (7, 8))
+    few, enough = (classification.set_estimates(*reduced(logits, labels, samples=t))["pll"] for t in (7, 8))
     assert few.mc_se is None and enough.mc_se is not None
     assert enough.jackknife is not None and len(enough.jackknife) == 64
 
@@ -182,7 +183,7 @@ def repeated(samples: int, bank: int | None, *, own: float) -> dict[str, tuple[f
         u = generator.normal(size=(bank or samples, 3))
         logits = at + np.einsum("td,ndk->tnk", u, slope)
         if bank is None:
-            draws = estimates.replicate_weights(samples)
+            draws = replicate_weights(samples)
             reduction = classification.Reduction(draws, points=points, labels=labels)
             reduction.add(logits)
             scores = reduction.scores()
@@ -269,7 +270,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert result.sampling["samples"] == 8 and result.sampling["bank"] == 40
     with h5py.File(small / "model.bnuq.h5") as file:
         assert file["statistics/draw"].shape == (40,)  # pyright: ignore[reportAttributeAccessIssue]
-    widths = {m: one.sets["test"].figures["pll"].jackknife for m, one in result.methods.items()}
+    widths = {m: one.sets["test"].estimates["pll"].jackknife for m, one in result.methods.items()}
     assert {m: None if v is None else len(v) for m, v in widths.items()} == {
         "deterministic": None, "mcbn": 40, "mcdo": 8, "mcbn+mcdo": 40,
     }  # fmt: skip
@@ -278,11 +279,11 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
 
     read = result_file.read(small / "model.bnuq.h5")
     for method, one in result.methods.items():
-        for name, figure in one.sets["test"].figures.items():
-            kept = read.methods[method].sets["test"].figures[name]
-            assert (kept.value, kept.mc_se) == (figure.value, figure.mc_se)
+        for name, estimate in one.sets["test"].estimates.items():
+            kept = read.methods[method].sets["test"].estimates[name]
+            assert (kept.value, kept.mc_se) == (estimate.value, estimate.mc_se)
             for replicates in ("jackknife", "bootstrap"):
-                one_read, one_written = (np.array(getattr(f, replicates), float) for f in (kept, figure))  # None: NaN
+                one_read, one_written = (np.array(getattr(f, replicates), float) for f in (kept, estimate))  # None: NaN
                 assert np.array_equal(one_read, one_written, equal_nan=True)
     assert read.methods["mcbn"].sets["test"].log_likelihood.shape == (8, 150)  # pyright: ignore
     assert summary(read)["sampling"]["bank"] == 40
@@ -294,14 +295,14 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert again.bank == 40
 
 
-def test_no_figure_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
+def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
     whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn", "mcbn+mcdo"))
     cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn", "mcbn+mcdo"), chunk_size=23, ood=())
     for method in ("mcbn", "mcbn+mcdo"):
-        for name, figure in whole.methods[method].sets["test"].figures.items():
-            other = cut.methods[method].sets["test"].figures[name]
-            assert other.value == pytest.approx(figure.value, abs=1e-6), name
-            assert other.mc_se == pytest.approx(figure.mc_se, abs=1e-5), name
+        for name, estimate in whole.methods[method].sets["test"].estimates.items():
+            other = cut.methods[method].sets["test"].estimates[name]
+            assert other.value == pytest.approx(estimate.value, abs=1e-6), name
+            assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
 
 
 def test_a_bank_of_as_many_draws_as_passes_is_none(small):
@@ -310,8 +311,8 @@ def test_a_bank_of_as_many_draws_as_passes_is_none(small):
     off = small_run.evaluated(small, out=Path("off.h5"), methods=("mcbn",))
     assert same.sampling["bank"] is None and off.sampling["bank"] is None
     assert not [note for note in same.notes if "bank" in note]
-    for name, figure in off.methods["mcbn"].sets["test"].figures.items():
-        assert same.methods["mcbn"].sets["test"].figures[name].value == figure.value
+    for name, estimate in off.methods["mcbn"].sets["test"].estimates.items():
+        assert same.methods["mcbn"].sets["test"].estimates[name].value == estimate.value
 
 
 @pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",)])

@@ -104,7 +104,7 @@ def test_a_short_run_takes_no_more_than_a_forward_to_be_foreseen(folder, monkeyp
     evaluate(run, foresight=Foresight(lambda _: pytest.fail("said to be long")))
 
 
-def test_a_forecast_changes_no_figure(folder):
+def test_a_forecast_changes_no_estimate(folder):
     plain = small_run.evaluated(folder)
     heard: list[Forecast] = []
     run = resolve("run.toml", Options(out=folder / "foreseen.h5"), folder=folder)
@@ -112,10 +112,10 @@ def test_a_forecast_changes_no_figure(folder):
     assert len(heard) == 1
     for method, result in plain.methods.items():
         for name, of_set in result.sets.items():
-            for metric, figure in of_set.figures.items():
-                assert foreseen.methods[method].sets[name].figures[metric].value == figure.value
+            for metric, estimate in of_set.estimates.items():
+                assert foreseen.methods[method].sets[name].estimates[metric].value == estimate.value
                 np.testing.assert_array_equal(
-                    foreseen.methods[method].sets[name].figures[metric].jackknife, figure.jackknife
+                    foreseen.methods[method].sets[name].estimates[metric].jackknife, estimate.jackknife
                 )
 
 

@@ -1,4 +1,4 @@
-"""The Monte Carlo error of every figure against the spread of that figure over many independent repeats."""
+"""The Monte Carlo error of every estimate against the spread of that estimate over many independent repeats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq import metrics
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import classification
+from bnuq.evaluation.estimates import detection_estimates, replicate_weights
 
 T, BATCH, N, REPEATS = 32, 32, 1000, 120
 CLASSES, FEATURES = 6, 12
@@ -62,7 +63,7 @@ def trained() -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo"])
-def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(trained, method, monkeypatch):
+def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trained, method, monkeypatch):
     # the errors over points are not looked at here: they need not cost anything
     for name in ("detection_bootstrap", "ece_bootstrap", "aurc_bootstrap"):
         monkeypatch.setattr(metrics, name, partial(repeats.few, getattr(metrics, name)))
@@ -71,7 +72,7 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
     x, y = clusters(N, generator)
     outside = 0.8 * clusters(N, generator)[0].flip(1) + 0.5
     labels = y.numpy()
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     omega = bnuq.draw(net, train, samples=T * REPEATS, batch_size=BATCH, seed=11) if "mcbn" in method else None
     values: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
@@ -89,11 +90,11 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
             reduction.add(logits.numpy())
             scores.append(reduction.scores())
         test, ood = scores
-        found = {f"test {name}": figure for name, figure in classification.figures(test, draws).items()}
-        found |= {f"ood {name}": figure for name, figure in classification.figures(ood, draws).items()}
-        for score, figures in estimates.detection_figures(test, ood, draws).items():
-            found |= {f"{score} {name}": figure for name, figure in figures.items()}
-        for name, figure in found.items():
-            values.setdefault(name, []).append(figure.value)
-            errors.setdefault(name, []).append(figure.mc_se)
+        found = {f"test {name}": estimate for name, estimate in classification.set_estimates(test, draws).items()}
+        found |= {f"ood {name}": estimate for name, estimate in classification.set_estimates(ood, draws).items()}
+        for score, estimates in detection_estimates(test, ood, draws).items():
+            found |= {f"{score} {name}": estimate for name, estimate in estimates.items()}
+        for name, estimate in found.items():
+            values.setdefault(name, []).append(estimate.value)
+            errors.setdefault(name, []).append(estimate.mc_se)
     repeats.check(values, errors)

@@ -15,7 +15,8 @@ import torch
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_again
 from bnuq.errors import RequestError
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import classification
+from bnuq.evaluation.estimates import detection_estimates, replicate_weights
 from bnuq.report.terminal import print_report
 from bnuq.results import file as result_file
 from bnuq.results.summary import summary
@@ -51,7 +52,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.Scores:
-    draws = estimates.replicate_weights(len(logits))
+    draws = replicate_weights(len(logits))
     reduction = classification.Reduction(draws, points=logits.shape[1], labels=labels, estimator=estimator)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
@@ -78,15 +79,15 @@ def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
 @pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_monte_carlo_error_of_the_mean_is_its_spread_over_repeats(estimator, samples):
-    posterior, draws = Posterior(), estimates.replicate_weights(samples)
+    posterior, draws = Posterior(), replicate_weights(samples)
     generator = np.random.default_rng(2)
     values, errors = [], []
     for _ in range(300):
-        figure = classification.figures(
+        estimate = classification.set_estimates(
             reduced(posterior.logits(generator.normal(size=(samples, 2))), estimator), draws
         )
-        values.append(figure["mutual_information"].value)
-        errors.append(figure["mutual_information"].mc_se)
+        values.append(estimate["mutual_information"].value)
+        errors.append(estimate["mutual_information"].mc_se)
     assert 0.7 <= np.mean(errors) / np.std(values, ddof=1) <= 1.3
 
 
@@ -96,14 +97,14 @@ def test_the_monte_carlo_error_of_the_ranking_is_its_spread_over_repeats(estimat
     whole = metrics.detection_bootstrap
     monkeypatch.setattr(metrics, "detection_bootstrap", lambda *a, **k: whole(*a, **k | {"resamples": 2}))
     samples, test, ood = 32, Posterior(seed=3, spread=0.5), Posterior(seed=4, spread=0.7)
-    draws, generator = estimates.replicate_weights(samples), np.random.default_rng(5)
+    draws, generator = replicate_weights(samples), np.random.default_rng(5)
     values: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for _ in range(200):
         u = generator.normal(size=(samples, 2))
-        found = estimates.detection_figures(
-            reduced(test.logits(u), estimator), reduced(ood.logits(u), estimator), draws
-        )["mutual_information"]
+        found = detection_estimates(reduced(test.logits(u), estimator), reduced(ood.logits(u), estimator), draws)[
+            "mutual_information"
+        ]
         for name in ("auroc", "aupr_out"):
             values.setdefault(name, []).append(found[name].value)
             errors.setdefault(name, []).append(found[name].mc_se)
@@ -116,30 +117,30 @@ def test_the_monte_carlo_error_of_the_ranking_is_its_spread_over_repeats(estimat
 def test_points_means_replicates_and_ranks_are_by_the_estimator(estimator, chunk):
     samples = 9
     logits = np.random.default_rng(6).normal(size=(samples, N, K)) + Posterior().centre
-    p, draws, scores = softmax(logits), estimates.replicate_weights(samples), reduced(logits, estimator, chunk=chunk)
+    p, draws, scores = softmax(logits), replicate_weights(samples), reduced(logits, estimator, chunk=chunk)
     direct = metrics.mutual_information(p, estimator=estimator)
     np.testing.assert_allclose(scores.points["mutual_information"], direct, rtol=1e-10, atol=1e-13)
-    figure = classification.figures(scores, draws)["mutual_information"]
-    assert figure.value == pytest.approx(direct.mean(), rel=1e-12)
+    estimate = classification.set_estimates(scores, draws)["mutual_information"]
+    assert estimate.value == pytest.approx(direct.mean(), rel=1e-12)
     factor = 1 if estimator == "plug-in" else (samples - 1) / (samples - 2)
     left_out = np.array([factor * metrics.mutual_information(np.delete(p, t, axis=0)).mean() for t in range(samples)])
     shift = 0.0
     if estimator == "jackknife":  # its replicates move as the corrected ones do
         shift = direct.mean() - metrics.mutual_information(p, estimator="corrected").mean()
-    np.testing.assert_allclose(figure.jackknife, left_out + shift, rtol=1e-10)
+    np.testing.assert_allclose(estimate.jackknife, left_out + shift, rtol=1e-10)
     other = reduced(np.random.default_rng(7).normal(size=(samples, N, K)), estimator, chunk=chunk)
-    found = estimates.detection_figures(scores, other, draws)["mutual_information"]["auroc"]
+    found = detection_estimates(scores, other, draws)["mutual_information"]["auroc"]
     assert found.value == pytest.approx(metrics.auroc(direct, other.points["mutual_information"]))
     assert found.low <= found.value <= found.high
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_convergence_ends_at_the_figure_and_begins_at_zero(estimator):
+def test_convergence_ends_at_the_estimate_and_begins_at_zero(estimator):
     logits = np.random.default_rng(8).normal(size=(9, N, K))
-    draws, scores = estimates.replicate_weights(9), reduced(logits, estimator, labels=np.zeros(N, dtype=np.int64))
+    draws, scores = replicate_weights(9), reduced(logits, estimator, labels=np.zeros(N, dtype=np.int64))
     curve = classification.convergence(scores, draws)
     assert curve["mutual_information"][0] == pytest.approx(0, abs=1e-15)
-    assert curve["mutual_information"][-1] == classification.figures(scores, draws)["mutual_information"].value
+    assert curve["mutual_information"][-1] == classification.set_estimates(scores, draws)["mutual_information"].value
     first = metrics.mutual_information(
         softmax(logits[:4]), estimator="plug-in" if estimator == "plug-in" else "corrected"
     )
@@ -150,10 +151,10 @@ def test_convergence_ends_at_the_figure_and_begins_at_zero(estimator):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_few_draws_give_numbers_and_no_warning(estimator, samples):
     logits = np.random.default_rng(9).normal(size=(samples, N, K))
-    scores, draws = reduced(logits, estimator), estimates.replicate_weights(samples)
+    scores, draws = reduced(logits, estimator), replicate_weights(samples)
     assert ("mutual_information" in scores.points) is (samples > 1)
     assert all(np.isfinite(values).all() for values in (*scores.points.values(), *scores.replicates.values()))
-    assert all(np.isfinite(figure.value) for figure in classification.figures(scores, draws).values())
+    assert all(np.isfinite(estimate.value) for estimate in classification.set_estimates(scores, draws).values())
 
 
 def test_only_the_interval_of_a_jackknifed_mean_may_reach_below_zero():
@@ -161,7 +162,7 @@ def test_only_the_interval_of_a_jackknifed_mean_may_reach_below_zero():
     for estimator in ESTIMATORS:
         scores = reduced(logits, estimator)
         noisy = replace(scores, points=scores.points | {"mutual_information": np.linspace(-1, 1, N)})
-        low = classification.figures(noisy, estimates.replicate_weights(16))["mutual_information"].low
+        low = classification.set_estimates(noisy, replicate_weights(16))["mutual_information"].low
         assert (low < 0) is (estimator == "jackknife")
 
 
@@ -190,10 +191,10 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
     scores = reduced(half, "plug-in")
     expected = metrics.mutual_information(softmax(half.double().numpy()))
     np.testing.assert_allclose(scores.points["mutual_information"], expected, rtol=1e-9, atol=1e-12)
-    reduction = classification.Reduction(estimates.replicate_weights(8), points=N)
+    reduction = classification.Reduction(replicate_weights(8), points=N)
     reduction.add(half)
     assert reduction.passes_differ
-    same = classification.Reduction(estimates.replicate_weights(8), points=N)
+    same = classification.Reduction(replicate_weights(8), points=N)
     same.add(half[:1].expand(8, -1, -1))
     assert not same.passes_differ
 
@@ -216,7 +217,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
         print_report(result, stream, full=True)
         told[estimator] = " ".join(stream.getvalue().split())
         points = result.methods["mcbn"].sets["test"].points["mutual_information"]
-        assert result.methods["mcbn"].sets["test"].figures["mutual_information"].value == pytest.approx(points.mean())
+        assert result.methods["mcbn"].sets["test"].estimates["mutual_information"].value == pytest.approx(points.mean())
     assert "MI is corrected for the finite number of samples, by the jackknife" in told["jackknife"]
     assert "MI is corrected for the finite number of samples, by the factor T/(T−1)" in told["corrected"]
     run_file.write_text(small_run.RUN)

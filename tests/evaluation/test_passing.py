@@ -31,18 +31,18 @@ def values(result: Result) -> dict[tuple[str, ...], float]:
     flat = {}
     for method, found in result.methods.items():
         for name, one in found.sets.items():
-            flat |= {(method, name, metric): figure.value for metric, figure in one.figures.items()}
+            flat |= {(method, name, metric): estimate.value for metric, estimate in one.estimates.items()}
         for name, scores in found.ood.items():
-            for score, figures in scores.items():
-                flat |= {(method, name, score, metric): figure.value for metric, figure in figures.items()}
+            for score, estimates in scores.items():
+                flat |= {(method, name, score, metric): estimate.value for metric, estimate in estimates.items()}
     return flat
 
 
 SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability")
 
 
-def assert_same_figures(found: Result, expected: Result) -> None:
-    """Equal up to the rounding of another order of operations, which can move a figure of ranks or counts by a step."""
+def assert_same_estimates(found: Result, expected: Result) -> None:
+    """Equal up to the rounding of another order of operations, which can move one of ranks or counts by a step."""
     a, b = values(found), values(expected)
     assert a.keys() == b.keys()
     for key, value in b.items():
@@ -52,9 +52,9 @@ def assert_same_figures(found: Result, expected: Result) -> None:
 
 def errors(result: Result, method: str) -> dict[str, float]:
     found = result.methods[method]
-    mi = {name: one.figures["mutual_information"] for name, one in found.sets.items()}
-    return {f"MI on {name}": figure.mc_se / figure.value for name, figure in mi.items()} | {
-        "PLL": 10 * found.sets["test"].figures["pll"].mc_se,
+    mi = {name: one.estimates["mutual_information"] for name, one in found.sets.items()}
+    return {f"MI on {name}": estimate.mc_se / estimate.value for name, estimate in mi.items()} | {
+        "PLL": 10 * found.sets["test"].estimates["pll"].mc_se,
         "AUROC": 10 * found.ood["other"]["mutual_information"]["auroc"].mc_se,
     }
 
@@ -71,17 +71,17 @@ def test_automatic_samples_double_until_every_headline_error_is_reached(folder, 
     assert "mc-error-not-reached" not in {caution.code for caution in result.cautions}
 
 
-def test_the_figures_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path):
+def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path):
     grown = small_run.evaluated(folder, samples="auto", mc_error=0.3, save_samples=True, out=tmp_path / "auto.h5")
     drawn = grown.sampling["samples"]
     whole = small_run.evaluated(folder, samples=drawn, out=tmp_path / "whole.h5")
-    assert_same_figures(grown, whole)
+    assert_same_estimates(grown, whole)
     kept = grown.methods["mcbn"].sets["test"].samples
     assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
     assert grown.bank.samples == drawn == len(np.unique(grown.bank.indices, axis=0))
 
 
-def test_an_error_that_cannot_be_reached_is_a_warning_that_names_figure_and_factor(folder, tmp_path):
+def test_an_error_that_cannot_be_reached_is_a_warning_that_names_estimate_and_factor(folder, tmp_path):
     result = small_run.evaluated(
         folder, samples="auto", mc_error=0.001, max_samples=24, methods=("mcbn",), out=tmp_path / "r.h5"
     )
@@ -97,7 +97,7 @@ def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkey
     tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
     (note,) = [note for note in tight.notes if "points are processed at once" in note]
     assert "because 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
-    assert_same_figures(tight, roomy)
+    assert_same_estimates(tight, roomy)
 
 
 def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeypatch):
@@ -113,10 +113,10 @@ def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeyp
     tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
     said = "memory ran out, so 15 points are processed at once from there on"
     assert any(note.startswith(said) for note in tight.notes)
-    assert_same_figures(tight, roomy)
+    assert_same_estimates(tight, roomy)
 
 
-def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_figures(folder, tmp_path):
+def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_estimates(folder, tmp_path):
     exact = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "exact.h5")
     rough = small_run.evaluated(folder, methods=("mcbn",), precision="bfloat16", out=tmp_path / "rough.h5")
     (note,) = [note for note in rough.notes if "bfloat16" in note]
@@ -125,8 +125,8 @@ def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_determinis
         r"from that of float32, probabilities differ by 0\.0\d+ on average, 0\.\d+ at most; ",
         note,
     )
-    ratio = rough.methods["mcbn"].sets["test"].figures["mutual_information"].value
-    ratio /= exact.methods["mcbn"].sets["test"].figures["mutual_information"].value
+    ratio = rough.methods["mcbn"].sets["test"].estimates["mutual_information"].value
+    ratio /= exact.methods["mcbn"].sets["test"].estimates["mutual_information"].value
     assert said and float(said[1]) == pytest.approx(100 * (ratio - 1), abs=0.1) and 0 < float(said[2]) < 10
     a, b = values(exact), values(rough)
     assert all(a[key] == b[key] for key in a if key[0] == "deterministic")
@@ -156,7 +156,7 @@ def test_why_there_is_no_plan_is_told(tmp_path):
     looking = small_run.evaluated(tmp_path, methods=("mcbn",), out=tmp_path / "looking.h5")
     assert "lets its path or its sizes depend on the data" in looking.work.methods["mcbn"].why_plain
     assert planned.work.methods["mcbn"].why_plain is None
-    assert_same_figures(looking, planned)
+    assert_same_estimates(looking, planned)
 
 
 def test_points_loaded_ahead_are_those_that_were_asked_for():

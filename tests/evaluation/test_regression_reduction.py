@@ -1,4 +1,4 @@
-"""The streaming reduction of a regression: every figure and every replicate as by the formulas on whole arrays."""
+"""The streaming reduction of a regression: every estimate and every replicate as by the formulas on whole arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import bnuq
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
-from bnuq.evaluation import estimates, regression
+from bnuq.evaluation import regression
 from bnuq.evaluation.datasets import Scale
+from bnuq.evaluation.estimates import detection_estimates, replicate_weights
 from bnuq.metrics import DrawWeights
 
 T, N, VALIDATION, Q = 12, 40, 50, 2
@@ -51,7 +52,7 @@ def reduced(
 
 def evaluated(by: ScoringSection | None = None, **sizes: int) -> tuple[regression.Scores, DrawWeights]:
     """Scores of the test points, with what was fitted to validation points."""
-    draws = estimates.replicate_weights(sizes.get("draws", T))
+    draws = replicate_weights(sizes.get("draws", T))
     validation = reduced(*samples_of(VALIDATION, seed=1, **sizes), draws, by=by)
     return reduced(*samples_of(**sizes), draws, by=by, fitted=regression.fitted(validation, draws)), draws
 
@@ -86,9 +87,9 @@ def test_tau_and_sigma_are_those_of_the_validation_points(whole) -> None:
         assert scores.fitted.tau[row] == pytest.approx(tau, rel=1e-6)
 
 
-def test_every_figure_is_that_of_the_formulas(whole) -> None:
+def test_every_estimate_is_that_of_the_formulas(whole) -> None:
     scores, draws = whole
-    (f, y), found = samples_of(), regression.figures(scores, draws)
+    (f, y), found = samples_of(), regression.set_estimates(scores, draws)
     tau, sigma = scores.fitted.tau[0], scores.fitted.sigma[0]
     mean, variance = metrics.predictive_moments(f)
     sd = np.sqrt(variance + 1 / tau)
@@ -155,17 +156,17 @@ def test_the_step_in_tau_to_first_order_is_close_to_the_mixture_with_that_tau(wh
         assert scores.replicates["pll"][row] == pytest.approx(exact, abs=moved**2 + 1e-9)
 
 
-def test_figures_do_not_depend_on_how_points_come(whole) -> None:
+def test_estimates_do_not_depend_on_how_points_come(whole) -> None:
     scores, draws = whole
     again = reduced(*samples_of(), draws, fitted=scores.fitted, chunk=3)
-    for name, figure in regression.figures(scores, draws).items():
-        other = regression.figures(again, draws)[name]
-        assert other.value == pytest.approx(figure.value, rel=1e-12, nan_ok=True)
-        assert other.mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+    for name, estimate in regression.set_estimates(scores, draws).items():
+        other = regression.set_estimates(again, draws)[name]
+        assert other.value == pytest.approx(estimate.value, rel=1e-12, nan_ok=True)
+        assert other.mc_se == pytest.approx(estimate.mc_se, rel=1e-9)
 
 
-def test_figures_are_in_the_unit_of_the_targets() -> None:
-    draws, (f, y) = estimates.replicate_weights(T), samples_of()
+def test_estimates_are_in_the_unit_of_the_targets() -> None:
+    draws, (f, y) = replicate_weights(T), samples_of()
     (f_validation, y_validation), a = samples_of(VALIDATION, seed=1), 7.0
     scale = Scale(np.full(Q, 3.0), np.full(Q, a))
     plain = regression.fitted(reduced(f_validation, y_validation, draws), draws)
@@ -174,30 +175,30 @@ def test_figures_are_in_the_unit_of_the_targets() -> None:
     np.testing.assert_allclose(scaled.sigma, a * plain.sigma, rtol=1e-9)
     one = reduced(f, y, draws, fitted=plain)
     two = reduced(f, a * y + 3, draws, fitted=scaled, scale=scale)
-    first, second = regression.figures(one, draws), regression.figures(two, draws)
+    first, second = regression.set_estimates(one, draws), regression.set_estimates(two, draws)
     for name, factor in {"rmse": a, "mae": a, "crps": a, "variance": a**2, "coverage95": 1, "spearman": 1}.items():
         assert second[name].value == pytest.approx(factor * first[name].value, rel=1e-6)
         assert second[name].mc_se == pytest.approx(factor * first[name].mc_se, rel=1e-4)
     assert second["pll"].value == pytest.approx(first["pll"].value - Q * math.log(a), abs=1e-6)
-    for name, figure in regression.normalized(one, draws).items():
-        assert regression.normalized(two, draws)[name].value == pytest.approx(figure.value, rel=1e-5)
+    for name, estimate in regression.normalized(one, draws).items():
+        assert regression.normalized(two, draws)[name].value == pytest.approx(estimate.value, rel=1e-5)
     assert two.mean == pytest.approx(a * one.mean + 3)
 
 
 def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     scores = reduced(*samples_of(), draws)
-    assert set(regression.figures(scores, draws)) == {"rmse", "mae", "spearman", "variance"}
+    assert set(regression.set_estimates(scores, draws)) == {"rmse", "mae", "spearman", "variance"}
     assert regression.bounds(scores, draws) == regression.normalized(scores, draws) == {}
     assert regression.calibration_curve(scores) == {}
 
 
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
-    by, draws = ScoringSection(tau=4.0), estimates.replicate_weights(T)
+    by, draws = ScoringSection(tau=4.0), replicate_weights(T)
     scorer = regression.Scorer(bnuq_run(by), None)
     fitted = scorer.fitted(None, draws)
     scores = reduced(*samples_of(), draws, by=by, fitted=fitted)
-    found = regression.figures(scores, draws)
+    found = regression.set_estimates(scores, draws)
     assert found["tau"].value == 4 and found["tau"].mc_se == 0
     assert found["pll"].value == pytest.approx(metrics.pll_regression(*samples_of(), tau=4.0).mean())
     assert set(regression.bounds(scores, draws)) == {"optimum"}
@@ -216,7 +217,7 @@ def bnuq_run(by: ScoringSection):
 
 
 def test_tau_by_the_likelihood_of_moments_is_the_best_by_that() -> None:
-    by, draws = ScoringSection(fit="pll", pll="moment"), estimates.replicate_weights(T)
+    by, draws = ScoringSection(fit="pll", pll="moment"), replicate_weights(T)
     f, y = samples_of(VALIDATION, seed=1)
     fitted = regression.fitted(reduced(f, y, draws, by=by), draws)
 
@@ -232,7 +233,7 @@ def test_tau_by_the_likelihood_of_moments_is_the_best_by_that() -> None:
 
 
 def test_replicates_whose_tau_is_infinite_have_no_mixture_and_far_ones_are_exact() -> None:
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     f, y = samples_of()
     tau = np.full(len(draws.weights), 5.0)
     tau[draws.prefix.start + 1] = math.inf
@@ -245,16 +246,16 @@ def test_replicates_whose_tau_is_infinite_have_no_mixture_and_far_ones_are_exact
 
 
 def test_moments_with_covariances_have_a_likelihood_without_noise() -> None:
-    draws, by = estimates.replicate_weights(T), ScoringSection(pll="moment_full")
+    draws, by = replicate_weights(T), ScoringSection(pll="moment_full")
     f, y = samples_of()
     scores = reduced(f, y, draws, by=by, fitted=regression.Fitted(np.full(len(draws.weights), math.inf), None))
-    found = regression.figures(scores, draws)["pll"].value
+    found = regression.set_estimates(scores, draws)["pll"].value
     assert found == pytest.approx(metrics.pll_regression(f, y, tau=math.inf, kind="moment_full").mean(), rel=1e-9)
 
 
 def test_tau_by_likelihood_is_the_best_by_likelihood() -> None:
     by = ScoringSection(fit="pll")
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     f, y = samples_of(VALIDATION, seed=1)
     fitted = regression.fitted(reduced(f, y, draws, by=by), draws)
     assert fitted.tau[0] == pytest.approx(metrics.optimal_tau_pll(f, y).tau, rel=1e-6)
@@ -266,16 +267,16 @@ def test_tau_by_likelihood_is_the_best_by_likelihood() -> None:
 
 
 def test_draws_that_spread_more_than_the_errors_make_tau_infinite_and_say_so() -> None:
-    random, draws = np.random.default_rng(0), estimates.replicate_weights(T)
+    random, draws = np.random.default_rng(0), replicate_weights(T)
     y = random.normal(size=(VALIDATION, 1))
     f = y + 3 * random.normal(size=(T, VALIDATION, 1))
     fitted = regression.fitted(reduced(f, y + 0.01 * random.normal(size=y.shape), draws), draws)
     assert math.isinf(fitted.tau[0])
     assert [caution.code for caution in fitted.cautions("mcbn", ScoringSection())] == ["tau-infinite"]
-    found = regression.figures(reduced(f, y, draws, fitted=fitted), draws)
+    found = regression.set_estimates(reduced(f, y, draws, fitted=fitted), draws)
     assert "pll" not in found and found["crps"].value > 0  # a mixture of points has no density
     moments = reduced(f, y, draws, by=ScoringSection(pll="moment"), fitted=fitted)
-    assert math.isfinite(regression.figures(moments, draws)["pll"].value)
+    assert math.isfinite(regression.set_estimates(moments, draws)["pll"].value)
     held = regression.fitted(reduced(f, y, draws, by=ScoringSection(tau_range=(0.1, 5.0))), draws)
     assert held.tau[0] == pytest.approx(5.0)
     (caution,) = held.cautions("mcbn", ScoringSection())
@@ -295,7 +296,7 @@ def test_points_that_are_met_exactly_make_the_optimum_infinite_and_the_others_st
 
 
 def test_validation_points_that_are_all_met_exactly_leave_no_constant() -> None:
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     f, y = samples_of(VALIDATION, seed=1, outputs=1)
     f[:] = y
     fitted = regression.fitted(reduced(f, y, draws), draws)
@@ -304,13 +305,13 @@ def test_validation_points_that_are_all_met_exactly_leave_no_constant() -> None:
 
 
 def test_a_single_draw_has_the_constant_as_its_own_uncertainty() -> None:
-    draws = estimates.replicate_weights(1)
+    draws = replicate_weights(1)
     f, y = samples_of(VALIDATION, seed=1, draws=1, outputs=1)
     fitted = regression.fitted(reduced(f, y, draws), draws)
     assert fitted.tau[0] == pytest.approx(fitted.sigma[0] ** -2, rel=1e-6)
     f, y = samples_of(draws=1, outputs=1)
     scores = reduced(f, y, draws, fitted=fitted)
-    found, bounds = regression.figures(scores, draws), regression.bounds(scores, draws)
+    found, bounds = regression.set_estimates(scores, draws), regression.bounds(scores, draws)
     assert found["crps"].value == pytest.approx(bounds["constant"]["crps"].value, rel=1e-9)
     assert found["pll"].value == pytest.approx(bounds["constant"]["pll"].value, rel=1e-9)
     assert not {"variance", "spearman"} & set(found)
@@ -320,29 +321,29 @@ def test_a_single_draw_has_the_constant_as_its_own_uncertainty() -> None:
 def test_a_bank_of_as_many_draws_as_samples_is_no_bank(whole) -> None:
     scores, draws = whole
     f, y = samples_of()
-    bank = estimates.replicate_weights(T, T)
+    bank = replicate_weights(T, T)
     reduction = regression.Reduction(bank, points=N, scoring_by=ScoringSection(), targets=y, fitted=scores.fitted)
     for start in range(0, N, 10):
         reduction.add(f[:, start : start + 10], np.arange(T))
-    found = regression.figures(reduction.scores(), bank)
-    for name, figure in regression.figures(scores, draws).items():
-        assert found[name].value == pytest.approx(figure.value, rel=1e-9)
-        assert found[name].mc_se == pytest.approx(figure.mc_se, rel=1e-6)
+    found = regression.set_estimates(reduction.scores(), bank)
+    for name, estimate in regression.set_estimates(scores, draws).items():
+        assert found[name].value == pytest.approx(estimate.value, rel=1e-9)
+        assert found[name].mc_se == pytest.approx(estimate.mc_se, rel=1e-6)
 
 
 def test_an_output_that_is_not_finite_is_named() -> None:
     f, y = samples_of()
     f[3, 21, 0] = np.nan
     with pytest.raises(SamplingError, match="output for point 21 is not finite"):
-        reduced(f, y, estimates.replicate_weights(T))
+        reduced(f, y, replicate_weights(T))
 
 
 def test_ood_is_told_apart_by_the_variance(whole) -> None:
     scores, draws = whole
     f, _ = samples_of(30, seed=5)
     wild = reduced(f + 2 * np.random.default_rng(6).normal(size=f.shape), None, draws, fitted=scores.fitted)
-    assert set(regression.figures(wild, draws)) == {"variance"}
-    found = estimates.detection_figures(scores, wild, draws)
+    assert set(regression.set_estimates(wild, draws)) == {"variance"}
+    found = detection_estimates(scores, wild, draws)
     assert set(found) == {"variance"} and found["variance"]["auroc"].value > 0.9
     errors = regression.headline_errors({"test": scores, "wild": wild}, draws)
     assert set(errors) == {"variance on test", "variance on wild", "PLL on test", "AUROC of wild by variance"}
@@ -355,13 +356,13 @@ def test_the_curves_say_what_the_points_do(whole) -> None:
     assert curve["error"].mean() == pytest.approx(np.sqrt(((scores.targets - scores.mean) ** 2).mean(-1)).mean())
     convergence = regression.convergence(scores, draws)
     assert convergence["samples"].tolist() == [1, 2, 4, 8, 12]
-    assert convergence["crps"][-1] == pytest.approx(regression.figures(scores, draws)["crps"].value)
+    assert convergence["crps"][-1] == pytest.approx(regression.set_estimates(scores, draws)["crps"].value)
     assert convergence["rmse"][-1] < convergence["rmse"][0]
     calibration = regression.calibration_curve(scores)
     assert (np.diff(calibration["coverage"]) >= 0).all()
 
 
-# ── the Monte Carlo error of every figure is the spread over repeats ─────────────────────────────────────────────────
+# ── the Monte Carlo error of every estimate is the spread over repeats ────────────────────────────────────────────────
 
 REPEATS, DRAWS, POINTS, BATCH = 120, 32, 600, 32
 
@@ -395,14 +396,14 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mcbn", "mcdo", "mcbn+mcdo"])
 @pytest.mark.parametrize("by", [ScoringSection(), ScoringSection(fit="pll", pll="moment", crps="fair")])
-def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(trained, method, by, monkeypatch) -> None:
+def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trained, method, by, monkeypatch) -> None:
     monkeypatch.setattr(regression, "_BOOTSTRAPPED", 2)  # errors over points are not looked at here
     monkeypatch.setattr(metrics, "detection_bootstrap", partial(repeats.few, metrics.detection_bootstrap))
     net, train = trained
     generator = torch.Generator().manual_seed(3)
     (x, y), (x_validation, y_validation) = waves(POINTS, generator), waves(300, generator)
     outside = 2 * waves(POINTS, generator)[0]
-    draws = estimates.replicate_weights(DRAWS)
+    draws = replicate_weights(DRAWS)
     omega = bnuq.draw(net, train, samples=DRAWS * REPEATS, batch_size=BATCH, seed=11) if "mcbn" in method else None
     values: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
@@ -420,14 +421,14 @@ def test_the_monte_carlo_error_of_every_figure_is_the_spread_over_repeats(traine
 
         fitted = regression.fitted(scores(x_validation, y_validation), draws)
         test, ood = scores(x, y, fitted), scores(outside, None, fitted)
-        found = {f"test {name}": figure for name, figure in regression.figures(test, draws).items()}
-        found |= {f"ood {name}": figure for name, figure in regression.figures(ood, draws).items()}
-        found |= {f"normalized {name}": figure for name, figure in regression.normalized(test, draws).items()}
-        for bound, figures in regression.bounds(test, draws).items():
-            found |= {f"{bound} {name}": figure for name, figure in figures.items()}
-        for score, figures in estimates.detection_figures(test, ood, draws).items():
-            found |= {f"{score} {name}": figure for name, figure in figures.items()}
-        for name, figure in found.items():
-            values.setdefault(name, []).append(figure.value)
-            errors.setdefault(name, []).append(figure.mc_se)
+        found = {f"test {name}": estimate for name, estimate in regression.set_estimates(test, draws).items()}
+        found |= {f"ood {name}": estimate for name, estimate in regression.set_estimates(ood, draws).items()}
+        found |= {f"normalized {name}": estimate for name, estimate in regression.normalized(test, draws).items()}
+        for bound, estimates in regression.bounds(test, draws).items():
+            found |= {f"{bound} {name}": estimate for name, estimate in estimates.items()}
+        for score, estimates in detection_estimates(test, ood, draws).items():
+            found |= {f"{score} {name}": estimate for name, estimate in estimates.items()}
+        for name, estimate in found.items():
+            values.setdefault(name, []).append(estimate.value)
+            errors.setdefault(name, []).append(estimate.mc_se)
     repeats.check(values, errors)

@@ -1,4 +1,4 @@
-"""From logits to figures: every value and every replicate against naive loops over all samples."""
+"""From logits to estimates: every value and every replicate against naive loops over all samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sklearn.metrics import average_precision_score, roc_curve
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
-from bnuq.evaluation import classification, estimates
+from bnuq.evaluation import classification
+from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 
 T, N, K = 9, 40, 4
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
@@ -32,9 +33,7 @@ def outside() -> np.ndarray:
 
 
 def reduced(logits: np.ndarray, labels=None, *, chunk: int = 1000, group=None) -> classification.Scores:
-    reduction = classification.Reduction(
-        estimates.replicate_weights(len(logits)), points=logits.shape[1], labels=labels
-    )
+    reduction = classification.Reduction(replicate_weights(len(logits)), points=logits.shape[1], labels=labels)
     for start in range(0, logits.shape[1], chunk):
         reduction.add(logits[:, start : start + chunk])
     return reduction.scores(group=group)
@@ -104,7 +103,7 @@ def detection_by_hand(test: list[float], ood: list[float]) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def draws() -> metrics.DrawWeights:
-    return estimates.replicate_weights(T)
+    return replicate_weights(T)
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +120,14 @@ def outside_by_hand(draws) -> list[dict[str, list[float]]]:
 
 @pytest.fixture(scope="module")
 def recomputed(inside_by_hand) -> list[dict[str, float]]:
-    """Every figure of the labelled set, under every replicate."""
+    """Every estimate of the labelled set, under every replicate."""
     return [
         {name: sum(v) / N for name, v in values.items()} | {"ece": ece_by_hand(values), "aurc": aurc_by_hand(values)}
         for values in inside_by_hand
     ]
 
 
-FIGURES = ("accuracy", "pll", "brier", "ece", *classification.MEANS, "aurc")
+ESTIMATES = ("accuracy", "pll", "brier", "ece", *classification.MEANS, "aurc")
 SMOOTH = ("pll", "brier", "mutual_information", "predictive_entropy", "expected_entropy")
 
 
@@ -157,17 +156,17 @@ def test_per_point_values_are_those_of_all_samples_at_once_whatever_the_chunks(c
 
 
 def test_a_block_cut_for_memory_gives_the_same(monkeypatch):
-    whole = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
+    whole = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
     monkeypatch.setattr(classification, "_BLOCK", 3000)
-    cut = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
-    for name, figure in whole.items():
-        assert cut[name].value == pytest.approx(figure.value, rel=1e-12)
-        assert cut[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+    cut = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
+    for name, estimate in whole.items():
+        assert cut[name].value == pytest.approx(estimate.value, rel=1e-12)
+        assert cut[name].mc_se == pytest.approx(estimate.mc_se, rel=1e-9)
 
 
 @pytest.mark.parametrize("where", ["calibration_bins", "pll_from_log_likelihood", "_sample_scores"])
 def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothing_counts_twice(where, monkeypatch):
-    whole = classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))
+    whole = classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))
     home = classification if hasattr(classification, where) else metrics
     original, sizes = getattr(home, where), []
 
@@ -178,11 +177,11 @@ def test_where_memory_runs_out_while_scoring_smaller_blocks_are_added_and_nothin
         return original(*args, **options)
 
     monkeypatch.setattr(home, where, scarce)
-    found = classification.figures(reduced(logits_of(), LABELS, chunk=N), estimates.replicate_weights(T))
+    found = classification.set_estimates(reduced(logits_of(), LABELS, chunk=N), replicate_weights(T))
     assert max(sizes) > 12 and sizes[-1] <= 12
-    for name, figure in whole.items():
-        assert found[name].value == pytest.approx(figure.value, rel=1e-12)
-        assert found[name].mc_se == pytest.approx(figure.mc_se, rel=1e-9)
+    for name, estimate in whole.items():
+        assert found[name].value == pytest.approx(estimate.value, rel=1e-12)
+        assert found[name].mc_se == pytest.approx(estimate.mc_se, rel=1e-9)
 
 
 def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(monkeypatch):
@@ -195,29 +194,29 @@ def test_memory_that_does_not_hold_one_point_while_scoring_is_no_endless_loop(mo
 
 
 @pytest.mark.parametrize("chunk", [7, 40])
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_and_every_replicate_is_that_of_naive_loops(name, chunk, draws, recomputed):
-    figure = classification.figures(reduced(logits_of(), LABELS, chunk=chunk), draws)[name]
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_every_estimate_and_every_replicate_is_that_of_naive_loops(name, chunk, draws, recomputed):
+    estimate = classification.set_estimates(reduced(logits_of(), LABELS, chunk=chunk), draws)[name]
     expected = np.array([one[name] for one in recomputed])
     tolerance = {"rtol": 1e-9, "atol": 1e-11}
-    np.testing.assert_allclose(figure.value, expected[draws.full][0], **tolerance)
-    np.testing.assert_allclose(figure.jackknife, expected[draws.jackknife], **tolerance)
-    np.testing.assert_allclose(figure.bootstrap, expected[draws.bootstrap], **tolerance)
+    np.testing.assert_allclose(estimate.value, expected[draws.full][0], **tolerance)
+    np.testing.assert_allclose(estimate.jackknife, expected[draws.jackknife], **tolerance)
+    np.testing.assert_allclose(estimate.bootstrap, expected[draws.bootstrap], **tolerance)
     left_out, resampled = expected[draws.jackknife], expected[draws.bootstrap]
     jackknife = math.sqrt((T - 1) / T * ((left_out - left_out.mean()) ** 2).sum())
     bootstrap = resampled.std(ddof=1) * math.sqrt(T / (T - 1))
-    assert figure.mc_se == pytest.approx(jackknife if name in SMOOTH else bootstrap, rel=1e-6)
+    assert estimate.mc_se == pytest.approx(jackknife if name in SMOOTH else bootstrap, rel=1e-6)
 
 
-def test_the_figures_come_in_the_order_of_the_table():
-    assert tuple(classification.figures(reduced(logits_of(), LABELS), estimates.replicate_weights(T))) == FIGURES
-    assert tuple(classification.figures(reduced(logits_of()), estimates.replicate_weights(T))) == classification.MEANS
+def test_the_estimates_come_in_the_order_of_the_table():
+    assert tuple(classification.set_estimates(reduced(logits_of(), LABELS), replicate_weights(T))) == ESTIMATES
+    assert tuple(classification.set_estimates(reduced(logits_of()), replicate_weights(T))) == classification.MEANS
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draws, inside_by_hand, outside_by_hand):
+def test_every_detection_estimate_and_replicate_is_that_of_naive_loops(score, draws, inside_by_hand, outside_by_hand):
     test, ood = reduced(logits_of(), LABELS, chunk=11), reduced(outside(), chunk=7)
-    found = estimates.detection_figures(test, ood, draws)[score]
+    found = detection_estimates(test, ood, draws)[score]
     pairs = zip(inside_by_hand, outside_by_hand, strict=False)
     expected = [detection_by_hand(inner[score], outer[score]) for inner, outer in pairs]
     assert tuple(found) == DETECTION
@@ -234,13 +233,13 @@ def test_every_detection_figure_and_replicate_is_that_of_naive_loops(score, draw
 
 
 @pytest.mark.parametrize("chunk", [6, 40])
-def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_value_from_all(
+def test_rank_estimates_take_their_monte_carlo_error_from_some_points_and_their_value_from_all(
     chunk, draws, inside_by_hand, outside_by_hand, monkeypatch
 ):
     monkeypatch.setattr(estimates, "RANKED", 25)
     test, ood = reduced(logits_of(), LABELS, chunk=chunk), reduced(outside(), chunk=chunk)
     assert {v.shape[1] for v in (*test.ranked.values(), test.ranked_wrong)} == {25}
-    figure = estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"]
+    estimate = detection_estimates(test, ood, draws)["predictive_entropy"]["auroc"]
     entropies = [
         (np.array(inner["predictive_entropy"]), np.array(outer["predictive_entropy"]))
         for inner, outer in zip(inside_by_hand, outside_by_hand, strict=False)
@@ -249,10 +248,10 @@ def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_va
     some = [detection_by_hand(inner[test.ranked_rows], outer[ood.ranked_rows]) for inner, outer in entropies]
     value = detection_by_hand(*entropies[0])["auroc"]
     moved = value + np.array([one["auroc"] for one in some]) - some[0]["auroc"]
-    assert figure.value == pytest.approx(value, abs=1e-12)
-    np.testing.assert_allclose(figure.jackknife, moved[draws.jackknife], atol=1e-9)
-    np.testing.assert_allclose(figure.bootstrap, moved[draws.bootstrap], atol=1e-9)
-    aurc = classification.figures(test, draws)["aurc"]
+    assert estimate.value == pytest.approx(value, abs=1e-12)
+    np.testing.assert_allclose(estimate.jackknife, moved[draws.jackknife], atol=1e-9)
+    np.testing.assert_allclose(estimate.bootstrap, moved[draws.bootstrap], atol=1e-9)
+    aurc = classification.set_estimates(test, draws)["aurc"]
     assert aurc.value == pytest.approx(aurc_by_hand(inside_by_hand[0]), rel=1e-9)
     kept = [
         aurc_by_hand({name: np.array(v)[test.ranked_rows] for name, v in values.items()})
@@ -263,22 +262,24 @@ def test_rank_figures_take_their_monte_carlo_error_from_some_points_and_their_va
 
 def test_errors_over_points_are_those_of_a_mean():
     scores = reduced(logits_of(), LABELS)
-    for name, figure in classification.figures(scores, estimates.replicate_weights(T)).items():
+    for name, estimate in classification.set_estimates(scores, replicate_weights(T)).items():
         if name not in ("ece", "aurc"):
-            assert figure.se == pytest.approx(scores.points[name].std(ddof=1) / math.sqrt(N), rel=1e-9)
-        assert figure.low <= figure.value <= figure.high
+            assert estimate.se == pytest.approx(scores.points[name].std(ddof=1) / math.sqrt(N), rel=1e-9)
+        assert estimate.low <= estimate.value <= estimate.high
 
 
 def test_errors_over_points_go_by_group_where_points_are_grouped():
     group = np.arange(N) // 4
-    scores, draws = reduced(logits_of(), LABELS, group=group), estimates.replicate_weights(T)
+    scores, draws = reduced(logits_of(), LABELS, group=group), replicate_weights(T)
     x = scores.points["pll"]
     totals = np.array([(x[group == g] - x.mean()).sum() for g in range(10)])
-    assert classification.figures(scores, draws)["pll"].se == pytest.approx(math.sqrt(10 / 9 * (totals**2).sum()) / N)
-    alone = classification.figures(reduced(logits_of(), LABELS), draws)
-    assert classification.figures(scores, draws)["ece"].se != alone["ece"].se
+    assert classification.set_estimates(scores, draws)["pll"].se == pytest.approx(
+        math.sqrt(10 / 9 * (totals**2).sum()) / N
+    )
+    alone = classification.set_estimates(reduced(logits_of(), LABELS), draws)
+    assert classification.set_estimates(scores, draws)["ece"].se != alone["ece"].se
     ood = reduced(logits_of(30, seed=1))
-    grouped = estimates.detection_figures(scores, ood, draws)["mutual_information"]["auroc"].se
+    grouped = detection_estimates(scores, ood, draws)["mutual_information"]["auroc"].se
     value = metrics.delong_variance(
         scores.points["mutual_information"], ood.points["mutual_information"], test_group=group
     )
@@ -287,21 +288,21 @@ def test_errors_over_points_go_by_group_where_points_are_grouped():
 
 def test_copies_of_every_point_in_one_group_leave_the_error_of_a_mean_as_it_was():
     twice = np.repeat(logits_of(), 2, axis=1)
-    draws = estimates.replicate_weights(T)
-    one = classification.figures(reduced(logits_of(), LABELS), draws)["pll"].se
-    grouped = classification.figures(reduced(twice, np.repeat(LABELS, 2), group=np.repeat(np.arange(N), 2)), draws)[
-        "pll"
-    ].se
+    draws = replicate_weights(T)
+    one = classification.set_estimates(reduced(logits_of(), LABELS), draws)["pll"].se
+    grouped = classification.set_estimates(
+        reduced(twice, np.repeat(LABELS, 2), group=np.repeat(np.arange(N), 2)), draws
+    )["pll"].se
     assert grouped == pytest.approx(one)
 
 
 def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores():
-    draws = estimates.replicate_weights(1)
+    draws = replicate_weights(1)
     test, ood = reduced(logits_of(samples=1), LABELS), reduced(logits_of(30, samples=1, seed=1))
-    found = classification.figures(test, draws)
+    found = classification.set_estimates(test, draws)
     assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
     assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
-    detection = estimates.detection_figures(test, ood, draws)
+    detection = detection_estimates(test, ood, draws)
     assert set(detection) == {"predictive_entropy", "least_confidence"}
     assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())
     assert classification.convergence(test, draws) == {}
@@ -310,17 +311,20 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
 
 @pytest.mark.parametrize(("samples", "given"), [(2, False), (7, False), (8, True)])
 def test_below_eight_draws_no_monte_carlo_error_is_given_but_replicates_are_kept(samples, given):
-    draws = estimates.replicate_weights(samples)
+    draws = replicate_weights(samples)
     test = reduced(logits_of(samples=samples), LABELS)
     ood = reduced(logits_of(30, samples=samples, seed=1))
-    detection = estimates.detection_figures(test, ood, draws)
-    for figure in (*classification.figures(test, draws).values(), *(f for d in detection.values() for f in d.values())):
-        assert (figure.mc_se is not None) is given
-        assert len(figure.jackknife) == samples and len(figure.bootstrap) == estimates.RESAMPLES
+    detection = detection_estimates(test, ood, draws)
+    for estimate in (
+        *classification.set_estimates(test, draws).values(),
+        *(f for d in detection.values() for f in d.values()),
+    ):
+        assert (estimate.mc_se is not None) is given
+        assert len(estimate.jackknife) == samples and len(estimate.bootstrap) == RESAMPLES
 
 
 def test_convergence_is_that_of_the_first_draws():
-    found = classification.convergence(reduced(logits_of(), LABELS, chunk=7), estimates.replicate_weights(T))
+    found = classification.convergence(reduced(logits_of(), LABELS, chunk=7), replicate_weights(T))
     assert found["samples"].tolist() == [1, 2, 4, 8, 9]
     for k, pll, accuracy, mi in zip(
         *(found[n] for n in ("samples", "pll", "accuracy", "mutual_information")), strict=True
@@ -331,15 +335,15 @@ def test_convergence_is_that_of_the_first_draws():
 
 
 def test_replicates_are_the_same_weights_for_every_run_of_as_many_draws():
-    assert np.array_equal(estimates.replicate_weights(T).weights, estimates.replicate_weights(T).weights)
+    assert np.array_equal(replicate_weights(T).weights, replicate_weights(T).weights)
 
 
 def test_the_reliability_diagram_adds_up_to_the_ece():
-    scores, draws = reduced(logits_of(), LABELS, chunk=7), estimates.replicate_weights(T)
+    scores, draws = reduced(logits_of(), LABELS, chunk=7), replicate_weights(T)
     curve = classification.calibration_curve(scores, draws)
     full = curve["count"] > 0
     gap = curve["count"][full] * abs(curve["accuracy"][full] - curve["confidence"][full])
-    assert gap.sum() / N == pytest.approx(classification.figures(scores, draws)["ece"].value)
+    assert gap.sum() / N == pytest.approx(classification.set_estimates(scores, draws)["ece"].value)
     assert np.isnan(curve["accuracy"][~full]).all()
 
 
@@ -349,8 +353,8 @@ def test_the_risk_curve_ends_at_the_error_rate():
     assert curve["risk"][-1] == pytest.approx(1 - reduced(logits_of(), LABELS).points["accuracy"].mean())
 
 
-def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unknown():
-    scores, draws = reduced(logits_of(), LABELS), estimates.replicate_weights(T)
+def test_an_impossible_label_makes_the_estimate_minus_infinity_and_its_errors_unknown():
+    scores, draws = reduced(logits_of(), LABELS), replicate_weights(T)
     pll = scores.points["pll"].copy()
     pll[3] = -np.inf
     below = replace(
@@ -358,7 +362,7 @@ def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unkn
         points=scores.points | {"pll": pll},
         replicates=scores.replicates | {"pll": np.full_like(scores.replicates["pll"], -np.inf)},
     )
-    found = classification.figures(below, draws)
+    found = classification.set_estimates(below, draws)
     assert found["pll"].value == -math.inf and (found["pll"].se, found["pll"].mc_se, found["pll"].low) == (
         None,
         None,
@@ -370,8 +374,8 @@ def test_an_impossible_label_makes_the_figure_minus_infinity_and_its_errors_unkn
 def test_a_probability_that_underflows_is_no_impossible_one():
     logits = np.zeros((8, 2, K))
     logits[:, :, 0] = 5000.0
-    figure = classification.figures(reduced(logits, np.array([1, 0])), estimates.replicate_weights(8))["pll"]
-    assert figure.value == pytest.approx(-2500)
+    estimate = classification.set_estimates(reduced(logits, np.array([1, 0])), replicate_weights(8))["pll"]
+    assert estimate.value == pytest.approx(-2500)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -395,43 +399,43 @@ def test_an_output_that_is_not_finite_is_named_by_its_point(bad):
 def test_passes_differ_only_beyond_rounding(noise, dtype, differ):
     logits = np.repeat(logits_of(samples=1), T, axis=0)
     logits = logits + noise * np.random.default_rng(0).normal(size=logits.shape)
-    reduction = classification.Reduction(estimates.replicate_weights(T), points=N)
+    reduction = classification.Reduction(replicate_weights(T), points=N)
     reduction.add(logits.astype(dtype))
     assert reduction.passes_differ is differ
 
 
-def test_float32_logits_give_the_figures_of_float64_ones():
-    draws = estimates.replicate_weights(T)
-    one = classification.figures(reduced(logits_of().astype(np.float32), LABELS), draws)
-    two = classification.figures(reduced(logits_of(), LABELS), draws)
+def test_float32_logits_give_the_estimates_of_float64_ones():
+    draws = replicate_weights(T)
+    one = classification.set_estimates(reduced(logits_of().astype(np.float32), LABELS), draws)
+    two = classification.set_estimates(reduced(logits_of(), LABELS), draws)
     assert all(one[name].value == pytest.approx(two[name].value, rel=1e-5) for name in two)
 
 
 def test_one_point_and_one_outlier_are_enough():
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     test, ood = reduced(logits_of(1), LABELS[:1]), reduced(logits_of(1, seed=1))
-    assert classification.figures(test, draws)["accuracy"].value in (0, 1)
-    assert estimates.detection_figures(test, ood, draws)["mutual_information"]["auroc"].value in (0, 1)
+    assert classification.set_estimates(test, draws)["accuracy"].value in (0, 1)
+    assert detection_estimates(test, ood, draws)["mutual_information"]["auroc"].value in (0, 1)
 
 
 def test_perfectly_separated_sets_keep_a_sound_interval():
-    draws = estimates.replicate_weights(T)
+    draws = replicate_weights(T)
     test, ood = reduced(logits_of(scale=200.0), LABELS), reduced(logits_of(30, seed=1, scale=0.01))
-    figure = estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"]
-    assert figure.value == 1 and figure.high == 1 and 0 <= figure.low <= 1
+    estimate = detection_estimates(test, ood, draws)["predictive_entropy"]["auroc"]
+    assert estimate.value == 1 and estimate.high == 1 and 0 <= estimate.low <= 1
 
 
-def test_the_monte_carlo_error_of_rank_figures_does_not_depend_on_the_order_of_the_points(monkeypatch):
+def test_the_monte_carlo_error_of_rank_estimates_does_not_depend_on_the_order_of_the_points(monkeypatch):
     monkeypatch.setattr(estimates, "RANKED", 600)
     rng = np.random.default_rng(0)
     # half of the points are certain in every draw, half waver together: a set sorted by class
     wavering = np.arange(1200) >= 600
     logits = rng.normal(size=(1, 1200, K)) + wavering[:, None] * rng.normal(size=(16, 1, K)) * 3
-    draws, ood = estimates.replicate_weights(16), reduced(rng.normal(size=(16, 300, K)))
+    draws, ood = replicate_weights(16), reduced(rng.normal(size=(16, 300, K)))
     errors = []
     for order in (np.arange(1200), rng.permutation(1200), np.arange(1200)[::-1]):
         test = reduced(logits[:, order], np.zeros(1200, dtype=np.int64))
-        errors.append(estimates.detection_figures(test, ood, draws)["predictive_entropy"]["auroc"].mc_se)
+        errors.append(detection_estimates(test, ood, draws)["predictive_entropy"]["auroc"].mc_se)
     assert max(errors) < 1.5 * min(errors)
 
 
@@ -439,9 +443,9 @@ def test_the_monte_carlo_error_of_rank_figures_does_not_depend_on_the_order_of_t
 def test_fewer_than_two_points_or_groups_have_no_error(group):
     points = N if group is not None else 1
     test = reduced(logits_of()[:, :points], LABELS[:points], group=group)
-    ood, draws = reduced(logits_of(30, seed=1)), estimates.replicate_weights(T)
-    found = [*classification.figures(test, draws).values()]
-    found += [f for d in estimates.detection_figures(test, ood, draws).values() for f in d.values()]
+    ood, draws = reduced(logits_of(30, seed=1)), replicate_weights(T)
+    found = [*classification.set_estimates(test, draws).values()]
+    found += [f for d in detection_estimates(test, ood, draws).values() for f in d.values()]
     assert {(f.se, f.low, f.high) for f in found} == {(None, None, None)}
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bnuq.config import Options, resolve
 from bnuq.errors import DataError, RequestError, ResultError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.__main__ import main
@@ -108,7 +108,7 @@ def test_each_network_is_evaluated_at_its_own_size_and_one_a_schedule_at_others(
     assert found.ood == "mnist"
     for network in found.networks:
         assert network.matched.batch_size == network.batch_size
-        assert set(network.matched.figures["mutual_information"]) == {"test", "mnist"}
+        assert set(network.matched.estimates["mutual_information"]) == {"test", "mnist"}
         assert 0 <= network.matched.auroc["mutual_information"]["mnist"].value <= 1
         swept = network.batch_size == 32  # of these sizes the nearest to 128
         assert [point.batch_size for point in network.single] == ([16, 32, 64] if swept else [])
@@ -134,7 +134,7 @@ def test_what_is_kept_can_be_evaluated_again_by_hand(kept, root, tmp_path):
     result = evaluate(resolve(str(folder / "equal-steps/m32.toml"), options, folder=tmp_path))
     assert result.sampling["reference_points"] == IMAGES and result.sampling["batch_size"] == 32
     (network,) = [one for one in found.networks if (one.schedule, one.batch_size) == ("equal steps", 32)]
-    mi = result.methods["mcbn"].sets["test"].figures["mutual_information"].value
+    mi = result.methods["mcbn"].sets["test"].estimates["mutual_information"].value
     ours = network.matched.mutual_information("test")
     assert ours.mc_se is not None
     assert abs(mi - ours.value) < 12 * ours.mc_se  # one of the five draw sets that are averaged there
@@ -304,15 +304,15 @@ def test_the_report_fits_every_width_in_either_encoding(found, width, encoding):
 
 
 def point(size: int, test: float, other: float, *, auroc: float = 0.7, accuracy: float = 0.9) -> Point:
-    def told(value: float) -> Figure:
-        return Figure(value, se=1e-5, mc_se=1e-5)
+    def told(value: float) -> Estimate:
+        return Estimate(value, se=1e-5, mc_se=1e-5)
 
-    figures = {
+    estimates = {
         "mutual_information": {"test": told(test), "mnist": told(other)},
         "accuracy": {"test": told(accuracy)},
         "pll": {"test": told(-0.3)},
     }
-    return Point(size, figures, {"mutual_information": {"mnist": told(auroc)}})
+    return Point(size, estimates, {"mutual_information": {"mnist": told(auroc)}})
 
 
 def network(size: int, matched: Point, *, loss: float, accuracy: float = 1.0) -> Network:
@@ -427,6 +427,6 @@ def test_a_small_run_on_the_real_images_is_learnt_and_measured(data_pack, tmp_pa
     protocol = replace(QUICK, batch_sizes=(32, 128), images=4000, epochs=8)
     found = reproduce(Request(protocol, tmp_path / "b.h5", limit=500, data_root=data_pack))
     of_epochs = found.series()["equal epochs", "small_resnet"]
-    assert all(one.accuracy > 0.85 and one.matched.figures["accuracy"]["test"].value > 0.78 for one in of_epochs)
+    assert all(one.accuracy > 0.85 and one.matched.estimates["accuracy"]["test"].value > 0.78 for one in of_epochs)
     slope = of_epochs[-1].slopes["test"]
     assert -1.25 < slope.value < -0.8

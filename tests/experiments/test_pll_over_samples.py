@@ -81,10 +81,10 @@ def test_the_first_draws_are_those_of_an_evaluation(run, found):
     assert [row.samples for row in found.rows()] == curve["samples"].tolist() == [1, 2, 4, 8, 16, 32]
     np.testing.assert_allclose([row.first.value for row in found.rows()], curve["pll"], rtol=1e-6)
     assert [row.accuracy for row in found.rows()] == curve["accuracy"].tolist()
-    figure = result.methods["mcbn"].sets["test"].figures["pll"]
+    estimate = result.methods["mcbn"].sets["test"].estimates["pll"]
     last = found.rows()[-1]
-    assert (last.first.se, last.first.mc_se) == pytest.approx((figure.se, figure.mc_se), rel=1e-4)
-    alone = result.methods["deterministic"].sets["test"].figures
+    assert (last.first.se, last.first.mc_se) == pytest.approx((estimate.se, estimate.mc_se), rel=1e-4)
+    alone = result.methods["deterministic"].sets["test"].estimates
     assert found.baseline.value == pytest.approx(alone["pll"].value, rel=1e-6)
     assert found.accuracies[0] == alone["accuracy"].value
 
@@ -217,7 +217,7 @@ def test_the_report_fits_every_width_in_either_encoding(found, width, encoding):
     assert last in report
 
 
-def test_words_follow_the_figures():
+def test_words_follow_the_estimates():
     several = made_up(8, 500, samples=(1, 2, 4, 8))
     means = [row.mean.value for row in several.rows()]
     early = " ".join(drawn(replace(several, deterministic=np.full(500, means[0]))).split())

@@ -74,7 +74,7 @@ def test_bands_hold_the_share_of_test_points_that_they_promise(toy):
         assert curve.scores["coverage95"].value == pytest.approx(0.95, abs=0.04)
 
 
-def test_figures_of_places_are_those_of_the_curve(toy):
+def test_estimates_of_places_are_those_of_the_curve(toy):
     away = np.abs(toy.x)
     where = {"inside": (away >= 1) & (away <= 3), "gap": away < 1, "outside": away > 3}
     assert sum(mask.sum() for mask in where.values()) == len(toy.x)
@@ -106,7 +106,7 @@ def test_normalised_scores_have_the_errors_of_a_ratio_of_means(toy):
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_same_seed_same_figures_and_another_seed_others():
+def test_same_seed_same_estimates_and_another_seed_others():
     first, again, other = (reproduce(samples=5, seed=seed) for seed in (3, 3, 4))
     for name in first.curves:
         np.testing.assert_array_equal(first.curves[name].mean, again.curves[name].mean)
@@ -248,7 +248,7 @@ def test_the_drawing_has_the_curve_and_the_data_where_they_are(toy, encoding, me
         assert top - (row + 0.5) * 2 * top / 11 == pytest.approx(np.sin(2 * place) + 0.3 * place, abs=top / 11 + 0.3)
 
 
-def test_words_follow_the_figures(toy):
+def test_words_follow_the_estimates(toy):
     curve = toy.curves["mcdo"]
     inside = curve.places["inside"]
     flat = replace(curve, places={name: replace(inside, error=1.0) for name in curve.places})

@@ -17,7 +17,7 @@ from experiments.__main__ import main
 from experiments.uci import experiment, protocol, selection
 from experiments.uci.experiment import Request, reproduce
 from experiments.uci.protocol import PAPER, QUICK, SMOKE, Protocol, chosen_sets
-from experiments.uci.selection import Choice, evaluate, figures_of_run, select
+from experiments.uci.selection import Choice, estimates_of_run, evaluate, select
 from experiments.uci.sets import cross_validation, final, read_set
 from experiments.work import run_all
 
@@ -43,11 +43,11 @@ def test_boston_with_mini_batches_of_32_gains_by_its_uncertainty(data_pack: Path
     )  # fmt: skip
     data = read_set("boston", data_pack)
     choices = chosen(data_pack, own)
-    figures = evaluate(
+    estimates = evaluate(
         "batchnorm", 50, final(data, splits=[1, 2]), choices, epochs=[one.epochs for one in choices], protocol=own,
         seed=0, device=CPU, advance=lambda _: None,
     )  # fmt: skip
-    mean = {name: float(np.mean(values)) for name, values in figures.items()}
+    mean = {name: float(np.mean(values)) for name, values in estimates.items()}
     assert 2 < mean["normalized_crps"] < 20  # 8.5 published, over five splits
     assert 2 < mean["normalized_pll"] < 25
     assert 2.2 < mean["rmse"] < 3.6
@@ -140,11 +140,11 @@ def test_a_draw_of_a_mini_batch_takes_no_row_twice_and_none_of_the_padding(made_
     assert len({tuple(batch) for batch in drawn[0].tolist()}) == 30
 
 
-def test_figures_of_a_run_agree_with_their_definitions() -> None:
+def test_estimates_of_a_run_agree_with_their_definitions() -> None:
     random = np.random.default_rng(0)
     f, y = random.standard_normal((200, 30)), random.standard_normal(30)
     choice = Choice(1e-3, 32, 0.0, 20, 1.0, 1.0, 0.8, 4.0, "", False)
-    found = figures_of_run(f, f[0], y, choice)
+    found = estimates_of_run(f, f[0], y, choice)
     e, sd = y - f.mean(0), np.sqrt(f.var(0) + 0.25)
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean(e**2)))
     assert found["crps_optimum"] == pytest.approx(0.5949040335669752 * np.abs(e).mean())
@@ -156,7 +156,7 @@ def test_figures_of_a_run_agree_with_their_definitions() -> None:
     assert found["mc_sd"] == pytest.approx(np.sqrt(f.var(0).mean()))
     assert found["noise_sd"] == 0.5
     assert found["exact_hits"] == 0
-    hit = figures_of_run(f, f[0], np.where(np.arange(30) == 3, f.mean(0), y), choice)
+    hit = estimates_of_run(f, f[0], np.where(np.arange(30) == 3, f.mean(0), y), choice)
     assert hit["exact_hits"] == 1
     assert np.isfinite(hit["normalized_pll"])
 
@@ -169,12 +169,12 @@ def request(made_up: Path, tiny: Protocol, out: Path, **changes) -> Request:
     return Request(**given | {"device": "cpu"} | changes)
 
 
-def figures(result) -> dict[tuple[str, str, str], list]:
+def estimates(result) -> dict[tuple[str, str, str], list]:
     return {
-        (name, method, figure): values.tolist()
+        (name, method, estimate): values.tolist()
         for name, one in result.sets.items()
         for method, found in one.methods.items()
-        for figure, values in vars(found.runs).items()
+        for estimate, values in vars(found.runs).items()
     }
 
 
@@ -199,7 +199,7 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
     assert not cut.out.exists()
     monkeypatch.undo()
     resumed = reproduce(cut, progress=silent)
-    assert figures(resumed) == figures(whole)
+    assert estimates(resumed) == estimates(whole)
     assert resumed.seconds["cpu_before"] > 0
     assert whole.seconds["cpu_before"] == 0
     assert not cut.folder.exists()
@@ -208,7 +208,7 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
 def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
     one = reproduce(request(made_up, tiny, tmp_path / "one.h5", sets=("boston",)), progress=silent)
     two = reproduce(request(made_up, tiny, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
-    assert figures(one) == figures(two)
+    assert estimates(one) == estimates(two)
 
 
 def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(

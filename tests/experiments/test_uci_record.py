@@ -111,7 +111,7 @@ def test_a_cell_has_the_mean_its_errors_and_both_tests() -> None:
     assert found.verdict == "inconclusive"
 
 
-def test_the_published_figures_are_those_of_the_paper() -> None:
+def test_the_published_estimates_are_those_of_the_paper() -> None:
     assert TABLE_1["boston", "mcbn", "crps"] == Published(8.50, "****")
     assert TABLE_1["concrete", "mcbn", "pll"] == Published(-36.36, "**")
     assert TABLE_1["concrete", "mcdo", "crps"] == Published(0.93, "*")

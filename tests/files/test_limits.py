@@ -22,7 +22,7 @@ def test_what_deflate_can_pack_is_believed_and_more_is_not():
         check_size("f", 2**28 + 1, stored=1000, error=DataError)
 
 
-def test_what_the_memory_cannot_hold_is_refused_with_both_figures(monkeypatch):
+def test_what_the_memory_cannot_hold_is_refused_with_both_estimates(monkeypatch):
     monkeypatch.setattr(limits, "available_memory", lambda: 3 * 10**6)
     check_size("f", 3 * 10**6, stored=10**7, error=DataError)
     with pytest.raises(DataError, match=r"f: takes 4 MB of memory to read and 3 MB are available"):

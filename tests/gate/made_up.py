@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnuq.metrics import bootstrap_error, draw_weights, jackknife_error, standard_error
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.results.result import EvaluatedSet, MethodResult, Result, SetResult
 
 __all__ = ["Caution"]  # for the tests
@@ -18,13 +18,13 @@ __all__ = ["Caution"]  # for the tests
 RESAMPLES = 100
 
 
-def figure_of_mean(samples: np.ndarray, *, group: np.ndarray | None = None, stepped: bool = False) -> Figure:
+def estimate_of_mean(samples: np.ndarray, *, group: np.ndarray | None = None, stepped: bool = False) -> Estimate:
     """The mean of (T, n) values, with the errors and replicates that an evaluation gives it."""
     draws = draw_weights(len(samples), resamples=RESAMPLES, seed=0)
     replicates = (draws.weights @ samples).mean(1)
     jackknife, bootstrap = replicates[draws.jackknife], replicates[draws.bootstrap]
     error = bootstrap_error(bootstrap, samples=len(samples)) if stepped else jackknife_error(jackknife)
-    return Figure(
+    return Estimate(
         value=float(samples.mean()),
         se=standard_error(samples.mean(0), group=group),
         mc_se=float(error) if len(samples) >= 8 else None,
@@ -33,9 +33,9 @@ def figure_of_mean(samples: np.ndarray, *, group: np.ndarray | None = None, step
     )
 
 
-def plain_figure(points: np.ndarray) -> Figure:
+def plain_estimate(points: np.ndarray) -> Estimate:
     """The mean of per-point values of the network as it is, which no draw moves."""
-    return Figure(value=float(points.mean()), se=standard_error(points))
+    return Estimate(value=float(points.mean()), se=standard_error(points))
 
 
 def result(
@@ -47,14 +47,14 @@ def result(
     method: str = "mcbn",
     **sampling: Any,
 ) -> Result:
-    """A result whose figures are means on the test set: of (T, n) values of mcbn, or of `method`
+    """A result whose estimates are means on the test set: of (T, n) values of mcbn, or of `method`
     in its place, and of (n,) values of the network."""
     (samples, points) = next(iter(mcbn.values())).shape
     plain = plain or {"pll": np.zeros(points)}
     methods = {
-        "deterministic": _method({name: plain_figure(values) for name, values in plain.items()}, dict(plain)),
+        "deterministic": _method({name: plain_estimate(values) for name, values in plain.items()}, dict(plain)),
         method: _method(
-            {name: figure_of_mean(values, group=group, stepped=name == "accuracy") for name, values in mcbn.items()},
+            {name: estimate_of_mean(values, group=group, stepped=name == "accuracy") for name, values in mcbn.items()},
             {name: values.mean(0) for name, values in mcbn.items()},
         ),
     }
@@ -73,23 +73,23 @@ def result(
     )
 
 
-def _method(figures: Mapping[str, Figure], points: Mapping[str, np.ndarray]) -> MethodResult:
+def _method(estimates: Mapping[str, Estimate], points: Mapping[str, np.ndarray]) -> MethodResult:
     n = len(next(iter(points.values())))
-    one = SetResult(figures=figures, points=points, predicted=np.zeros(n, dtype=np.int64))
+    one = SetResult(estimates=estimates, points=points, predicted=np.zeros(n, dtype=np.int64))
     return MethodResult(sets={"test": one}, ood={}, convergence={}, calibration={}, risk={})
 
 
-def with_figure(given: Result, method: str, metric: str, **changes: Any) -> Result:
-    """`given` with a figure of its test set changed, and its points to that value; left out for `value=None`."""
+def with_estimate(given: Result, method: str, metric: str, **changes: Any) -> Result:
+    """`given` with an estimate of its test set changed, and its points to that value; left out for `value=None`."""
     found = given.methods[method]
     one = found.sets["test"]
-    figures = dict(one.figures)
+    estimates = dict(one.estimates)
     if changes == {"value": None}:
-        del figures[metric]
+        del estimates[metric]
     else:
-        figures[metric] = replace(figures[metric], **changes)
+        estimates[metric] = replace(estimates[metric], **changes)
     points = dict(one.points)
     if changes.get("value") is not None:
         points[metric] = np.full(len(points[metric]), changes["value"])
-    sets = {**found.sets, "test": replace(one, figures=figures, points=points)}
+    sets = {**found.sets, "test": replace(one, estimates=estimates, points=points)}
     return replace(given, methods={**given.methods, method: replace(found, sets=sets)})

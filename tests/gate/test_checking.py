@@ -106,7 +106,7 @@ def test_holm_rejects_what_its_step_down_rule_rejects(p: list[float]) -> None:
     assert all(one >= raw for one, raw in zip(adjusted, p, strict=True))
 
 
-def test_an_undirected_figure_is_gated_where_a_tolerance_is_given_and_both_ways_are_worse() -> None:
+def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_ways_are_worse() -> None:
     said = Settings.of(tolerances=["mutual_information=0.1"])
     for change in (-0.2, 0.2):
         current, baseline = pair(change, metric="mutual_information")
@@ -149,7 +149,7 @@ def with_bound(result: Result, value: float) -> Result:
     found = result.methods["mcbn"]
     points = np.full(POINTS, value)
     test = replace(found.sets["test"], points={**found.sets["test"].points, "pll_optimum": points})
-    method = replace(found, sets={"test": test}, bounds={"optimum": {"pll": made_up.plain_figure(points)}})
+    method = replace(found, sets={"test": test}, bounds={"optimum": {"pll": made_up.plain_estimate(points)}})
     return replace(result, methods={**result.methods, "mcbn": method})
 
 
@@ -216,7 +216,7 @@ INCOMPARABLE: list[tuple[str, Callable[[Result], Result], str]] = [
     ("missing:mcbn", without_method, "missing: the method mcbn: in the baseline, but not in the current result"),
     (
         "missing:mcbn.sets.test.brier",
-        lambda one: made_up.with_figure(one, "mcbn", "brier", value=None),
+        lambda one: made_up.with_estimate(one, "mcbn", "brier", value=None),
         "missing: mcbn.sets.test.brier: in the baseline",
     ),
     (
@@ -260,7 +260,7 @@ def test_another_task_cannot_be_allowed() -> None:
 def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
     current, baseline = pair(-0.2)
     found = only(check(other_data(current), baseline, Settings.of(allow=["data:test"])))
-    errors = [one.methods["mcbn"].sets["test"].figures["pll"].se for one in (current, baseline)]
+    errors = [one.methods["mcbn"].sets["test"].estimates["pll"].se for one in (current, baseline)]
     assert found.se_points == pytest.approx(math.hypot(*(error or 0 for error in errors)))
 
 
@@ -302,7 +302,7 @@ def test_what_is_new_is_told_and_held_against_nothing() -> None:
 
 def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
     current, baseline = pair()
-    value = current.methods["mcbn"].sets["test"].figures["pll"].value
+    value = current.methods["mcbn"].sets["test"].estimates["pll"].value
     kept, broken = f"mcbn.sets.test.pll>={value!r}", f"mcbn.sets.test.pll>={value + 1e-9!r}"
     for beside in (None, baseline):
         assert check(current, beside, Settings.of(floors=[kept])).passed
@@ -312,13 +312,13 @@ def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
         assert verdict.floors[0].value == value
 
 
-def test_a_floor_of_a_figure_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:
+def test_a_floor_of_a_estimate_that_is_not_there_is_an_error_that_names_its_neighbours() -> None:
     with pytest.raises(ResultError, match=r"no estimate mcbn\.sets\.test\.plll,.*Near it are mcbn\.sets\.test\.pll,"):
         check(pair()[0], None, Settings.of(floors=["mcbn.sets.test.plll>=0"]))
 
 
 def test_a_floor_is_never_kept_by_nan() -> None:
-    current = made_up.with_figure(pair()[0], "mcbn", "pll", value=math.nan)
+    current = made_up.with_estimate(pair()[0], "mcbn", "pll", value=math.nan)
     assert not check(current, None, Settings.of(floors=["mcbn.sets.test.pll>=-9"])).passed
 
 
@@ -327,37 +327,37 @@ def test_neither_baseline_nor_floor_is_nothing_to_check() -> None:
         check(pair()[0])
 
 
-def test_no_gated_figure_in_common_is_an_error() -> None:
+def test_no_gated_estimate_in_common_is_an_error() -> None:
     with pytest.raises(ResultError, match="no gated estimate in common"):
         check(*pair(), Settings.of(tolerances=["pll=off"]))
 
 
 def test_a_probability_of_0_for_a_true_label_is_worse_and_its_return_is_better() -> None:
     current, baseline = pair()
-    gone = made_up.with_figure(current, "mcbn", "pll", value=-math.inf, **NO_ERROR)
+    gone = made_up.with_estimate(current, "mcbn", "pll", value=-math.inf, **NO_ERROR)
     assert only(check(gone, baseline)).outcome == "worse"
     assert only(check(baseline, gone)).outcome == "better"
-    both = check(gone, made_up.with_figure(baseline, "mcbn", "pll", value=-math.inf, **NO_ERROR))
+    both = check(gone, made_up.with_estimate(baseline, "mcbn", "pll", value=-math.inf, **NO_ERROR))
     assert only(both).outcome == "same"
     assert [caution.code for caution in both.cautions] == ["infinite"]
 
 
-def test_a_figure_that_became_nan_is_an_error() -> None:
+def test_a_estimate_that_became_nan_is_an_error() -> None:
     current, baseline = pair()
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll"):
-        check(made_up.with_figure(current, "mcbn", "pll", value=math.nan), baseline)
+        check(made_up.with_estimate(current, "mcbn", "pll", value=math.nan), baseline)
 
 
 def test_what_was_not_a_number_is_said_and_not_gated() -> None:
     current, baseline = pair()
-    verdict = check(current, made_up.with_figure(baseline, "mcbn", "pll", value=math.nan))
+    verdict = check(current, made_up.with_estimate(baseline, "mcbn", "pll", value=math.nan))
     assert verdict.passed
     assert [caution.code for caution in verdict.cautions] == ["not-a-number"]
 
 
 def test_an_error_that_is_not_that_of_its_replicates_is_refused() -> None:
     current, baseline = pair(-0.2, current={"seed": 1})
-    unknown = made_up.with_figure(current, "mcbn", "pll", mc_se=math.inf)
+    unknown = made_up.with_estimate(current, "mcbn", "pll", mc_se=math.inf)
     said = Settings.of(allow=["data"])
     assert not check(other_data(current), baseline, said).passed
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its Monte Carlo error is inf; recomputed"):
@@ -367,7 +367,7 @@ def test_an_error_that_is_not_that_of_its_replicates_is_refused() -> None:
 def test_a_network_without_statistics_of_its_own_is_not_judged_by_its_points_alone_under_another_seed() -> None:
     moving = made_up.Caution("deterministic-from-reference", "It has none.")
     current, baseline = (replace(one, cautions=(moving,)) for one in pair(current={"seed": 1}))
-    worse = made_up.with_figure(current, "deterministic", "pll", value=-0.1)
+    worse = made_up.with_estimate(current, "deterministic", "pll", value=-0.1)
     with pytest.raises(
         ResultError, match=r"deterministic\.sets\.test\.pll.*network without running statistics under another seed"
     ):
@@ -384,10 +384,10 @@ def test_too_few_passes_to_tell_an_error_are_refused_where_that_matters() -> Non
         check(made_up.result(mcbn={"pll": few - 0.011}), baseline)
 
 
-def test_figures_that_are_not_the_means_of_their_points_are_damage() -> None:
+def test_estimates_that_are_not_the_means_of_their_points_are_damage() -> None:
     current, baseline = pair(-0.2)
     own = current.methods["mcbn"].sets["test"]
-    forged = made_up.with_figure(current, "mcbn", "pll", value=-0.5)
+    forged = made_up.with_estimate(current, "mcbn", "pll", value=-0.5)
     test = replace(forged.methods["mcbn"].sets["test"], points=own.points)
     method = replace(forged.methods["mcbn"], sets={"test": test})
     assert not check(current, baseline).passed
@@ -405,7 +405,7 @@ def test_without_replicates_there_is_no_error(missing: dict[str, None], seed: in
     baseline = made_up.result(mcbn={"accuracy": hits}, path="baseline.h5")
     assert not check(current, baseline).passed
     with pytest.raises(ResultError, match=r"whether mcbn\.sets\.test\.accuracy got worse .* cannot be determined"):
-        check(made_up.with_figure(current, "mcbn", "accuracy", **missing), baseline)
+        check(made_up.with_estimate(current, "mcbn", "accuracy", **missing), baseline)
 
 
 def test_a_regression_that_a_grown_error_over_the_draws_hides_is_said() -> None:

@@ -41,7 +41,7 @@ def test_with_another_seed_the_monte_carlo_errors_add_up() -> None:
     ours, theirs = (two_way(random, point=random.normal(size=POINTS), draw=random.normal(size=SAMPLES)) for _ in "ab")
     one, other = made_up.result(mcbn={"pll": ours}, seed=1), made_up.result(mcbn={"pll": theirs}, path="b.h5")
     found = only(check(one, other))
-    parts = [of.methods["mcbn"].sets["test"].figures["pll"].mc_se for of in (one, other)]
+    parts = [of.methods["mcbn"].sets["test"].estimates["pll"].mc_se for of in (one, other)]
     assert found.se_draws == pytest.approx(math.hypot(*(part or 0 for part in parts)))
 
 
@@ -101,7 +101,7 @@ def test_steps_take_the_bootstrap_replicates() -> None:
     hits = [(random.random((SAMPLES, POINTS)) < 0.9).astype(float) for _ in "ab"]
     ours, theirs = (made_up.result(mcbn={"accuracy": one}, path=f"{place}.h5") for place, one in enumerate(hits))
     found = only(check(ours, theirs), "accuracy")
-    rows = [one.methods["mcbn"].sets["test"].figures["accuracy"].bootstrap for one in (ours, theirs)]
+    rows = [one.methods["mcbn"].sets["test"].estimates["accuracy"].bootstrap for one in (ours, theirs)]
     expected = np.std(rows[0] - rows[1], ddof=1) * math.sqrt(SAMPLES / (SAMPLES - 1))
     assert found.se_draws == pytest.approx(expected)
 

@@ -1,4 +1,4 @@
-"""Results of real evaluations held against each other: every figure is looked at, and its error is the paired one."""
+"""Results of real evaluations held against each other: every estimate is looked at, and its error is the paired one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from bnuq import metrics
 from bnuq.gate import Comparison, Settings, Verdict, check
-from bnuq.gate.compatibility import figures_by_address
+from bnuq.gate.compatibility import estimates_by_address
 from bnuq.results.result import Result
 
 Evaluated = Callable[..., Result]
@@ -24,16 +24,18 @@ def at(verdict: Verdict, address: str) -> Comparison:
 
 
 @pytest.mark.held
-def test_every_figure_of_both_is_compared_and_every_directed_one_gated(evaluated: Evaluated) -> None:
+def test_every_estimate_of_both_is_compared_and_every_directed_one_gated(evaluated: Evaluated) -> None:
     current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
     verdict = check(current, baseline)
-    assert {one.address for one in verdict.comparisons} == set(figures_by_address(current))
+    assert {one.address for one in verdict.comparisons} == set(estimates_by_address(current))
     for one in verdict.comparisons:
         directed = metrics.METRICS[one.metric].direction != "none"
         assert (one.outcome != "not gated") == directed, one.address
         assert (one.p_value is not None) == (one.tolerance is not None) == directed
         assert one.se is not None, one.address
-    assert verdict.gated == 90  # 4 methods: 5 figures on test, 5 of detection by 2 scores of one pass and 4 of several
+    assert (
+        verdict.gated == 90
+    )  # 4 methods: 5 estimates on test, 5 of detection by 2 scores of one pass and 4 of several
 
 
 def test_the_same_seed_gives_changes_of_exactly_0(evaluated: Evaluated) -> None:
@@ -76,7 +78,7 @@ def test_paired_draws_see_smaller_changes(evaluated: Evaluated) -> None:
 
 
 @pytest.mark.held
-def test_every_figure_of_a_regression_is_compared_with_an_error(regression: Evaluated) -> None:
+def test_every_estimate_of_a_regression_is_compared_with_an_error(regression: Evaluated) -> None:
     current, baseline = regression("other-seed", seed=1), regression("seed")
     verdict = check(current, baseline)
     without = {one.metric for one in verdict.comparisons if one.se is None}

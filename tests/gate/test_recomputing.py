@@ -1,4 +1,4 @@
-"""Figures, scores and replicates that the rest of a result file contradicts are refused, wherever they stand."""
+"""Estimates, scores and replicates that the rest of a result file contradicts are refused, wherever they stand."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 
 from bnuq.errors import ResultError
 from bnuq.gate import Settings, check
-from bnuq.gate.compatibility import check_comparable, figures_by_address
+from bnuq.gate.compatibility import check_comparable, estimates_by_address
 from bnuq.gate.recomputing import recomputed
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.result import MethodResult, Result
 
 Evaluated = Callable[..., Result]
 
 
-def moved(figure: Figure, by: float) -> Figure:
-    """A figure forged with all that belongs to it."""
-    parts = {key: None if (old := getattr(figure, key)) is None else old + by for key in ("jackknife", "bootstrap")}
-    return replace(figure, value=figure.value + by, **parts)
+def moved(estimate: Estimate, by: float) -> Estimate:
+    """An estimate forged with all that belongs to it."""
+    parts = {key: None if (old := getattr(estimate, key)) is None else old + by for key in ("jackknife", "bootstrap")}
+    return replace(estimate, value=estimate.value + by, **parts)
 
 
-def forged(result: Result, address: str, change: Callable[[Figure], Figure]) -> Result:
-    """`result` with the figure at `address` changed."""
-    (method, set_name, score, metric), _ = figures_by_address(result)[address]
+def forged(result: Result, address: str, change: Callable[[Estimate], Estimate]) -> Result:
+    """`result` with the estimate at `address` changed."""
+    (method, set_name, score, metric), _ = estimates_by_address(result)[address]
     found = result.methods[method]
 
-    def within(figures: Any) -> dict[str, Figure]:
+    def within(estimates: Any) -> dict[str, Estimate]:
         key = metric.removeprefix("normalized_") if set_name == "normalized" else metric
-        return {**figures, key: change(figures[key])}
+        return {**estimates, key: change(estimates[key])}
 
     changed: MethodResult
     if score:
@@ -44,7 +44,7 @@ def forged(result: Result, address: str, change: Callable[[Figure], Figure]) -> 
         bound = set_name.removeprefix("bounds/")
         changed = replace(found, bounds={**found.bounds, bound: within(found.bounds[bound])})
     else:
-        one = replace(found.sets[set_name], figures=within(found.sets[set_name].figures))
+        one = replace(found.sets[set_name], estimates=within(found.sets[set_name].estimates))
         changed = replace(found, sets={**found.sets, set_name: one})
     return replace(result, methods={**result.methods, method: changed})
 
@@ -64,20 +64,20 @@ def all_of_classification(evaluated: Evaluated) -> Result:
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_every_figure_that_is_moved_with_its_replicates_is_refused_by_name(
+def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
     evaluated: Evaluated, regression: Evaluated, task: str
 ) -> None:
     genuine = all_of_classification(evaluated) if task == "classification" else regression("seed")
     recomputed(genuine)
-    figures = figures_by_address(genuine)
-    assert len(figures) > 60
-    for address, (_, figure) in figures.items():
-        bad = forged(genuine, address, lambda figure: moved(figure, 0.05 if figure.value < 0.5 else -0.05))
+    estimates = estimates_by_address(genuine)
+    assert len(estimates) > 60
+    for address, (_, estimate) in estimates.items():
+        bad = forged(genuine, address, lambda estimate: moved(estimate, 0.05 if estimate.value < 0.5 else -0.05))
         with pytest.raises(ResultError, match="contradicts itself") as refused:
             recomputed(bad)
         if not address.endswith(("constant.confidence", "constant.sigma")):  # whose bounds are named
             assert f"{address} is " in str(refused.value)
-            assert f"it is {figure.value:.6g}" in str(refused.value)
+            assert f"it is {estimate.value:.6g}" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_every_figure_that_is_moved_with_its_replicates_is_refused_by_name(
         "deterministic.sets.test.brier",
     ],
 )
-def test_a_forged_figure_is_refused_on_either_side_and_meets_no_floor(evaluated: Evaluated, address: str) -> None:
+def test_a_forged_estimate_is_refused_on_either_side_and_meets_no_floor(evaluated: Evaluated, address: str) -> None:
     genuine = evaluated("seed")
-    bad = forged(genuine, address, lambda figure: moved(figure, 0.3 - figure.value))
-    was = figures_by_address(genuine)[address][1].value
+    bad = forged(genuine, address, lambda estimate: moved(estimate, 0.3 - estimate.value))
+    was = estimates_by_address(genuine)[address][1].value
     told = rf"{address} is 0\.3; recomputed from its points it is {was:.6g}"
     for current, baseline in ((bad, genuine), (genuine, bad)):
         with pytest.raises(ResultError, match=told):
@@ -121,7 +121,7 @@ def test_scores_of_points_that_their_sources_contradict_are_refused(evaluated: E
         recomputed(rescored(genuine, "mcbn", "test", log_likelihood=0.5 * test.log_likelihood))
 
 
-def test_a_score_that_a_figure_comes_from_cannot_be_left_out(evaluated: Evaluated) -> None:
+def test_a_score_that_a_estimate_comes_from_cannot_be_left_out(evaluated: Evaluated) -> None:
     genuine = evaluated("seed")
     one = genuine.methods["mcbn"].sets["test"]
     for score, told in (("max_probability", "ece"), ("predictive_entropy", "aurc"), ("brier", "brier")):
@@ -134,20 +134,20 @@ def test_a_score_that_a_figure_comes_from_cannot_be_left_out(evaluated: Evaluate
 
 
 def test_replicates_of_a_pll_are_those_of_its_log_likelihoods(evaluated: Evaluated) -> None:
-    def spread(figure: Figure) -> Figure:
-        assert figure.jackknife is not None and figure.mc_se is not None
-        jackknife = figure.value + 20 * (figure.jackknife - figure.value)
-        return replace(figure, jackknife=jackknife, mc_se=20 * figure.mc_se)
+    def spread(estimate: Estimate) -> Estimate:
+        assert estimate.jackknife is not None and estimate.mc_se is not None
+        jackknife = estimate.value + 20 * (estimate.jackknife - estimate.value)
+        return replace(estimate, jackknife=jackknife, mc_se=20 * estimate.mc_se)
 
     bad = forged(evaluated("seed"), "mcbn.sets.test.pll", spread)
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
         recomputed(bad)
 
 
-def test_replicates_that_are_far_from_their_figure_are_refused(evaluated: Evaluated) -> None:
-    def away(figure: Figure) -> Figure:
-        assert figure.jackknife is not None
-        return replace(figure, jackknife=figure.jackknife + 0.4)
+def test_replicates_that_are_far_from_their_estimate_are_refused(evaluated: Evaluated) -> None:
+    def away(estimate: Estimate) -> Estimate:
+        assert estimate.jackknife is not None
+        return replace(estimate, jackknife=estimate.jackknife + 0.4)
 
     for address in ("mcbn.ood.other.mutual_information.auroc", "mcdo.sets.test.brier"):
         with pytest.raises(ResultError, match=rf"{address} is .*, and its replicates without a draw"):
@@ -177,7 +177,7 @@ def test_nor_does_a_regression_however_it_is_scored(regression: Evaluated, chang
 
 
 def test_a_tau_that_the_predictive_deviations_contradict_is_refused(regression: Evaluated) -> None:
-    bad = forged(regression("seed"), "mcbn.sets.test.tau", lambda figure: moved(figure, figure.value))
+    bad = forged(regression("seed"), "mcbn.sets.test.tau", lambda estimate: moved(estimate, estimate.value))
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.tau is"):
         recomputed(bad)
 
@@ -185,24 +185,26 @@ def test_a_tau_that_the_predictive_deviations_contradict_is_refused(regression: 
 def test_an_error_over_points_that_they_do_not_have_is_refused(evaluated: Evaluated) -> None:
     genuine = evaluated("seed")
     for address in ("mcbn.sets.test.brier", "deterministic.sets.test.pll", "mcbn.ood.other.least_confidence.auroc"):
-        wide = forged(genuine, address, lambda figure: replace(figure, se=100.0))
+        wide = forged(genuine, address, lambda estimate: replace(estimate, se=100.0))
         with pytest.raises(
             ResultError, match=rf"{address}: its standard error is 100; recomputed from its points it is"
         ):
             recomputed(wide)
 
 
-def test_an_interval_that_its_figure_is_outside_of_is_refused(evaluated: Evaluated) -> None:
-    bad = forged(evaluated("seed"), "mcbn.sets.test.ece", lambda figure: replace(figure, low=0.9, high=0.95))
+def test_an_interval_that_its_estimate_is_outside_of_is_refused(evaluated: Evaluated) -> None:
+    bad = forged(evaluated("seed"), "mcbn.sets.test.ece", lambda estimate: replace(estimate, low=0.9, high=0.95))
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.ece is .*, and its interval goes from 0\.9 to 0\.95"):
         recomputed(bad)
 
 
-def spread(figure: Figure, by: float) -> Figure:
-    """The figure with all its replicates moved from it, and the Monte Carlo error with them."""
-    assert figure.jackknife is not None and figure.bootstrap is not None and figure.mc_se is not None
-    jackknife, bootstrap = (figure.value + by * (each - figure.value) for each in (figure.jackknife, figure.bootstrap))
-    return replace(figure, jackknife=jackknife, bootstrap=bootstrap, mc_se=by * figure.mc_se)
+def spread(estimate: Estimate, by: float) -> Estimate:
+    """The estimate with all its replicates moved from it, and the Monte Carlo error with them."""
+    assert estimate.jackknife is not None and estimate.bootstrap is not None and estimate.mc_se is not None
+    jackknife, bootstrap = (
+        estimate.value + by * (each - estimate.value) for each in (estimate.jackknife, estimate.bootstrap)
+    )
+    return replace(estimate, jackknife=jackknife, bootstrap=bootstrap, mc_se=by * estimate.mc_se)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def spread(figure: Figure, by: float) -> Figure:
 def test_a_consistently_forged_spread_of_a_classification_is_refused(
     evaluated: Evaluated, address: str, by: float, complaint: str
 ) -> None:
-    bad = forged(all_of_classification(evaluated), address, lambda figure: spread(figure, by))
+    bad = forged(all_of_classification(evaluated), address, lambda estimate: spread(estimate, by))
     with pytest.raises(ResultError, match=rf"- damaged: {address.replace('.', '[.]')}(\W.*)? .*{complaint}"):
         recomputed(bad)
 
@@ -239,16 +241,16 @@ def test_a_consistently_forged_spread_of_a_regression_is_refused(
 ) -> None:
     if (address, by) == ("mae", 0.0):
         pytest.skip("bounded from above alone")
-    bad = forged(regression("seed"), f"mcbn.sets.test.{address}", lambda figure: spread(figure, by))
+    bad = forged(regression("seed"), f"mcbn.sets.test.{address}", lambda estimate: spread(estimate, by))
     with pytest.raises(ResultError, match=rf"- damaged: mcbn\.sets\.test\.{address}\W.*(possible|rest of the file)"):
         recomputed(bad)
 
 
 @pytest.mark.parametrize("part", ["jackknife", "bootstrap"])
 def test_replicates_of_one_kind_alone_are_held_against_the_other(evaluated: Evaluated, part: str) -> None:
-    def change(figure: Figure) -> Figure:
-        wide = spread(figure, 6)
-        changed = replace(figure, **{part: getattr(wide, part)})
+    def change(estimate: Estimate) -> Estimate:
+        wide = spread(estimate, 6)
+        changed = replace(estimate, **{part: getattr(wide, part)})
         return replace(changed, mc_se=wide.mc_se) if part == "jackknife" else changed
 
     bad = forged(evaluated("seed"), "mcbn.sets.other.predictive_entropy", change)
@@ -270,7 +272,7 @@ def test_a_network_without_draws_has_no_replicates(evaluated: Evaluated) -> None
     bad = forged(
         evaluated("seed"),
         "deterministic.sets.test.pll",
-        lambda figure: replace(figure, jackknife=np.full(16, figure.value), mc_se=0.0),
+        lambda estimate: replace(estimate, jackknife=np.full(16, estimate.value), mc_se=0.0),
     )
     with pytest.raises(ResultError, match=r"deterministic\.sets\.test\.pll has replicates over draws, of which there"):
         recomputed(bad)
@@ -293,17 +295,17 @@ def test_infinite_log_likelihoods_are_none_of_a_finite_pll(evaluated: Evaluated)
     with pytest.raises(ResultError, match="pll of a point of test under mcbn"):
         recomputed(rescored(genuine, "mcbn", "test", log_likelihood=np.full_like(found, -np.inf)))
     one = found.copy()
-    one[0, 0] = -np.inf  # of which the figures may be bounded all the same
+    one[0, 0] = -np.inf  # of which the estimates may be bounded all the same
     with pytest.raises(ResultError, match="contradicts itself"):
         recomputed(rescored(genuine, "mcbn", "test", log_likelihood=one))
 
 
 def test_a_bank_hides_no_forged_spread(evaluated: Evaluated) -> None:
     banked = evaluated("bank24", bank=24)
-    bad = forged(banked, "mcbn.sets.test.pll", lambda figure: spread(figure, 2.0))
+    bad = forged(banked, "mcbn.sets.test.pll", lambda estimate: spread(estimate, 2.0))
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
         recomputed(bad)
-    plain = forged(evaluated("seed"), "mcbn.sets.test.pll", lambda figure: spread(figure, 2.0))
+    plain = forged(evaluated("seed"), "mcbn.sets.test.pll", lambda estimate: spread(estimate, 2.0))
     with pytest.raises(ResultError, match=r"mcbn\.sets\.test\.pll: its replicates have a Monte Carlo error of"):
         recomputed(replace(plain, sampling={**plain.sampling, "bank": 16}))
 
@@ -313,6 +315,6 @@ def test_more_draws_or_replicates_than_memory_is_for_are_refused(evaluated: Eval
     with pytest.raises(ResultError, match="has 100000 samples; at most 8192 can be checked"):
         recomputed(replace(genuine, sampling={**genuine.sampling, "bank": 100_000}))
     address = "mcbn.sets.test.brier"
-    many = forged(genuine, address, lambda figure: replace(figure, bootstrap=np.full(1001, figure.value)))
+    many = forged(genuine, address, lambda estimate: replace(estimate, bootstrap=np.full(1001, estimate.value)))
     with pytest.raises(ResultError, match=rf"{address} has 1001 bootstrap replicates"):
         recomputed(many)

@@ -26,8 +26,8 @@ def test_every_verdict_is_json_that_reads_back(name: str) -> None:
 
 
 def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
-    figure, infinite, unknown = summary(made.verdict(made.WORSE[0], made.WORSE[2], made.REST[7]))["comparisons"]
-    assert figure == {
+    estimate, infinite, unknown = summary(made.verdict(made.WORSE[0], made.WORSE[2], made.REST[7]))["comparisons"]
+    assert estimate == {
         "method": "mcbn",
         "set": "test",
         "metric": "pll",
@@ -51,8 +51,8 @@ def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
 
 
 def test_an_error_that_is_not_a_number_is_absent() -> None:
-    figure = made.compared("pll", -0.3, -0.4, "worse", se=math.nan)
-    assert "se" not in summary(made.verdict(figure))["comparisons"][0]
+    estimate = made.compared("pll", -0.3, -0.4, "worse", se=math.nan)
+    assert "se" not in summary(made.verdict(estimate))["comparisons"][0]
 
 
 def test_the_sides_and_what_they_share_are_told() -> None:
@@ -79,4 +79,4 @@ def test_the_sides_and_what_they_share_are_told() -> None:
         "passed": False,
     }
     assert told["warnings"] == [{"code": "older-than-baseline", "text": "now.h5 was made before base.h5"}]
-    assert told["notes"] == ["tolerance of tau: no figure is meant"] and told["seconds"] == 0.25
+    assert told["notes"] == ["tolerance of tau: no estimate is meant"] and told["seconds"] == 0.25

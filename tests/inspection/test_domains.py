@@ -94,7 +94,8 @@ def laboratory(tmp_path) -> Laboratory:
 
 def table(crossings: tuple[Crossing, ...]) -> Mapping[tuple[str, str], Mapping[str, float]]:
     return {
-        (one.domain, one.statistics): {name: figure.value for name, figure in one.figures.items()} for one in crossings
+        (one.domain, one.statistics): {name: estimate.value for name, estimate in one.estimates.items()}
+        for one in crossings
     }
 
 
@@ -140,10 +141,10 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     assert table(again.crossings) == cells
 
 
-def test_figures_are_their_definition(laboratory):
+def test_estimates_are_their_definition(laboratory):
     x, y = blobs(200, 5)
     found, _ = laboratory.found(laboratory.holds("lab", x, y))
-    by_place = {(one.domain, one.statistics): one.figures for one in found.crossings}
+    by_place = {(one.domain, one.statistics): one.estimates for one in found.crossings}
     _, second = stage._halves(points("lab", x, y), 0)
     inputs, labels = torch.from_numpy(second.raw(slice(None))), torch.from_numpy(second.targets)
     with torch.inference_mode():
@@ -212,7 +213,7 @@ def test_without_labels_there_is_mutual_information_alone(laboratory):
     found, _ = laboratory.found(laboratory.holds("lab", blobs(200, 2)[0]))
     assert not found.domains[0].labelled
     assert [one.statistics for one in found.crossings] == ["train", "lab", "mixed"]
-    assert {name for one in found.crossings for name in one.figures} == {"mutual_information"}
+    assert {name for one in found.crossings for name in one.estimates} == {"mutual_information"}
 
 
 def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evaluated(laboratory):
@@ -287,7 +288,7 @@ def test_a_regression_has_rmse_and_variance(laboratory):
     lab = laboratory.holds("lab", x, y.astype(np.float64)[:, None] + 0.5)
     train = points("train", blobs(600, 1)[0], blobs(600, 1)[1] + 0.5)
     found, _ = laboratory.found(lab, net=net, train=train, task="regression")
-    by_place = {(one.domain, one.statistics): one.figures for one in found.crossings}
+    by_place = {(one.domain, one.statistics): one.estimates for one in found.crossings}
     assert set(by_place["lab", "running"]) == {"rmse"}
     assert set(by_place["lab", "lab"]) == {"rmse", "variance"}
     second = stage._halves(points("lab", x, y.astype(np.float64)[:, None] + 0.5), 0)[1]

@@ -107,12 +107,12 @@ def test_channels_that_do_not_vary_are_left_out():
     assert layer.sigma_v == pytest.approx(1 / 8, rel=0.1)
 
 
-def test_a_layer_without_a_channel_that_varies_has_no_figures():
+def test_a_layer_without_a_channel_that_varies_has_no_estimates():
     layer = noise_of(np.full((500, CHANNELS), 2.0), sizes=(32, 64, 128)).layers[0]
     assert math.isnan(layer.sigma_u) and math.isnan(layer.values_mean) and layer.slope is None
 
 
-def test_a_layer_without_figures_does_not_take_the_slope_over_positions_with_it():
+def test_a_layer_without_estimates_does_not_take_the_slope_over_positions_with_it():
     positions, variances = np.array([1, 4, 16, 64, 64]), np.array([1.0, 0.5, 0.25, 0.125, math.nan])
     slope = _spatial_slope(positions, variances)
     assert slope is not None and slope.value == pytest.approx(-0.5)

@@ -38,8 +38,8 @@ def labelled(draw, **shape):
     return p, draw(hnp.arrays(np.int64, p.shape[1], elements=st.integers(0, p.shape[2] - 1)))
 
 
-def average_over_subsets(figure, p, size):
-    return np.mean([figure(p[list(chosen)]) for chosen in itertools.combinations(range(p.shape[0]), size)], axis=0)
+def average_over_subsets(estimate, p, size):
+    return np.mean([estimate(p[list(chosen)]) for chosen in itertools.combinations(range(p.shape[0]), size)], axis=0)
 
 
 # Laws
@@ -73,8 +73,8 @@ def test_mutual_information_is_zero_when_all_passes_agree(p, samples):
 def test_pll_and_mutual_information_averaged_over_all_subsets_do_not_fall_with_samples(labelled):
     p, y = labelled
     p = 0.9 * p + 0.1 / p.shape[2]
-    for figure in (lambda p: metrics.pll_classification(p, y), metrics.mutual_information):
-        by_size = [average_over_subsets(figure, p, size) for size in range(1, p.shape[0] + 1)]
+    for estimate in (lambda p: metrics.pll_classification(p, y), metrics.mutual_information):
+        by_size = [average_over_subsets(estimate, p, size) for size in range(1, p.shape[0] + 1)]
         assert (np.diff(by_size, axis=0) > -1e-12).all()
 
 
@@ -86,8 +86,8 @@ def test_the_order_of_samples_and_points_does_not_matter(labelled, random):
     random.shuffle(samples)
     random.shuffle(points)
     shuffled = p[samples][:, points]
-    for figure in PER_POINT:
-        assert figure(shuffled) == pytest.approx(figure(p)[points], abs=1e-12)
+    for estimate in PER_POINT:
+        assert estimate(shuffled) == pytest.approx(estimate(p)[points], abs=1e-12)
     assert metrics.pll_classification(shuffled, y[points]) == pytest.approx(metrics.pll_classification(p, y)[points])
 
 
@@ -96,12 +96,12 @@ def test_the_order_of_samples_and_points_does_not_matter(labelled, random):
 def test_torch_gives_what_numpy_gives_in_its_own_kind(labelled):
     p, y = labelled
     p_torch, y_torch = torch.from_numpy(p), torch.from_numpy(y)
-    for figure in (*PER_POINT, metrics.entropy, metrics.predicted):
-        theirs = figure(p_torch)
+    for estimate in (*PER_POINT, metrics.entropy, metrics.predicted):
+        theirs = estimate(p_torch)
         assert isinstance(theirs, torch.Tensor)
-        assert theirs.numpy() == pytest.approx(figure(p), abs=1e-12)
-    for figure in (metrics.pll_classification, metrics.brier, metrics.correct):
-        assert figure(p_torch, y_torch).numpy() == pytest.approx(figure(p, y), abs=1e-12)
+        assert theirs.numpy() == pytest.approx(estimate(p), abs=1e-12)
+    for estimate in (metrics.pll_classification, metrics.brier, metrics.correct):
+        assert estimate(p_torch, y_torch).numpy() == pytest.approx(estimate(p, y), abs=1e-12)
     assert metrics.accuracy(p_torch[0], y_torch) == metrics.accuracy(p[0], y)
     logits = 3 * p
     of_torch, of_numpy = metrics.log_likelihood(torch.from_numpy(logits), y_torch), metrics.log_likelihood(logits, y)
@@ -148,8 +148,8 @@ def test_brier_is_between_0_and_2_and_zero_for_a_sure_hit(labelled):
 def test_samples_are_scored_by_their_mean_and_not_one_by_one(labelled):
     p, y = labelled
     mean = metrics.predictive(p)
-    for figure in (metrics.brier, metrics.correct, metrics.accuracy, metrics.ece):
-        assert np.array_equal(figure(p, y), figure(mean, y))
+    for estimate in (metrics.brier, metrics.correct, metrics.accuracy, metrics.ece):
+        assert np.array_equal(estimate(p, y), estimate(mean, y))
     assert np.array_equal(metrics.least_confidence(p), metrics.least_confidence(mean))
 
 

@@ -63,7 +63,7 @@ def test_detection_agrees_with_scikit_learn(test, ood):
 
 @laws
 @given(scores, scores)
-def test_detection_is_all_figures_at_once(test, ood):
+def test_detection_is_all_estimates_at_once(test, ood):
     together = metrics.detection(test, ood)
     assert all(isinstance(getattr(together, field), float) for field in FIELDS)
     assert together.auroc == pytest.approx(metrics.auroc(test, ood), abs=1e-12)
@@ -145,12 +145,12 @@ def test_scores_are_ranked_in_float64_whatever_they_come_in():
     )
 
 
-@pytest.mark.parametrize("figure", [metrics.auroc, metrics.aupr, metrics.fpr_at_tpr, metrics.detection])
-def test_an_empty_set_or_a_nan_score_is_an_error(figure):
+@pytest.mark.parametrize("estimate", [metrics.auroc, metrics.aupr, metrics.fpr_at_tpr, metrics.detection])
+def test_an_empty_set_or_a_nan_score_is_an_error(estimate):
     with pytest.raises(ValueError, match=r"^ood holds no scores; expected at least one point in each set\.$"):
-        figure(np.zeros(2), np.array([]))
+        estimate(np.zeros(2), np.array([]))
     with pytest.raises(ValueError, match=r"^test holds 1 NaN among 2 scores; expected numbers only\.$"):
-        figure(np.array([0.0, math.nan]), np.zeros(2))
+        estimate(np.array([0.0, math.nan]), np.zeros(2))
     for errors in (metrics.delong_variance, metrics.detection_bootstrap):
         with pytest.raises(ValueError, match="no scores"):
             errors(np.array([]), np.zeros(2))
@@ -216,7 +216,7 @@ def test_the_logit_interval_covers_a_high_auroc_better_than_the_plain_one():
 
 @laws
 @given(scores, scores, st.integers(0, 100), st.booleans())
-def test_bootstrap_replicates_are_the_figures_of_copied_points(test, ood, seed, grouped):
+def test_bootstrap_replicates_are_the_estimates_of_copied_points(test, ood, seed, grouped):
     groups = [np.arange(part.size) // 3 if grouped else None for part in (test, ood)]
     drawn = metrics.detection_bootstrap(test, ood, resamples=4, seed=seed, test_group=groups[0], ood_group=groups[1])
     copies = []

@@ -28,14 +28,14 @@ def columns(*elements, min_size=1, max_size=8):
     return rows.map(lambda rows: tuple(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def slopes(figure, *data):
-    """A figure's derivative by each point's share, 0 in the mean: what one copy of many does, more or less."""
+def slopes(estimate, *data):
+    """An estimate's derivative by each point's share, 0 in the mean: what one copy of many does, more or less."""
     points = len(data[0])
     found = np.empty(points)
     for point in range(points):
         times = np.full((2, points), COPIES)
         times[:, point] += 1, -1
-        more, less = (figure(*(np.repeat(column, row, axis=0) for column in data)) for row in times)
+        more, less = (estimate(*(np.repeat(column, row, axis=0) for column in data)) for row in times)
         found[point] = (more - less) / 2 * points * COPIES
     return found - found.mean()
 
@@ -302,15 +302,15 @@ def test_errors_of_a_root_a_ratio_and_a_rank_correlation_are_the_bootstraps(size
         score = -np.log(stated) - (away / stated) ** 2 / 2
         return score, -(away**2) / 4 - 1.5, -np.log(away) - 0.5
 
-    figures = [
+    estimates = [
         (lambda *pair: math.sqrt((pair[1] ** 2).mean()), lambda *pair: metrics.rmse_influence(pair[1] ** 2)),
         (metrics.spearman, metrics.spearman_influence),
         (lambda *pair: share(*bounds(*pair)), lambda *pair: metrics.normalized_influence(*bounds(*pair))),
     ]
     members = np.arange(points).reshape(-1, size)
     rows = [members[generator.integers(len(members), size=len(members))].ravel() for _ in range(600)]
-    for figure, influence in figures:
-        drawn = np.array([[figure(stated[row], away[row]) for row in rows] for stated, away in data])
+    for estimate, influence in estimates:
+        drawn = np.array([[estimate(stated[row], away[row]) for row in rows] for stated, away in data])
         one, other = (influence(*pair) for pair in data)
         assert metrics.standard_error(one, group=group) == pytest.approx(np.std(drawn[0], ddof=1), rel=0.12)
         expected = np.std(drawn[0] - drawn[1], ddof=1)
@@ -326,10 +326,10 @@ def test_the_error_of_a_difference_is_that_of_many_samples(coarse):
     for seed in range(300):
         tests, _ = two_scores(2 * seed, 400, shift=0.0, size=1, coarse=coarse)
         oods, _ = two_scores(2 * seed + 1, 500, shift=1.2, size=1, coarse=coarse)
-        figures = [metrics.detection(*pair) for pair in zip(tests, oods, strict=True)]
+        estimates = [metrics.detection(*pair) for pair in zip(tests, oods, strict=True)]
         one, other = (metrics.detection_influence(*pair) for pair in zip(tests, oods, strict=True))
         for field in FIELDS:
-            differences[field].append(getattr(figures[0], field) - getattr(figures[1], field))
+            differences[field].append(getattr(estimates[0], field) - getattr(estimates[1], field))
             (a, b), (c, d) = getattr(one, field), getattr(other, field)
             stated[field].append(error((a - c, b - d)) ** 2)
     for field in FIELDS:
@@ -443,7 +443,7 @@ def test_an_infinite_score_is_a_score():
         assert all((a == b).all() for a, b in zip(getattr(found, field), getattr(same, field), strict=True))
 
 
-def test_a_figure_that_is_undefined_has_no_influences():
+def test_a_estimate_that_is_undefined_has_no_influences():
     one, two = np.arange(4.0), np.array([1.0, 2.0, math.nan, 0.0])
     for a, b in ((one, np.ones(4)), (np.ones(4), one), (one, two), (two, one), (one[:1], one[:1])):
         assert np.isnan(metrics.spearman_influence(a, b)).all()

@@ -11,7 +11,7 @@ from bnuq import metrics
 FUNCTIONS = [name for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))]
 
 
-def test_the_registry_names_every_figure_once():
+def test_the_registry_names_every_estimate_once():
     assert list(metrics.METRICS) == [
         "accuracy", "pll", "brier", "ece",
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",

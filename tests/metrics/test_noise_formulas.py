@@ -61,7 +61,7 @@ def test_n_times_the_biased_variance_is_chi_square_and_n_minus_1_times_it_is_not
     n = 8
     spread = noise_of(n).spread
     assert rejected_share(chi2_p_values(n * spread, freedom=n - 1)) == 0
-    assert rejected_share(chi2_p_values((n - 1) * spread, freedom=n - 1)) > 0.9  # as the paper's figure writes it
+    assert rejected_share(chi2_p_values((n - 1) * spread, freedom=n - 1)) > 0.9  # as the paper's estimate writes it
 
 
 def test_dependent_values_are_rejected_and_not_under_the_degrees_that_fit():

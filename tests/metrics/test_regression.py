@@ -330,14 +330,14 @@ def test_rmse_sums_over_outputs_and_mae_averages_over_them():
     assert metrics.rmse(torch.zeros(1), torch.ones(1)) == 1
 
 
-@pytest.mark.parametrize("figure", [metrics.rmse, metrics.mae])
-def test_samples_of_a_regression_are_scored_by_their_mean(figure):
+@pytest.mark.parametrize("estimate", [metrics.rmse, metrics.mae])
+def test_samples_of_a_regression_are_scored_by_their_mean(estimate):
     f = np.array([[[0.0], [4.0]], [[2.0], [4.0]]])  # (T, n, Q)
     y = np.array([[1.0], [3.0]])
-    assert figure(f, y) == figure(f.mean(0), y) == figure(f[..., 0], y[:, 0])
-    assert figure(torch.from_numpy(f), y) == figure(f, y)
+    assert estimate(f, y) == estimate(f.mean(0), y) == estimate(f[..., 0], y[:, 0])
+    assert estimate(torch.from_numpy(f), y) == estimate(f, y)
     with pytest.raises(ValueError, match=r"mean has shape \(2,\) and y \(2, 1\)"):
-        figure(f.mean(0)[:, 0], y)  # would be broadcast to every pair of points
+        estimate(f.mean(0)[:, 0], y)  # would be broadcast to every pair of points
 
 
 def test_the_pairs_of_a_mixture_are_never_all_held():

@@ -127,7 +127,7 @@ def test_what_got_worse_is_said_in_words_with_its_numbers() -> None:
     ]
 
 
-def test_many_figures_of_one_set_are_one_sentence_that_names_the_auroc_first() -> None:
+def test_many_estimates_of_one_set_are_one_sentence_that_names_the_auroc_first() -> None:
     (sentence,) = in_short(made.verdict(*made.SVHN))
     assert sentence.startswith(
         "mcbn separates svhn from the test set less well: AUROC by mutual information fell from 0.9200 to 0.8500"
@@ -171,7 +171,7 @@ def test_what_is_held_of_a_change() -> None:
     ]
 
 
-def test_figures_that_print_alike_are_told_apart_or_said_to_be_still() -> None:
+def test_estimates_that_print_alike_are_told_apart_or_said_to_be_still() -> None:
     near = made.compared("accuracy", 0.91234, 0.91231, "same")
     assert "fell from 0.91234 to 0.91231 (−3.0e−05 ± 0.0040" in told(near, made.verdict(near))
     still = made.compared("accuracy", 0.9, 0.9, "same", se=0.0)
@@ -198,7 +198,7 @@ def test_a_requirement_that_is_missed_by_little_does_not_look_met() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
-def test_every_figure_is_somewhere_and_what_failed_has_all_its_numbers(width: int) -> None:
+def test_every_estimate_is_somewhere_and_what_failed_has_all_its_numbers(width: int) -> None:
     report = drawn(made.everything(), width=width)
     for text in ("Worse: 7 estimates", "Moved: 1 estimate", "Better: 1 estimate", "The same: 3 estimates"):
         assert text in report
@@ -238,7 +238,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("name", made.ALL)
-def test_markdown_says_it_first_and_makes_a_row_of_every_figure(name: str) -> None:
+def test_markdown_says_it_first_and_makes_a_row_of_every_estimate(name: str) -> None:
     verdict = made.ALL[name]
     text = check_markdown(verdict)
     first = text.splitlines()[0]

@@ -1,4 +1,4 @@
-"""Results side by side: what was asked differently is told first, every figure has its row, and nothing is judged."""
+"""Results side by side: what was asked differently is told first, every estimate has its row, and nothing is judged."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def first_words(results: dict[str, Result]) -> tuple[str, ...]:
 
 
 def with_points(result: Result, metric: str, values: np.ndarray, *, method: str = "mcbn") -> Result:
-    """The result, with other values of the points of its test set, and the figure that is their mean."""
+    """The result, with other values of the points of its test set, and the estimate that is their mean."""
     held = result.methods[method]
     test = held.sets["test"]
-    figures = dict(test.figures) | {metric: replace(test.figures[metric], value=float(np.mean(values)))}
-    test = replace(test, figures=figures, points=dict(test.points) | {metric: values})
+    estimates = dict(test.estimates) | {metric: replace(test.estimates[metric], value=float(np.mean(values)))}
+    test = replace(test, estimates=estimates, points=dict(test.points) | {metric: values})
     changed = replace(held, sets=dict(held.sets) | {"test": test})
     return replace(result, methods=dict(result.methods) | {method: changed})
 
@@ -81,7 +81,7 @@ def test_another_pipeline_and_another_checkpoint_are_told(four_methods) -> None:
     assert told == {"checkpoint": "other.pt", "augment": "pad 4, flip yes"}
 
 
-def test_every_figure_has_its_row_and_what_a_result_has_not_is_a_dash(four_methods, another) -> None:
+def test_every_estimate_has_its_row_and_what_a_result_has_not_is_a_dash(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
     table = comparison.test_table(results)
     assert table.header == ("a", "b")
@@ -96,8 +96,8 @@ def test_every_figure_has_its_row_and_what_a_result_has_not_is_a_dash(four_metho
     for name, held in seen.items():
         assert set(held) >= {"accuracy", "PLL", "ECE", "Brier score"}
         for place, result in enumerate(results.values()):
-            figures = result.methods[name].sets["test"].figures if name in result.methods else {}
-            expected = f"{figures['pll'].value:.4f}".replace("-", "−") if figures else "–"
+            estimates = result.methods[name].sets["test"].estimates if name in result.methods else {}
+            expected = f"{estimates['pll'].value:.4f}".replace("-", "−") if estimates else "–"
             assert held["PLL"][place] == expected
 
 
@@ -105,11 +105,11 @@ def test_sets_that_only_one_result_has_stand_there_too(four_methods, two_sets) -
     results = {"a": four_methods, "b": two_sets}
     assert comparison.ood_names(results) == ["other", *(n for n in two_sets.sets if two_sets.sets[n].kind == "ood")]
     tables = list(ood_tables(results, "other"))
-    figures = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
+    estimates = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
     names = ("↑ AUROC", "↑ AUPR-out", "↑ AUPR-in", "↓ FPR95", "↓ FPR95*")
-    for table, figure, name in zip(tables, figures, names, strict=True):
+    for table, estimate, name in zip(tables, estimates, names, strict=True):
         assert isinstance(table, Table) and all(cells[1].value == "–" for _, cells in table.rows if cells)
-        value = four_methods.methods["mcbn"].ood["other"]["mutual_information"][figure].value
+        value = four_methods.methods["mcbn"].ood["other"]["mutual_information"][estimate].value
         assert f"{value:.4f}" in {cells[0].value for _, cells in table.rows if cells}
         assert next(label for label, cells in table.rows if not cells) == f"{name}, deterministic"
 
@@ -215,7 +215,7 @@ def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods
     hollow = [one for one in axes.get_lines() if one.get_markerfacecolor() == "none"]
     assert any(list(one.get_xdata()) == [calibration["confidence"][4]] for one in hollow)
     assert all(one.get_linestyle() == "None" for one in hollow)
-    assert axes.figure.texts[1].get_text() == "a, b; hollow: bins of fewer than 2 points"
+    assert axes.estimate.texts[1].get_text() == "a, b; hollow: bins of fewer than 2 points"
 
 
 def test_likelihood_and_mutual_information_are_drawn_over_the_passes_of_each(
@@ -223,7 +223,7 @@ def test_likelihood_and_mutual_information_are_drawn_over_the_passes_of_each(
 ) -> None:
     results = {"a": four_methods, "b": another}
     comparison_plots.draw_figures(results, tmp_path)
-    panels = kept["convergence"]  # row by row: the figures of mcbn, mcdo and both
+    panels = kept["convergence"]  # row by row: the estimates of mcbn, mcdo and both
     assert [axes.get_ylabel() for axes in panels] == [*["PLL (nats)"] * 3, *["mutual information (nats)"] * 3]
     for place, metric in ((0, "pll"), (3, "mutual_information")):
         for name, result in results.items():

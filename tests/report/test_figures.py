@@ -71,7 +71,7 @@ def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
         ("deterministic", ["reliability", "risk_coverage"]),
     ],
 )
-def test_a_result_has_the_pictures_that_its_figures_allow(request, tmp_path, name, expected):
+def test_a_result_has_the_pictures_that_its_estimates_allow(request, tmp_path, name, expected):
     result = result_file.read(request.getfixturevalue(name).path)
     assert names(draw_figures(result, tmp_path)) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
@@ -112,7 +112,7 @@ def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(re
     np.testing.assert_allclose(line(axes, "constant σ")[1], method.bounds["constant"]["sigma"].value)
     assert axes.get_xlabel() == "test points, sorted by predicted σ"
     assert axes.get_ylabel() == "|error| (target unit)"
-    title, about = (text.get_text() for text in axes.figure.texts)
+    title, about = (text.get_text() for text in axes.estimate.texts)
     assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 samples"
 
 
@@ -153,7 +153,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     result = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed})
     draw_figures(result, tmp_path)
     upper, lower = drawn["reliability"]
-    ece = method.sets["test"].figures["ece"].value
+    ece = method.sets["test"].estimates["ece"].value
     joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")
     np.testing.assert_allclose(joined, calibration["confidence"][[7, 11]])
     hollow = [one for one in upper.get_lines() if one.get_markerfacecolor() == "none"]
@@ -163,13 +163,13 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
 
 def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
     best = max(
-        (figures["auroc"].value, method, score)
+        (estimates["auroc"].value, method, score)
         for method, found in four_methods.methods.items()
-        for score, figures in found.ood["other"].items()
+        for score, estimates in found.ood["other"].items()
     )
     draw_figures(four_methods, tmp_path)
     [axes] = drawn["ood_other"]
-    title, about = (text.get_text() for text in axes.figure.texts)
+    title, about = (text.get_text() for text in axes.estimate.texts)
     assert title.startswith("other against the test set: ")
     assert best[1] in title or "the deterministic network" in title
     assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other points" in about
@@ -202,7 +202,7 @@ def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_p
     for curve, (method, score) in zip(curves, scores, strict=True):
         area = area_under(curve.get_xdata(), curve.get_ydata())
         assert area == pytest.approx(four_methods.methods[method].ood["other"][score]["auroc"].value, abs=1e-12)
-    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    labels = [text.get_text() for text in axes.estimate.legends[0].get_texts()]
     assert "least confidence" in labels and any(label.startswith("mcbn, AUROC up to 0.") for label in labels)
 
 
@@ -264,7 +264,7 @@ def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_
 
 def test_without_matplotlib_nothing_is_drawn_and_the_way_out_is_told(four_methods, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[figures\]"'):
+    with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[estimates\]"'):
         draw_figures(four_methods, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

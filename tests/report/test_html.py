@@ -79,7 +79,7 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     assert read.open == [] and all(link.startswith("#") for link in read.links)
     assert "<script" not in text and "\x1b" not in text
     assert read.tags["script"] == read.tags["b"] == 0
-    once = ("h1", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
+    once = ("h1", "dl", "table", "caption", "svg", "estimate", "main", "pre", "section")
     assert {tag: read.tags[tag] for tag in once} == dict.fromkeys(once, 1)
     assert (read.tags["h2"], read.tags["ul"]) == (2, 2)
     # The title twice, the caption of the table; what is drawn in characters not at all, as there is a picture.
@@ -159,9 +159,9 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
 
 def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
     rows = (("mcbn", ()), ("  one", (Cell("1"),)), ("mcdo", ()), ("  two", (Cell("2"),)))
-    text = page([title("bnuq x"), title("Figures"), Table(("a",), rows)])
+    text = page([title("bnuq x"), title("Estimates"), Table(("a",), rows)])
     read = Reader(text)
-    assert "<caption>Figures</caption>" in text and read.tags["tbody"] == 2
+    assert "<caption>Estimates</caption>" in text and read.tags["tbody"] == 2
     scopes = Counter(re.findall(r'scope="(\w+)"', text))
     assert scopes == {"col": 1, "rowgroup": 2, "row": 2}
 

@@ -21,12 +21,12 @@ from scipy import stats
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.report import drawing
 from bnuq.report.document import Listing, Table
 from bnuq.report.html import page
 from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
-from bnuq.report.inspection.figures import chi2_density, pictures_of
+from bnuq.report.inspection.plots import chi2_density, pictures_of
 from bnuq.report.inspection.tables import nominal_deviations
 from bnuq.report.inspection.terminal import SITES
 from bnuq.report.inspection.words import of_space
@@ -135,9 +135,9 @@ def kept_axes(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
     seen: list[Axes] = []
     held = drawing._save
 
-    def kept(figure: Any, *rest: Any) -> None:
-        seen.extend(figure.axes)
-        held(figure, *rest)
+    def kept(estimate: Any, *rest: Any) -> None:
+        seen.extend(estimate.axes)
+        held(estimate, *rest)
 
     monkeypatch.setattr(drawing, "_save", kept)
     return seen
@@ -393,7 +393,7 @@ def test_why_there_is_no_slope_over_positions():
     noise = made_up_inspection.noise()
     assert "to the power −0.41" in of_space(noise)
     for value, told in ((-0.04, "this disagrees with Shekhovtsov"), (-0.9, "this agrees with Shekhovtsov")):
-        assert told in of_space(replace(noise, spatial_slope=Figure(value, se=0.2)))
+        assert told in of_space(replace(noise, spatial_slope=Estimate(value, se=0.2)))
     two = replace(noise, layers=noise.layers[:2], spatial_slope=None)
     assert "at least 3 layers with a known variance, and the network has 2." in of_space(two)
     alike = tuple(replace(one, positions=64) for one in noise.layers)
@@ -426,15 +426,15 @@ def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_gi
     made = made_up_inspection.healthy()
     assert "The noise falls as 1/b, as it should: slope of ln variance on ln b −1.01 to −0.98" in words(made)
     flat = changed_layers(
-        made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.01, low=-0.65, high=-0.55))
+        made, "noise", lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.01, low=-0.65, high=-0.55))
     )
     assert "In 20 of 20 layers the noise does not fall as 1/b" in words(flat)
-    vague = changed_layers(made, "noise", lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)))
+    vague = changed_layers(made, "noise", lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)))
     assert "The slopes are too uncertain to say whether the noise falls as 1/b" in words(vague)
     part = changed_layers(
         made,
         "noise",
-        lambda one: replace(one, slope=Figure(-0.6, mc_se=0.3, low=-1.5, high=0.3)) if one.name == "bn1" else one,
+        lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)) if one.name == "bn1" else one,
     )
     assert "The noise falls as 1/b, as it should" in words(part)
     assert "In 1 of 20 layers the slope is too uncertain to say: bn1." in words(part)
@@ -442,7 +442,7 @@ def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_gi
     steep = changed_layers(
         replace(made, noise=replace(made.noise, sizes=(64, 32, 16, 8))),  # type: ignore[type-var]
         "noise",
-        lambda one: replace(one, positions=1, slope=Figure(-1.17, mc_se=0.001, low=-1.18, high=-1.16)),
+        lambda one: replace(one, positions=1, slope=Estimate(-1.17, mc_se=0.001, low=-1.18, high=-1.16)),
     )
     assert "The noise falls as 1/b, as it should" in words(steep)
 

@@ -1,4 +1,4 @@
-"""JUnit XML of a check: XML whatever the names, with a test case a figure and counts that hold."""
+"""JUnit XML of a check: XML whatever the names, with a test case an estimate and counts that hold."""
 
 from __future__ import annotations
 

@@ -195,6 +195,6 @@ def test_a_whole_report_reads_back_with_its_tables(request: pytest.FixtureReques
     assert sum(token.type == "table_open" for token in tokens) == len(tables)
     assert sum(token.type == "tr_open" for token in tokens) == sum(1 + len(table.rows) for table in tables)
     assert "In short" in document and f"`{result.path}`" in document
-    accuracy = result.methods["deterministic"].sets["test"].figures
+    accuracy = result.methods["deterministic"].sets["test"].estimates
     known = accuracy["accuracy"] if "accuracy" in accuracy else accuracy["rmse"]
     assert f"{known.value:.4f}"[:5] in document

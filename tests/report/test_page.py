@@ -75,11 +75,11 @@ def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(
     assert "PLL of the first" in text and "Calibration" not in headings(text)
 
 
-def test_the_page_holds_every_figure_of_the_terminals_report(four_methods, paged) -> None:
+def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods, paged) -> None:
     text = page(paged(four_methods))
     for method in four_methods.methods.values():
-        for figure in method.sets["test"].figures.values():
-            assert f"{figure.value:.4f}".replace("-", "−") in text
+        for estimate in method.sets["test"].estimates.values():
+            assert f"{estimate.value:.4f}".replace("-", "−") in text
         for scores in method.ood["other"].values():
             assert f"{scores['auroc'].value:.4f}" in text
 

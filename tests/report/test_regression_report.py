@@ -1,4 +1,4 @@
-"""The report of a regression: every figure shown, and words that hold for what was found."""
+"""The report of a regression: every estimate shown, and words that hold for what was found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.numbers import decimals, number
 from bnuq.report.terminal import print_report
 from bnuq.results.result import MethodResult, Result
@@ -45,8 +45,8 @@ def with_test(result: Result, method: str, **changes: object) -> Result:
     return changed(result, method, sets=dict(one.sets) | {"test": replace(one.sets["test"], **changes)})
 
 
-def with_figures(result: Result, method: str, **figures: Figure) -> Result:
-    return with_test(result, method, figures=dict(result.methods[method].sets["test"].figures) | figures)
+def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
+    return with_test(result, method, estimates=dict(result.methods[method].sets["test"].estimates) | estimates)
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,25 +54,27 @@ def with_figures(result: Result, method: str, **figures: Figure) -> Result:
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("name", ["regression", "given_tau", "without_tau", "two_outputs"])
-def test_every_figure_bound_and_normalised_score_is_shown(request, name, width):
+def test_every_estimate_bound_and_normalised_score_is_shown(request, name, width):
     result: Result = request.getfixturevalue(name)
     shown = numbers_in(drawn(result, width=width))
-    for metric in {m for method in result.methods.values() for m in method.sets["test"].figures}:
+    for metric in {m for method in result.methods.values() for m in method.sets["test"].estimates}:
         row = [
-            m.sets["test"].figures[metric].value for m in result.methods.values() if metric in m.sets["test"].figures
+            m.sets["test"].estimates[metric].value
+            for m in result.methods.values()
+            if metric in m.sets["test"].estimates
         ]
         finite = [value for value in row if math.isfinite(value)]
         for value in finite:
             assert np.abs(shown - value).min() <= max(5e-5, 5e-5 * max(map(abs, finite))), metric
     for method in result.methods.values():
         for bound in method.bounds.values() if "constant" in method.bounds else ():
-            for figure in bound.values():
-                assert np.abs(shown - figure.value).min() <= 5e-4 * abs(figure.value)
-        for figure in method.normalized.values():
-            assert np.abs(shown - figure.value).min() <= 0.051
+            for estimate in bound.values():
+                assert np.abs(shown - estimate.value).min() <= 5e-4 * abs(estimate.value)
+        for estimate in method.normalized.values():
+            assert np.abs(shown - estimate.value).min() <= 0.051
         for scores in method.ood.values():
-            for figures in scores.values():
-                assert all(f"{figure.value:.4f}" in drawn(result, width=width) for figure in figures.values())
+            for estimates in scores.values():
+                assert all(f"{estimate.value:.4f}" in drawn(result, width=width) for estimate in estimates.values())
 
 
 @given(st.floats(min_value=1e-4, max_value=1e8))
@@ -94,7 +96,7 @@ def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
 
 
 def test_noise_is_told_beside_its_precision(regression):
-    tau = regression.methods["mcdo"].sets["test"].figures["tau"].value
+    tau = regression.methods["mcdo"].sets["test"].estimates["tau"].value
     row = re.search(r"^ +noise sd, 1/√τ .*$", drawn(regression), flags=re.MULTILINE)
     assert row and np.abs(numbers_in(row[0]) - tau**-0.5).min() < 1e-3
 
@@ -106,7 +108,7 @@ def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: 
     """The result, with mcdo's scores better than the constant's by so much, ± `noise` a point, ± `mc_error`."""
     method = result.methods["mcdo"]
     test, bounds = method.sets["test"], method.bounds
-    points, figures = dict(test.points), dict(test.figures)
+    points, estimates = dict(test.points), dict(test.estimates)
     for metric, gain in gains.items():
         sign = -1 if metric == "crps" else 1
         each = np.resize([-noise, noise], len(points[metric]))
@@ -114,10 +116,10 @@ def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: 
         constant = bounds["constant"][metric]
         draws = np.asarray(constant.jackknife)
         moved = np.resize([-1.0, 1.0], len(draws)) * mc_error / math.sqrt(len(draws) - 1)
-        figures[metric] = replace(
-            figures[metric], value=constant.value + sign * gain, jackknife=draws + sign * (gain + moved)
+        estimates[metric] = replace(
+            estimates[metric], value=constant.value + sign * gain, jackknife=draws + sign * (gain + moved)
         )
-    return with_test(result, "mcdo", points=points, figures=figures)
+    return with_test(result, "mcdo", points=points, estimates=estimates)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +159,8 @@ def test_the_error_of_a_difference_is_paired_over_points_and_over_draws(regressi
 
 def test_too_few_passes_get_no_verdict(regression):
     test = regression.methods["mcdo"].sets["test"]
-    few = {name: replace(test.figures[name], mc_se=None) for name in ("crps", "pll")}
-    report = one_line(drawn(with_figures(regression, "mcdo", **few)))
+    few = {name: replace(test.estimates[name], mc_se=None) for name in ("crps", "pll")}
+    report = one_line(drawn(with_estimates(regression, "mcdo", **few)))
     assert "mcdo and a constant σ: CRPS" in report
     assert "too few points or samples to tell whether they differ" in report
 
@@ -187,7 +189,7 @@ def normalised(result: Result, exact: int, **values: float) -> Result:
     optimum = np.array(method.sets["test"].points["pll_optimum"])
     optimum[:exact] = np.inf
     result = with_test(result, "mcdo", points=dict(method.sets["test"].points) | {"pll_optimum": optimum})
-    return changed(result, "mcdo", normalized={name: Figure(value) for name, value in values.items()})
+    return changed(result, "mcdo", normalized={name: Estimate(value) for name, value in values.items()})
 
 
 def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
@@ -215,22 +217,22 @@ def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
 
 
 @pytest.mark.parametrize(
-    ("figure", "words"),
+    ("estimate", "words"),
     [
         (
-            Figure(0.7, low=0.5, high=0.9),
+            Estimate(0.7, low=0.5, high=0.9),
             "mcdo: σ follows the size of the errors (rank correlation 0.70, 0.50 to 0.90)",
         ),
-        (Figure(0.3, low=0.1, high=0.5), "mcdo: σ partly follows the size of the errors"),
-        (Figure(0.1, low=0.05, high=0.15), "mcdo: σ hardly follows the size of the errors"),
-        (Figure(0.1, low=-0.1, high=0.3), "mcdo: σ does not follow the size of the errors"),
-        (Figure(-0.5, low=-0.7, high=-0.3), "mcdo: σ is larger where the errors are smaller"),
-        (Figure(0.5), "mcdo: σ and |error|: rank correlation 0.50, from too few points to judge"),
-        (Figure(math.nan), "mcdo: σ is the same at every point"),
+        (Estimate(0.3, low=0.1, high=0.5), "mcdo: σ partly follows the size of the errors"),
+        (Estimate(0.1, low=0.05, high=0.15), "mcdo: σ hardly follows the size of the errors"),
+        (Estimate(0.1, low=-0.1, high=0.3), "mcdo: σ does not follow the size of the errors"),
+        (Estimate(-0.5, low=-0.7, high=-0.3), "mcdo: σ is larger where the errors are smaller"),
+        (Estimate(0.5), "mcdo: σ and |error|: rank correlation 0.50, from too few points to judge"),
+        (Estimate(math.nan), "mcdo: σ is the same at every point"),
     ],
 )
-def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(regression, figure, words):
-    assert words in one_line(drawn(with_figures(regression, "mcdo", spearman=figure)))
+def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(regression, estimate, words):
+    assert words in one_line(drawn(with_estimates(regression, "mcdo", spearman=estimate)))
 
 
 @pytest.mark.parametrize(
@@ -244,10 +246,10 @@ def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(reg
 )
 def test_intervals_are_called_wrong_only_beyond_what_chance_explains(regression, at50, at95, words):
     coverage = {
-        f"coverage{level}": Figure(value, se=math.sqrt(value * (1 - value) / 60), mc_se=0.0)
+        f"coverage{level}": Estimate(value, se=math.sqrt(value * (1 - value) / 60), mc_se=0.0)
         for level, value in ((50, at50), (95, at95))
     }
-    report = one_line(drawn(with_figures(regression, "mcdo", **coverage)))
+    report = one_line(drawn(with_estimates(regression, "mcdo", **coverage)))
     assert re.search(rf"mcdo: σ [^;]*; its 50 and 95 % intervals {re.escape(words)}", report)
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from bnuq.cli.report import command
 from bnuq.errors import RequestError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report import drawing
 from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.results.sweep import Decay, Repeated, Sweep, SweepPoint, write
@@ -52,9 +52,9 @@ def long_names() -> Sweep:
     made = small_sweep.both()
 
     def renamed(point: SweepPoint) -> SweepPoint:
-        figures = {m: {LONG if n == "svhn" else n: f for n, f in by.items()} for m, by in point.figures.items()}
+        estimates = {m: {LONG if n == "svhn" else n: f for n, f in by.items()} for m, by in point.estimates.items()}
         auroc = {s: {LONG if n == "svhn" else n: f for n, f in by.items()} for s, by in point.auroc.items()}
-        return replace(point, figures=figures, auroc=auroc)
+        return replace(point, estimates=estimates, auroc=auroc)
 
     sets = tuple(replace(one, name=LONG) if one.name == "svhn" else one for one in made.sets)
     models = tuple(replace(one, name=f"{'very_' * 12}{one.name}", decay={}) for one in made.models)
@@ -81,16 +81,16 @@ def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name, width, encodi
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", small_sweep.ALL)
-def test_every_figure_of_the_tables_is_shown_at_every_width(name, width):
+def test_every_estimate_of_the_tables_is_shown_at_every_width(name, width):
     sweep = small_sweep.ALL[name]()
     report = drawn(sweep, width=width)
     shown = ("accuracy", "pll", "ece") if sweep.task == "classification" else ("pll", "coverage95")
     for point in sweep.points:
         assert f"{point.batch_size:,}" in report
         for metric in shown:
-            assert f"{point.figures[metric]['test'].figure.value:.4f}".replace("-", "−") in report
+            assert f"{point.estimates[metric]['test'].estimate.value:.4f}".replace("-", "−") in report
         for one in point.auroc.get("mutual_information", {}).values():
-            assert f"{one.figure.value:.3f}" in report
+            assert f"{one.estimate.value:.3f}" in report
         if point.elbo is not None:
             assert f"{point.elbo.kl:.0f}" in report
             assert f"{point.elbo.elbo.value:.0f}".replace("-", "−") in report
@@ -98,7 +98,7 @@ def test_every_figure_of_the_tables_is_shown_at_every_width(name, width):
 
 def test_small_mutual_information_and_its_error_show_digits():
     report = drawn(small_sweep.single(), width=120)
-    found = small_sweep.single().points[5].figures["mutual_information"]["test"].figure
+    found = small_sweep.single().points[5].estimates["mutual_information"]["test"].estimate
     assert f"{found.value:.5f}" == "0.00113" and "0.00113" in report and "±0.00004" in report
 
 
@@ -160,7 +160,7 @@ def test_the_small_curves_fall_from_left_to_right():
 )
 def test_the_law_is_claimed_where_its_interval_holds_it(low, high, said):
     sweep = small_sweep.single()
-    decay = Decay(Figure((low + high) / 2, se=0.1, low=low, high=high), 0.1, small_sweep.SIZES[:-1])
+    decay = Decay(Estimate((low + high) / 2, se=0.1, low=low, high=high), 0.1, small_sweep.SIZES[:-1])
     sweep = replace(sweep, models=(replace(sweep.models[0], decay={"test": decay}),))
     assert f"{said}: 0.0454 nats at b = 32, 0.00113 at 1,024" in words(sweep)
 
@@ -172,7 +172,7 @@ def ranked(sweep: Sweep, values: dict[int, float], *, se: float = 0.01, mc: floa
     def change(point: SweepPoint) -> SweepPoint:
         value = values.get(point.batch_size, 0.5)
         reach = 1.96 * math.hypot(se, mc)
-        one = Repeated(Figure(value, se=se, mc_se=mc, low=value - reach, high=value + reach), value + moves)
+        one = Repeated(Estimate(value, se=se, mc_se=mc, low=value - reach, high=value + reach), value + moves)
         return replace(point, auroc={"mutual_information": {"svhn": one}})
 
     return changed(sweep, change)
@@ -198,14 +198,14 @@ def test_whether_the_ranking_survives_is_decided_by_its_error(values, said):
 
 
 def test_the_error_of_a_change_is_of_paired_draw_sets_and_the_larger_one_over_points():
-    """Draw sets that move alike say nothing against a small change; the same figures apart from each other do."""
+    """Draw sets that move alike say nothing against a small change; the same estimates apart from each other do."""
     values = dict.fromkeys(small_sweep.SIZES, 0.90) | {1024: 0.88}
     together = ranked(small_sweep.single(), values, se=0.001, mc=0.02)
     assert "less well as b grows: AUROC by MI 0.900 → 0.880 from b = 32 to 1,024 (−0.020 ± 0.001)" in words(together)
 
     def shuffled(point: SweepPoint) -> SweepPoint:
         one = point.auroc["mutual_information"]["svhn"]
-        turned = Repeated(one.figure, one.of_sets[::-1].copy())
+        turned = Repeated(one.estimate, one.of_sets[::-1].copy())
         return replace(point, auroc={"mutual_information": {"svhn": turned}}) if point.batch_size == 1024 else point
 
     apart = changed(together, shuffled)
@@ -221,12 +221,12 @@ def test_where_an_ood_set_has_no_more_mutual_information_than_the_test_set_is_to
 
     def apart(point: SweepPoint) -> SweepPoint:
         """A set that has ten times the mutual information up to b = 128, and the same beyond."""
-        test = point.figures["mutual_information"]["test"]
+        test = point.estimates["mutual_information"]["test"]
         factor = 10.0 if point.batch_size <= 128 else 1.0
-        figure = replace(test.figure, value=factor * test.figure.value)
-        other = Repeated(figure, factor * test.of_sets)
+        estimate = replace(test.estimate, value=factor * test.estimate.value)
+        other = Repeated(estimate, factor * test.of_sets)
         held = {"test": test, "svhn": other, "pcbdigits32": other}
-        return replace(point, figures=point.figures | {"mutual_information": held})
+        return replace(point, estimates=point.estimates | {"mutual_information": held})
 
     assert "from b = 256 on its mean MI is not above that of the test set by more than two errors" in words(
         changed(sweep, apart)
@@ -256,8 +256,8 @@ def test_a_recommendation_tells_its_size_its_criterion_and_how_flat_it_is():
             {"criterion": "auroc", "of": "test"},
             "where the mean AUROC by MI of svhn and pcbdigits32 against the test set is highest",
         ),
-        ({"predicted_batch_size": Figure(20_000.0, mc_se=300.0)}, "20,000 ± 300, outside the swept sizes"),
-        ({"behind": {64: Figure(0.0), 32: Figure(3.0, mc_se=1.0)}}, "b = 32 by −3.0 ± 1.0."),
+        ({"predicted_batch_size": Estimate(20_000.0, mc_se=300.0)}, "20,000 ± 300, outside the swept sizes"),
+        ({"behind": {64: Estimate(0.0), 32: Estimate(3.0, mc_se=1.0)}}, "b = 32 by −3.0 ± 1.0."),
     ],
 )
 def test_what_a_recommendation_rests_on_is_told(changes, said):
@@ -358,14 +358,14 @@ def test_the_protocols_are_side_by_side_and_never_joined(tmp_path, panels):
     for axes, points in ((panels[0], sweep.points[:6]), (panels[1], sweep.points[7:])):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         for name in ("test", *small_sweep.OOD):
-            figures = [point.figures["mutual_information"][name].figure for point in points]
+            estimates = [point.estimates["mutual_information"][name].estimate for point in points]
             sizes, values, errors = bars(axes, name)
             assert list(sizes) == [point.batch_size for point in points]
-            np.testing.assert_allclose(values, [figure.value for figure in figures])
-            np.testing.assert_allclose(errors, [math.hypot(f.se, f.mc_se) for f in figures])
+            np.testing.assert_allclose(values, [estimate.value for estimate in estimates])
+            np.testing.assert_allclose(errors, [math.hypot(f.se, f.mc_se) for f in estimates])
     for name in small_sweep.OOD:
         _, values, _ = bars(panels[3], name)
-        found = [point.auroc["mutual_information"][name].figure.value for point in sweep.points[7:]]
+        found = [point.auroc["mutual_information"][name].estimate.value for point in sweep.points[7:]]
         np.testing.assert_allclose(values, found)
 
 
@@ -386,7 +386,7 @@ def test_the_elbo_is_drawn_from_its_best_with_the_recommendation_and_the_rule(tm
     told = {str(one.get_label()): one for one in panels[2].get_lines()}
     assert list(told["recommended: b = 64"].get_xdata()) == [64, 64]
     assert list(told["b* = 88.4"].get_xdata()) == [88.4, 88.4]
-    far = small_sweep.terms(predicted=Figure(50_000.0))
+    far = small_sweep.terms(predicted=Estimate(50_000.0))
     save_figures(replace(sweep, models=(small_sweep.network(elbo=far),)), tmp_path)
     assert "b* = 50,000, outside" in {str(one.get_label()) for one in panels[2].get_lines()}
 
@@ -401,8 +401,8 @@ def test_there_are_panels_for_what_there_is(tmp_path, panels):
     assert len(panels) == 1
 
     def none(point: SweepPoint) -> SweepPoint:
-        zero = Repeated(Figure(0.0), np.zeros(5))
-        return replace(point, figures={"mutual_information": dict.fromkeys(("test", *small_sweep.OOD), zero)})
+        zero = Repeated(Estimate(0.0), np.zeros(5))
+        return replace(point, estimates={"mutual_information": dict.fromkeys(("test", *small_sweep.OOD), zero)})
 
     save_figures(changed(replace(bare, recommended=None), none), tmp_path)
     assert panels[0].get_yscale() == "linear"
@@ -452,10 +452,10 @@ def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_pa
     write(small_sweep.both(), path)
     command([str(path)])
     assert capsys.readouterr().out == drawn(replace(small_sweep.both(), path=path))
-    command([str(path)], figures=tmp_path / "pictures", form="png")
+    command([str(path)], estimates=tmp_path / "pictures", form="png")
     assert "sweep.png" in capsys.readouterr().out
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
-    command([str(path)], as_json=True, figures=tmp_path / "pictures")
+    command([str(path)], as_json=True, estimates=tmp_path / "pictures")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
 
 
@@ -466,5 +466,5 @@ def test_a_predicted_size_that_the_computed_ones_speak_against_is_told_as_such()
     at = sizes.index(sweep.recommended.batch_size)
     assert 0 < at < len(sizes) - 1
     for value, speaks in ((float(sizes[at]), False), (sizes[at - 1] * 0.9, True), (sizes[at + 1] * 1.1, True)):
-        chosen = replace(sweep.recommended, predicted_batch_size=Figure(value, mc_se=1.0))
+        chosen = replace(sweep.recommended, predicted_batch_size=Estimate(value, mc_se=1.0))
         assert ("contradict it" in words(replace(sweep, recommended=chosen))) == speaks

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bnuq.metrics import standard_error
-from bnuq.records import Caution, Figure
+from bnuq.records import Caution, Estimate
 from bnuq.report.document import sparkline
 from bnuq.report.sanitize import printable
 from bnuq.report.terminal import print_report
@@ -69,19 +69,19 @@ def test_the_short_report_fits_on_a_screen_and_has_every_method_set_and_warning(
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("name", CLASSIFICATIONS)
-def test_every_figure_is_shown_whole_at_every_width(request, name, width):
+def test_every_estimate_is_shown_whole_at_every_width(request, name, width):
     result = request.getfixturevalue(name)
     report = drawn(result, width=width)
     assert "…" not in re.sub(r"…\s+\d+\s+passes", "", report)
     for method, found in result.methods.items():
-        for metric, figure in found.sets["test"].figures.items():
+        for metric, estimate in found.sets["test"].estimates.items():
             if method == "deterministic" and metric in ("mutual_information", "variation_ratio"):
                 continue
-            assert f"{figure.value:.4f}".replace("-", "−") in report, (method, metric)
+            assert f"{estimate.value:.4f}".replace("-", "−") in report, (method, metric)
         for scores in found.ood.values():
-            for figures in scores.values():
-                assert all(f"{figures[key].value:.4f}" in report for key in figures)
-                assert f"{figures['auroc'].low:.4f}–{figures['auroc'].high:.4f}" in report
+            for estimates in scores.values():
+                assert all(f"{estimates[key].value:.4f}" in report for key in estimates)
+                assert f"{estimates['auroc'].low:.4f}–{estimates['auroc'].high:.4f}" in report
     assert all(method in report for method in result.methods)
 
 
@@ -221,8 +221,8 @@ def with_pll(result: Result, change: float, spread: float) -> Result:
     test = mcbn.sets["test"]
     noise = np.resize([-spread, spread], len(plain.points["pll"]))
     pll = plain.points["pll"] + change + noise
-    figures = dict(test.figures) | {"pll": Figure(plain.figures["pll"].value + change, se=0.1, mc_se=1e-6)}
-    changed = replace(test, figures=figures, points=dict(test.points) | {"pll": pll})
+    estimates = dict(test.estimates) | {"pll": Estimate(plain.estimates["pll"].value + change, se=0.1, mc_se=1e-6)}
+    changed = replace(test, estimates=estimates, points=dict(test.points) | {"pll": pll})
     return replace(
         result, methods=dict(result.methods) | {"mcbn": replace(mcbn, sets=dict(mcbn.sets) | {"test": changed})}
     )
@@ -257,13 +257,13 @@ def test_accuracy_is_spoken_of_where_it_differs_by_more_than_twice_its_error(fou
     plain, mcbn = (result.methods[name] for name in ("deterministic", "mcbn"))
     alone = plain.sets["test"]
     right = np.ones(60)
-    alone = replace(alone, figures=dict(alone.figures) | {"accuracy": Figure(1.0, se=0.0)})
+    alone = replace(alone, estimates=dict(alone.estimates) | {"accuracy": Estimate(1.0, se=0.0)})
     alone = replace(alone, points=dict(alone.points) | {"accuracy": right})
     fewer = right.copy()
     fewer[:wrong] = 0
     test = mcbn.sets["test"]
-    figure = Figure(float(fewer.mean()), se=0.05, mc_se=0.01)
-    test = replace(test, figures=dict(test.figures) | {"accuracy": figure})
+    estimate = Estimate(float(fewer.mean()), se=0.05, mc_se=0.01)
+    test = replace(test, estimates=dict(test.estimates) | {"accuracy": estimate})
     test = replace(test, points=dict(test.points) | {"accuracy": fewer})
     methods = dict(result.methods) | {
         "deterministic": replace(plain, sets=dict(plain.sets) | {"test": alone}),
@@ -297,7 +297,7 @@ def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic
 def test_a_classification_shows_its_bounds_only_where_there_are_validation_points(validated, four_methods):
     report, bounds = drawn(validated), validated.methods["mcbn"].bounds
     constant, optimum = (bounds[bound]["pll"].value for bound in ("constant", "optimum"))
-    own, share = validated.methods["mcbn"].sets["test"].figures["pll"].value, validated.methods["mcbn"].normalized
+    own, share = validated.methods["mcbn"].sets["test"].estimates["pll"].value, validated.methods["mcbn"].normalized
     cells = [f"{constant:.4f}", f"{own:.4f}", f"{optimum:.4f}", f"{share['pll'].value:.1f} %"]
     row = r" +".join(re.escape(cell.replace("-", "−")) for cell in cells)
     assert re.search(rf"^ mcbn +{row}", report, flags=re.MULTILINE)
@@ -314,8 +314,8 @@ def test_long_names_of_sets_are_never_cut(two_sets):
 def test_tiny_numbers_keep_their_digits(four_methods):
     mcbn = four_methods.methods["mcbn"]
     test = mcbn.sets["test"]
-    figures = dict(test.figures) | {"mutual_information": Figure(1.234e-7, se=3.2e-8, mc_se=0.0)}
-    changed = replace(mcbn, sets=dict(mcbn.sets) | {"test": replace(test, figures=figures)})
+    estimates = dict(test.estimates) | {"mutual_information": Estimate(1.234e-7, se=3.2e-8, mc_se=0.0)}
+    changed = replace(mcbn, sets=dict(mcbn.sets) | {"test": replace(test, estimates=estimates)})
     report = drawn(replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed}))
     assert "1.2e−07" in report and "±3.2e−08" in report
 

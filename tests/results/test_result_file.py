@@ -19,7 +19,7 @@ from records_at_rest import edited
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results import file as result_file
 from bnuq.results.result import Result
 from bnuq.results.spool import Spool
@@ -132,7 +132,7 @@ def test_arviz_opens_it_as_inference_data(written):
     assert data.posterior_predictive["mcbn_test"].shape == (1, T, 60, K)
     pointwise = data.log_likelihood["mcbn+mcdo_test"].values
     pll = (np.logaddexp.reduce(pointwise[0].astype(np.float64), axis=0) - np.log(T)).mean()
-    assert pll == pytest.approx(written.methods["mcbn+mcdo"].sets["test"].figures["pll"].value, abs=1e-6)
+    assert pll == pytest.approx(written.methods["mcbn+mcdo"].sets["test"].estimates["pll"].value, abs=1e-6)
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,8 +170,8 @@ def same_arrays(one, two) -> bool:
     return (one is None) == (two is None) and (one is None or np.array_equal(one, two, equal_nan=True))
 
 
-def assert_same_figure(one: Figure, two: Figure) -> None:
-    for field in dataclasses.fields(Figure):
+def assert_same_estimate(one: Estimate, two: Estimate) -> None:
+    for field in dataclasses.fields(Estimate):
         a, b = getattr(one, field.name), getattr(two, field.name)
         if field.name in ("jackknife", "bootstrap"):
             a = None if a is None or len(a) == 0 else a
@@ -194,18 +194,18 @@ def test_what_is_read_is_what_was_written(written):
         back = read.methods[name]
         for set_name, one in method.sets.items():
             two = back.sets[set_name]
-            assert one.figures.keys() == two.figures.keys()
-            for metric, figure in one.figures.items():
-                assert_same_figure(figure, two.figures[metric])
+            assert one.estimates.keys() == two.estimates.keys()
+            for metric, estimate in one.estimates.items():
+                assert_same_estimate(estimate, two.estimates[metric])
             assert one.points.keys() == two.points.keys()
             assert all(same_arrays(one.points[key], two.points[key]) for key in one.points)
             assert same_arrays(one.predicted, two.predicted)
             if name != "deterministic":
                 assert same_arrays(one.log_likelihood, two.log_likelihood)
         for set_name, scores in method.ood.items():
-            for score, figures in scores.items():
-                for metric, figure in figures.items():
-                    assert_same_figure(figure, back.ood[set_name][score][metric])
+            for score, estimates in scores.items():
+                for metric, estimate in estimates.items():
+                    assert_same_estimate(estimate, back.ood[set_name][score][metric])
         for curve in ("convergence", "calibration", "risk"):
             one, two = getattr(method, curve), getattr(back, curve)
             assert one.keys() == two.keys()
@@ -242,7 +242,7 @@ def test_errors_over_points_go_by_group(tmp_path):
         )
         for name in ("once", "twice", "grouped")
     }
-    errors = {n: r.methods["deterministic"].sets["test"].figures["pll"].se for n, r in found.items()}
+    errors = {n: r.methods["deterministic"].sets["test"].estimates["pll"].se for n, r in found.items()}
     assert errors["grouped"] == pytest.approx(errors["once"], rel=1e-9)
     assert errors["twice"] < 0.75 * errors["grouped"]
     np.testing.assert_array_equal(
@@ -434,7 +434,7 @@ def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder)
     read = result_file.read(result.path)
     for method in read.methods.values():
         assert not {"mutual_information", "variation_ratio"} & {
-            *method.sets["test"].figures,
+            *method.sets["test"].estimates,
             *method.sets["test"].points,
         }
 

@@ -16,7 +16,7 @@ import small_sweep
 from records_at_rest import edited
 
 from bnuq.errors import ResultError
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results import file as result_file
 from bnuq.results.sweep import Elbo, Sweep, read, summary, write
 from bnuq.store.codec import kind_of_result
@@ -75,17 +75,17 @@ def test_numbers_that_are_none_or_not_finite_come_back_as_they_were(tmp_path):
     spoiled = replace(
         first,
         train_batch_size=None,
-        figures={
-            **first.figures,
-            "pll": {"test": replace(bare, figure=Figure(-math.inf), of_sets=np.full(5, -np.inf))},
-            "ece": {"test": replace(bare, figure=Figure(math.nan), of_sets=np.full(5, np.nan))},
+        estimates={
+            **first.estimates,
+            "pll": {"test": replace(bare, estimate=Estimate(-math.inf), of_sets=np.full(5, -np.inf))},
+            "ece": {"test": replace(bare, estimate=Estimate(math.nan), of_sets=np.full(5, np.nan))},
             "accuracy": {"test": replace(bare, of_sets=np.array([0.5, 0.25]))},
         },
         auroc={"mutual_information": {"pcbdigits32": bare}},
-        elbo=Elbo(Figure(math.nan), Figure(-3.0, se=1.0, mc_se=0.5), math.inf, np.zeros(0)),
+        elbo=Elbo(Estimate(math.nan), Estimate(-3.0, se=1.0, mc_se=0.5), math.inf, np.zeros(0)),
     )
-    figures = {metric: by for metric, by in second.figures.items() if metric != "predictive_entropy"}
-    lean = replace(second, figures=figures, auroc={}, elbo=None)
+    estimates = {metric: by for metric, by in second.estimates.items() if metric != "predictive_entropy"}
+    lean = replace(second, estimates=estimates, auroc={}, elbo=None)
     made = replace(
         plain,
         points=(lean, *others, spoiled),
@@ -96,11 +96,11 @@ def test_numbers_that_are_none_or_not_finite_come_back_as_they_were(tmp_path):
     write(made, path)
     again = read(path)
     assert [point.batch_size for point in again.points] == [64, 128, 256, 512, 1024, 4096, 32]
-    assert "predictive_entropy" not in again.points[0].figures and again.points[0].auroc == {}
+    assert "predictive_entropy" not in again.points[0].estimates and again.points[0].auroc == {}
     for one, other in zip(made.points, again.points, strict=True):
-        assert set(one.figures) == set(other.figures)
-        for metric, by in one.figures.items():
-            agree(by, other.figures[metric], f"{one.batch_size} {metric}")
+        assert set(one.estimates) == set(other.estimates)
+        for metric, by in one.estimates.items():
+            agree(by, other.estimates[metric], f"{one.batch_size} {metric}")
         agree(one.auroc, other.auroc)
         agree(one.elbo, other.elbo)
     agree(made.models, again.models)
@@ -112,9 +112,9 @@ def test_a_recommendation_keeps_what_is_not_finite_and_what_is_unknown(tmp_path)
     assert made.recommended is not None
     chosen = replace(
         made.recommended,
-        behind={64: Figure(0.0), 32: Figure(-math.inf), 128: Figure(math.nan, mc_se=math.inf)},
+        behind={64: Estimate(0.0), 32: Estimate(-math.inf), 128: Estimate(math.nan, mc_se=math.inf)},
         within=(),
-        predicted_batch_size=Figure(math.inf),
+        predicted_batch_size=Estimate(math.inf),
     )
     write(replace(made, recommended=chosen), tmp_path / "sweep.h5")
     agree(read(tmp_path / "sweep.h5").recommended, chosen)
@@ -148,7 +148,7 @@ def test_xarray_finds_every_estimate_by_its_coordinates(kept):
     row = table.query(
         "batch_size == '64' and protocol == 'single' and metric == 'mutual_information' and set == 'svhn'"
     )
-    assert row["value"].item() == made.points[1].figures["mutual_information"]["svhn"].figure.value
+    assert row["value"].item() == made.points[1].estimates["mutual_information"]["svhn"].estimate.value
     assert row["unit"].item() == "nats"
     assert len(table.query("score == 'mutual_information'")) > 3
 
@@ -179,7 +179,7 @@ def test_a_sweep_that_cannot_be_is_refused(kept, tmp_path, change, said):
 # ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_summary_has_every_point_with_its_figures_by_set(kept):
+def test_the_summary_has_every_point_with_its_estimates_by_set(kept):
     made = small_sweep.both()
     told = json.loads(json.dumps(summary(read(kept)), allow_nan=False))
     assert (told["command"], told["kind"], told["schema"]) == ("sweep-batch-size", "sweep", 1)
@@ -192,9 +192,9 @@ def test_the_summary_has_every_point_with_its_figures_by_set(kept):
     assert len(told["points"]) == 10
     assert (first["batch_size"], first["train_batch_size"], first["protocol"]) == (32, 128, "single")
     assert first["model"] == "resnet.pt" and not first["degenerate"]
-    figure = made.points[0].figures["mutual_information"]["svhn"].figure
+    estimate = made.points[0].estimates["mutual_information"]["svhn"].estimate
     keys = ("value", "se", "mc_se", "low", "high")
-    assert first["mutual_information"]["svhn"] == {key: getattr(figure, key) for key in keys}
+    assert first["mutual_information"]["svhn"] == {key: getattr(estimate, key) for key in keys}
     assert first["auroc"] == first["auroc_by"]["mutual_information"] and set(first["auroc"]) == set(small_sweep.OOD)
     elbo = made.points[0].elbo
     assert elbo is not None and first["kl"] == elbo.kl

@@ -212,5 +212,5 @@ def test_layer_drop_by_other_generators_than_torchs_is_named(draw, name):
             self.draw()
             return self.net(x)
 
-    told = f"random numbers of {name} in evaluation mode too: its figures are not reproducible"
+    told = f"random numbers of {name} in evaluation mode too: its estimates are not reproducible"
     assert ("", told) in find_sites(Always(draw).eval(), X).unreachable

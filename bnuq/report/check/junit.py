@@ -1,4 +1,4 @@
-"""A verdict of `bnuq check` as JUnit XML, which CI services show beside the tests: a test case a figure."""
+"""A verdict of `bnuq check` as JUnit XML, which CI services show beside the tests: a test case an estimate."""
 
 from __future__ import annotations
 

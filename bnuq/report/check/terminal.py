@@ -1,4 +1,4 @@
-"""The report of `bnuq check`: the verdict, what got worse in words, and every figure's change; worst first."""
+"""The report of `bnuq check`: the verdict, what got worse in words, and every estimate's change; worst first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bnuq.report.check.words import (
     before_and_now,
     chance,
     changed,
-    figure_name,
+    estimate_name,
     floor_in_words,
     headline,
     in_short,
@@ -35,7 +35,7 @@ from bnuq.report.sanitize import printable
 from bnuq.results.file import BOUNDS, NORMALIZED
 
 _ROOMY = 60  # columns from which names are written out
-_WHOLE = 12  # figures that did not fail the check, up to which each has a row of its own in the terminal
+_WHOLE = 12  # estimates that did not fail the check, up to which each has a row of its own in the terminal
 _ORDER = ("worse", "moved", "worse, its error not known", "moved, its error not known", "worse, within chance",
           "moved, within chance", "worse, within tolerance", "moved, within tolerance", "better", "same",
           "not gated")  # fmt: skip
@@ -177,7 +177,7 @@ def _ending(verdict: Verdict) -> Iterator[Part]:
         yield from (PathLine(path, what) for what, path in paths)
 
 
-# ── the figures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tables(verdict: Verdict, *, roomy: bool) -> Iterator[Part]:
@@ -198,7 +198,7 @@ def _tables(verdict: Verdict, *, roomy: bool) -> Iterator[Part]:
 
 
 def _whole_table(found: Sequence[Comparison], *, gated: int, roomy: bool, style: str) -> Table:
-    """Everything about each figure, those of one method and set below each other."""
+    """Everything about each estimate, those of one method and set below each other."""
     homes: dict[str, list[Comparison]] = {}
     for one in found:
         homes.setdefault(f"{one.method}, {_place(one)}", []).append(one)
@@ -224,7 +224,7 @@ def _change(one: Comparison, *, style: str = "") -> Cell:
 
 
 def _side_by_side(found: Sequence[Comparison], *, roomy: bool) -> Table:
-    """How each figure changed, a column a method: what fits on a screen where there are many."""
+    """How each estimate changed, a column a method: what fits on a screen where there are many."""
     methods = sorted({one.method: None for one in found}, key=lambda name: (name != DETERMINISTIC, len(name), name))
     places: dict[str, dict[str, dict[str, Comparison]]] = {}
     for one in sorted(found, key=_in_order):
@@ -265,9 +265,9 @@ _FLAT = ("baseline", "current", "change", "tolerance", "p", "verdict")
 
 
 def _flat(one: Comparison) -> Row:
-    """Everything about a figure in one row, with what is held of it."""
+    """Everything about an estimate in one row, with what is held of it."""
     where = "" if one.set.startswith(BOUNDS) else f", {place(one.set)}"
-    label = f"{ARROWS[one.direction]} {figure_name(one)}, {one.method}{where}".strip()
+    label = f"{ARROWS[one.direction]} {estimate_name(one)}, {one.method}{where}".strip()
     return label, (*_cells(one), Cell(judged(one)))
 
 

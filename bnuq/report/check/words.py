@@ -1,4 +1,4 @@
-"""A verdict of `bnuq check` in words: of the whole, of each figure, of each bound; for every kind of report alike."""
+"""A verdict of `bnuq check` in words: of the whole, of each estimate, of each bound; for every kind of report alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {  # as shown, and where there is little room; beside those that every 
     "normalized_pll": ("normalised PLL", "norm. PLL"),
     "normalized_crps": ("normalised CRPS", "norm. CRPS"),
 }
-_MEANINGS = {  # what it means for the user that a figure got worse, or better
+_MEANINGS = {  # what it means for the user that an estimate got worse, or better
     "accuracy": ("{who} is right less often on {where}", "{who} is right more often on {where}"),
     "pll": ("{who} explains the {truth} of {where} less well", "{who} explains the {truth} of {where} better"),
     "brier": (
@@ -62,8 +62,8 @@ _TOLD_APART = (
 )
 _UNITS = {"nats": " nats", "percent": " %"}
 _SENTENCES = 12  # about what got worse; the table tells the rest
-_NAMED = 4  # figures that a sentence names beside the one that it is about
-_APART = 2  # figures of one method and set that each get a sentence of their own
+_NAMED = 4  # estimates that a sentence names beside the one that it is about
+_APART = 2  # estimates of one method and set that each get a sentence of their own
 
 
 # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,18 +134,18 @@ def in_short(verdict: Verdict) -> Iterator[str]:
         yield f"{count(len(better), 'estimate')} got better: {_some(better, _and_of_whom)}."
 
 
-def unchanged(figures: int) -> str:
-    """That so many figures are to the last bit what they were."""
-    if figures == 1:
+def unchanged(estimates: int) -> str:
+    """That so many estimates are to the last bit what they were."""
+    if estimates == 1:
         return "The only estimate is exactly as before: its change is 0."
-    return f"All {figures} estimates are exactly as before: every change is 0."
+    return f"All {estimates} estimates are exactly as before: every change is 0."
 
 
 def _clearest(verdict: Verdict) -> str:
     """The step for the worse that chance explains least, of those that do not fail the check."""
     for one in verdict.comparisons:
         if one.outcome == "same" and one.harm > 0:
-            text = f"{_figure_of_whom(one)} {_moved(one)} ({_details(one, verdict.gated)})"
+            text = f"{_estimate_of_whom(one)} {_moved(one)} ({_details(one, verdict.gated)})"
             return f"The clearest worsening, {_why_not(one)}: {text}."
     return "No gated estimate changed for the worse."
 
@@ -183,46 +183,46 @@ def _group_in_words(group: list[Comparison], verdict: Verdict) -> Iterator[str]:
         yield f"{told(lead, verdict)}. {also}: {_some(others, _from_to)}."
 
 
-def _some(figures: Sequence[Comparison], words: Callable[[Comparison], str]) -> str:
-    rest = len(figures) - _NAMED
-    shown = ", ".join(map(words, figures[:_NAMED] if rest > 0 else figures))
+def _some(estimates: Sequence[Comparison], words: Callable[[Comparison], str]) -> str:
+    rest = len(estimates) - _NAMED
+    shown = ", ".join(map(words, estimates[:_NAMED] if rest > 0 else estimates))
     return f"{shown}, and {rest} more" if rest > 0 else shown
 
 
 def _from_to(one: Comparison) -> str:
     before, now = before_and_now(one)
-    return f"{figure_name(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+    return f"{estimate_name(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
 
 
 def _and_of_whom(one: Comparison) -> str:
     before, now = before_and_now(one)
-    return f"{_figure_of_whom(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+    return f"{_estimate_of_whom(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
 
 
-# ── one figure ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one estimate ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def told(one: Comparison, verdict: Verdict) -> str:
-    """What became of a figure: what that means, then the numbers with their error; without a full stop."""
+    """What became of an estimate: what that means, then the numbers with their error; without a full stop."""
     details = _details(one, verdict.gated)
     known = _TOLD_APART if one.score else _MEANINGS.get(one.metric)
     if known is None or one.direction == "none" or one.outcome not in ("worse", "better"):
         moved = f"moved by more than its tolerance: it {_moved(one)}" if judged(one) == "moved" else _moved(one)
-        text = f"{_figure_of_whom(one)} {moved} ({details})"
+        text = f"{_estimate_of_whom(one)} {moved} ({details})"
     else:
         words = known[one.outcome == "better"]
         text = words.format(who=_who(one), where=_where(one), truth=_truth(verdict))
-        text = f"{text}: {figure_name(one)} {_moved(one)} ({details})"
+        text = f"{text}: {estimate_name(one)} {_moved(one)} ({details})"
     return text if text.startswith(one.method) else text[0].upper() + text[1:]
 
 
 def subject(one: Comparison) -> str:
-    """The figure and what became of it, in a few words."""
-    return f"{_figure_of_whom(one)}: {judged(one)}"
+    """The estimate and what became of it, in a few words."""
+    return f"{_estimate_of_whom(one)}: {judged(one)}"
 
 
 def judged(one: Comparison) -> str:
-    """What is held of a change, in words; a figure without a direction moves, and does not get worse."""
+    """What is held of a change, in words; an estimate without a direction moves, and does not get worse."""
     worse = "moved" if one.direction == "none" else "worse"
     if one.outcome != "same":
         return worse if one.outcome == "worse" else one.outcome
@@ -233,7 +233,7 @@ def judged(one: Comparison) -> str:
     return "same"
 
 
-def figure_name(one: Comparison, *, roomy: bool = True) -> str:
+def estimate_name(one: Comparison, *, roomy: bool = True) -> str:
     """PLL; AUROC by mutual information; PLL of the best confidence."""
     name = metric_name(one.metric, roomy=roomy)
     if one.score:
@@ -253,7 +253,7 @@ def score_name(score: str) -> str:
 
 
 def place(set_name: str) -> str:
-    """Where figures are from: test set; svhn; constant uncertainty."""
+    """Where estimates are from: test set; svhn; constant uncertainty."""
     if set_name.startswith(BOUNDS):
         return _bound(set_name)
     return {"test": "test set", "validation": "validation set", NORMALIZED: "test set"}.get(set_name, set_name)
@@ -273,9 +273,9 @@ def _where(one: Comparison) -> str:
     return f"the {home} set" if home in ("test", "validation") else home
 
 
-def _figure_of_whom(one: Comparison) -> str:
+def _estimate_of_whom(one: Comparison) -> str:
     where = "" if one.set == NORMALIZED else f" on {_where(one)}"
-    return f"{figure_name(one)} of {_who(one)}{where}"
+    return f"{estimate_name(one)} of {_who(one)}{where}"
 
 
 def _truth(verdict: Verdict) -> str:
@@ -328,7 +328,7 @@ def changed(one: Comparison) -> tuple[str, str]:
 
 
 def before_and_now(one: Comparison) -> tuple[str, str]:
-    """The figure of the baseline and the current one, with as many decimals as it takes to tell them apart."""
+    """The estimate of the baseline and the current one, with as many decimals as it takes to tell them apart."""
     digits = _digits(one)
     while digits < 9 and one.baseline != one.current and _same(one, digits):
         digits += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.drawing import for_page
 from bnuq.report.html import SUB, Picture, picture_at
-from bnuq.report.inspection.figures import pictures_of
+from bnuq.report.inspection.plots import pictures_of
 from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, pipeline_table, site_parts
 from bnuq.report.inspection.terminal import DOMAINS, GAP_TITLE, NOISE, PIPELINES, SITES, facts, listing
 from bnuq.report.inspection.words import in_words, of_space
@@ -100,7 +100,7 @@ def _short(found: Inspection) -> Iterator[str]:
 
 
 def _provenance(found: Inspection) -> Iterator[OnPage]:
-    """What tells how the figures came about, and the request itself, to be copied."""
+    """What tells how the estimates came about, and the request itself, to be copied."""
     made = found.provenance
     versions = ", ".join(
         f"{name} {made[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in made

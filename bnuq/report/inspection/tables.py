@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bnuq.metrics import METRICS
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.document import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
@@ -229,12 +229,12 @@ def _noise_cells(one: LayerNoise, sloped: bool) -> tuple[Cell, ...]:
     )
 
 
-def _slope(figure: Figure | None) -> Cell:
-    if figure is None:
+def _slope(estimate: Estimate | None) -> Cell:
+    if estimate is None:
         return Cell("–")
-    error = error_of(figure)
+    error = error_of(estimate)
     known = error is not None and math.isfinite(error)
-    return Cell(number(figure.value, 2), f"±{number(error, 2)}" if known else "")
+    return Cell(number(estimate.value, 2), f"±{number(error, 2)}" if known else "")
 
 
 # ── domains ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +262,7 @@ def domain_parts(found: Domains, *, name: int = _NAME) -> Iterator[Part]:
             "explains, in the median and the worst layer; 1 means no difference.",
             "dim",
         )
-    if any(one.figures for one in found.crossings):
+    if any(one.estimates for one in found.crossings):
         yield Paragraph()
         yield _crossings(found, name)
         yield Paragraph(
@@ -284,34 +284,34 @@ def _mixed(found: Domains) -> str:
 
 def _crossings(found: Domains, name: int) -> Table:
     """A heading for each metric, below it a row a domain, a column for whose statistics."""
-    held = {(one.domain, one.statistics): one.figures for one in found.crossings}
+    held = {(one.domain, one.statistics): one.estimates for one in found.crossings}
     statistics = list(dict.fromkeys(one.statistics for one in found.crossings))
     rows: list[Row] = []
-    for metric in dict.fromkeys(metric for one in found.crossings for metric in one.figures):
-        figures = [figure for by in held.values() if (figure := by.get(metric)) is not None]
-        digits = _digits(metric, figures)
+    for metric in dict.fromkeys(metric for one in found.crossings for metric in one.estimates):
+        estimates = [estimate for by in held.values() if (estimate := by.get(metric)) is not None]
+        digits = _digits(metric, estimates)
         arrow = ARROWS[METRICS[metric].direction]
         rows.append((f"{arrow} {NAMES[metric][0]}".strip() if metric in NAMES else metric, ()))
         for domain in dict.fromkeys(one.domain for one in found.crossings):
             row = [held.get((domain, other), {}).get(metric) for other in statistics]
-            if any(figure is not None for figure in row):
-                cells = tuple(_figure(figure, digits) for figure in row)
+            if any(estimate is not None for estimate in row):
+                cells = tuple(_estimate(estimate, digits) for estimate in row)
                 rows.append((f"  {short(domain, name - 2)}", cells))
     return Table(tuple(short(one, 18) for one in statistics), tuple(rows), stacks=True)
 
 
-def _figure(figure: Figure | None, digits: int) -> Cell:
-    if figure is None:
+def _estimate(estimate: Estimate | None, digits: int) -> Cell:
+    if estimate is None:
         return Cell("–")
-    error = total(figure) if figure.se is not None else figure.mc_se
-    known = error is not None and math.isfinite(error) and math.isfinite(figure.value)
-    return Cell(number(figure.value, digits), f"±{number(error, digits)}" if known else "")
+    error = total(estimate) if estimate.se is not None else estimate.mc_se
+    known = error is not None and math.isfinite(error) and math.isfinite(estimate.value)
+    return Cell(number(estimate.value, digits), f"±{number(error, digits)}" if known else "")
 
 
-def _digits(metric: str, figures: Sequence[Figure]) -> int:
+def _digits(metric: str, estimates: Sequence[Estimate]) -> int:
     if metric in ("accuracy", "pll"):
         return 4
-    return min(6, max(0, decimals([figure.value for figure in figures]) - 1))
+    return min(6, max(0, decimals([estimate.value for estimate in estimates]) - 1))
 
 
 # ── pipelines ────────────────────────────────────────────────────────────────────────────────────────────────────────

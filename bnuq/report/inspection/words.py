@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from bnuq.metrics.noise import small_sample_slope
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     MEAN_OF_ABSOLUTE,
@@ -334,7 +334,7 @@ def _of_slopes(noise: Noise) -> str | None:
     return f"In {len(off)} {of} the noise does not fall as 1/b ({text}, −1 expected): {named(off)}.{doubt}"
 
 
-def _judged(one: LayerNoise, slope: Figure, noise: Noise) -> Literal["expected", "off", "unsure"]:
+def _judged(one: LayerNoise, slope: Estimate, noise: Noise) -> Literal["expected", "off", "unsure"]:
     """Whether the slope is near what it should be, surely is not, or may be either."""
     low, high = interval_of(slope)
     expected = small_sample_slope(np.array(noise.sizes, np.float64) * one.positions) or -1.0
@@ -382,10 +382,10 @@ def _why_no_slope(noise: Noise) -> str:
     return "the variances of too few layers are known"
 
 
-def with_error(figure: Figure, digits: int = 2) -> str:
-    error = error_of(figure)
+def with_error(estimate: Estimate, digits: int = 2) -> str:
+    error = error_of(estimate)
     known = error is not None and math.isfinite(error)
-    return f"{number(figure.value, digits)} ± {number(error, digits)}" if known else number(figure.value, digits)
+    return f"{number(estimate.value, digits)} ± {number(error, digits)}" if known else number(estimate.value, digits)
 
 
 # ── domains and pipelines ────────────────────────────────────────────────────────────────────────────────────────────
@@ -422,7 +422,7 @@ def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> s
         return None
     told, signs = [], []
     for metric, better in (("accuracy", 1), ("pll", 1), ("rmse", -1)):
-        before, after = running.figures.get(metric), own.figures.get(metric)
+        before, after = running.estimates.get(metric), own.estimates.get(metric)
         if before is None or after is None or not math.isfinite(after.value - before.value):
             continue
         change = after.value - before.value

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bnuq.report.drawing import short
-from bnuq.report.sweep.lines import Line, brief, figure_of, names_of, spread_name, spread_of
+from bnuq.report.sweep.lines import Line, brief, estimate_of, names_of, spread_name, spread_of
 from bnuq.results.sweep import Sweep
 
 _ROWS = 9  # of the curves on a terminal
@@ -72,5 +72,5 @@ def curves_of(sweep: Sweep, line: Line, columns: int, between: str) -> Iterator[
 
 def _positive(sweep: Sweep, line: Line, name: str) -> dict[int, float]:
     """The mean spread of a set by size, where it is one and has a logarithm."""
-    found = {point.batch_size: figure_of(point, spread_of(sweep), name) for point in line.random}
+    found = {point.batch_size: estimate_of(point, spread_of(sweep), name) for point in line.random}
     return {size: one.value for size, one in found.items() if one is not None and 0 < one.value < math.inf}

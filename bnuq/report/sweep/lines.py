@@ -1,4 +1,4 @@
-"""What of a sweep is told together, how its figures are looked up, and how they are written in words."""
+"""What of a sweep is told together, how its estimates are looked up, and how they are written in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq.metrics import SCORES
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.numbers import number
 from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
@@ -53,9 +53,9 @@ def names_of(sweep: Sweep, *roles: str) -> list[str]:
     return [one.name for role in roles for one in sweep.sets if one.role == role]
 
 
-def figure_of(point: SweepPoint, metric: str, name: str) -> Figure | None:
-    found = point.figures.get(metric, {}).get(name)
-    return None if found is None else found.figure
+def estimate_of(point: SweepPoint, metric: str, name: str) -> Estimate | None:
+    found = point.estimates.get(metric, {}).get(name)
+    return None if found is None else found.estimate
 
 
 def compared_by(line: Line) -> str:
@@ -68,18 +68,18 @@ def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
     return point.auroc.get(sweep.score, {}).get(name)
 
 
-def interval_of(figure: Figure) -> tuple[float, float]:
-    """95 %, that of the figure or of its errors; NaN where it has neither."""
-    if figure.low is not None and figure.high is not None:
-        return figure.low, figure.high
-    error = error_of(figure)
+def interval_of(estimate: Estimate) -> tuple[float, float]:
+    """95 %, that of the estimate or of its errors; NaN where it has neither."""
+    if estimate.low is not None and estimate.high is not None:
+        return estimate.low, estimate.high
+    error = error_of(estimate)
     reach = math.nan if error is None else 1.96 * error
-    return figure.value - reach, figure.value + reach
+    return estimate.value - reach, estimate.value + reach
 
 
-def error_of(figure: Figure) -> float | None:
+def error_of(estimate: Estimate) -> float | None:
     """Over points and draws where both are known, else over the one that is."""
-    known = [error for error in (figure.se, figure.mc_se) if error is not None]
+    known = [error for error in (estimate.se, estimate.mc_se) if error is not None]
     return math.hypot(*known) if known else None
 
 
@@ -87,13 +87,13 @@ def score_name(sweep: Sweep) -> str:
     return "MI" if sweep.score == "mutual_information" else SCORES[sweep.score].title.partition(" (")[0].lower()
 
 
-def and_error(figure: Figure) -> str:
+def and_error(estimate: Estimate) -> str:
     """Value and error with two digits of the error."""
-    error = error_of(figure)
+    error = error_of(estimate)
     if error is None or not (math.isfinite(error) and error > 0):
-        return brief(figure.value)
+        return brief(estimate.value)
     digits = min(9, max(0, 1 - power(error)))
-    return f"{grouped(figure.value, digits)} ± {grouped(error, digits)}"
+    return f"{grouped(estimate.value, digits)} ± {grouped(error, digits)}"
 
 
 def grouped(value: float, digits: int) -> str:
@@ -114,7 +114,7 @@ def power(value: float) -> int:
     return math.floor(math.log10(value))
 
 
-def behind_best(sweep: Sweep, line: Line) -> dict[int, Figure]:
+def behind_best(sweep: Sweep, line: Line) -> dict[int, Estimate]:
     """How far the ELBO of each size lies from the best, by place in the line; empty where none is known."""
     found = {
         place: point.elbo
@@ -127,7 +127,7 @@ def behind_best(sweep: Sweep, line: Line) -> dict[int, Figure]:
     if chosen is not None and by_elbo_of(chosen, line):
         own = {place: chosen.behind.get(line.points[place].batch_size) for place in found}
         if None not in own.values():
-            return {place: figure for place, figure in own.items() if figure is not None}
+            return {place: estimate for place, estimate in own.items() if estimate is not None}
     best = max(found, key=lambda place: found[place].elbo.value)
     behind = {}
     for place, one in found.items():
@@ -137,7 +137,7 @@ def behind_best(sweep: Sweep, line: Line) -> dict[int, Figure]:
         if terms is not None and len(ours) == len(theirs) > 1:
             with np.errstate(invalid="ignore", over="ignore"):
                 error = terms.train_size * float(np.std(ours - theirs, ddof=1)) / math.sqrt(len(ours))
-        behind[place] = Figure(one.elbo.value - found[best].elbo.value, mc_se=error)
+        behind[place] = Estimate(one.elbo.value - found[best].elbo.value, mc_se=error)
     return behind
 
 

@@ -1,4 +1,4 @@
-"""The tables of a sweep: figures by size, the ELBO with what it assumes, and the slopes."""
+"""The tables of a sweep: estimates by size, the ELBO with what it assumes, and the slopes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.drawing import short
 from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
@@ -21,7 +21,7 @@ from bnuq.report.sweep.lines import (
     by_elbo_of,
     compared_by,
     error_of,
-    figure_of,
+    estimate_of,
     interval_of,
     names_of,
     power,
@@ -56,19 +56,19 @@ def table(sweep: Sweep, line: Line) -> Table:
     wanted += of_sets
     wanted += [(metric, test, NAMES[metric][1]) for metric in _AFTER.get(sweep.task, ())]
     for metric, name, header in wanted:
-        figures = [figure_of(point, metric, name) for point in line.points]
-        if any(figure is not None for figure in figures):
-            every = (figure_of(point, spread, of) for point in line.points for _, of, _ in of_sets)
-            digits = _digits(metric, every if metric == spread else figures)
+        estimates = [estimate_of(point, metric, name) for point in line.points]
+        if any(estimate is not None for estimate in estimates):
+            every = (estimate_of(point, spread, of) for point in line.points for _, of, _ in of_sets)
+            digits = _digits(metric, every if metric == spread else estimates)
             columns[f"{ARROWS[METRICS[metric].direction].strip()} {header}".strip()] = [
-                Cell("0") if point.degenerate and metric == spread else with_error(figure, digits)
-                for point, figure in zip(line.points, figures, strict=True)
+                Cell("0") if point.degenerate and metric == spread else with_error(estimate, digits)
+                for point, estimate in zip(line.points, estimates, strict=True)
             ]
     for name in ood:
         found = [auroc_of(sweep, point, name) for point in line.points]
         if any(found):
             columns[f"↑ AUROC {short(name, 18)}"] = [
-                with_error(None if one is None else one.figure, 3) for one in found
+                with_error(None if one is None else one.estimate, 3) for one in found
             ]
     rows = [
         (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
@@ -91,11 +91,11 @@ def _column_name(sweep: Sweep) -> str:
     return "MI" if sweep.task == "classification" else "variance"
 
 
-def _digits(metric: str, figures: Iterable[Figure | None]) -> int:
+def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int:
     """Decimals of a column: four of what has a fixed scale, else so many that the smallest is seen and its error is."""
     if METRICS[metric].unit not in ("nats", "target unit", "target unit²") or metric == "pll":
         return 4
-    known = [one for one in figures if one is not None and math.isfinite(one.value) and one.value != 0]
+    known = [one for one in estimates if one is not None and math.isfinite(one.value) and one.value != 0]
     if not known:
         return 4
     values = [abs(one.value) for one in known]
@@ -109,12 +109,12 @@ def compared_parts(line: Line) -> Iterator[Part]:
     if not (metric := compared_by(line)):
         return
     beside = {point.batch_size: [point.compared_with[name][metric] for name in ONE_PASS] for point in line.compared}
-    figures = {
-        size: [*(one.figure for one in networks), *(one.difference for one in networks)]
+    estimates = {
+        size: [*(one.estimate for one in networks), *(one.difference for one in networks)]
         for size, networks in beside.items()
     }
-    digits = _digits(metric, (figure for row in figures.values() for figure in row))
-    rows = [(f"{size:,}", tuple(with_error(figure, digits) for figure in row)) for size, row in figures.items()]
+    digits = _digits(metric, (estimate for row in estimates.values() for estimate in row))
+    rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
     yield from (
         GAP,
         title(f"{NAMES[metric][1]} on the test set, compared with a single deterministic pass. {line.title}"),
@@ -127,8 +127,8 @@ def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
     if not bounded:
         return
     behind = behind_best(sweep, line)
-    figures = [one for _, _, elbo in bounded for one in (elbo.elbo, elbo.expected_log_likelihood)]
-    digits = min(2, max(0, decimals([abs(one.value) for one in figures] + [abs(e.kl) for _, _, e in bounded]) - 1))
+    estimates = [one for _, _, elbo in bounded for one in (elbo.elbo, elbo.expected_log_likelihood)]
+    digits = min(2, max(0, decimals([abs(one.value) for one in estimates] + [abs(e.kl) for _, _, e in bounded]) - 1))
     rows: list[Row] = []
     for place, point, elbo in bounded:
         away = behind.get(place)
@@ -152,9 +152,9 @@ def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
         yield Paragraph(_asymptotics(line.model.elbo))
 
 
-def _cell(figure: Figure, digits: int) -> Cell:
-    error = error_of(figure)
-    return Cell(number(figure.value, digits), "" if error is None else f"±{number(error, digits)}")
+def _cell(estimate: Estimate, digits: int) -> Cell:
+    error = error_of(estimate)
+    return Cell(number(estimate.value, digits), "" if error is None else f"±{number(error, digits)}")
 
 
 def _asymptotics(terms: ElboTerms) -> str:

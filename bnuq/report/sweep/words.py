@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bnuq.config import ONE_PASS
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report.numbers import NAMES, number, signed
 from bnuq.report.sweep.lines import (
     Line,
@@ -17,7 +17,7 @@ from bnuq.report.sweep.lines import (
     brief,
     compared_by,
     error_of,
-    figure_of,
+    estimate_of,
     interval_of,
     names_of,
     score_name,
@@ -79,7 +79,7 @@ def _repair_in_words(line: Line, metric: str) -> str:
 def _size_in_words(sweep: Sweep, line: Line) -> str:
     [test, *_] = names_of(sweep, "test")
     first, last = line.random[0], line.random[-1]
-    before, after = (figure_of(point, spread_of(sweep), test) for point in (first, last))
+    before, after = (estimate_of(point, spread_of(sweep), test) for point in (first, last))
     what = f"{spread_name(sweep)} on the test set"
     if before is None or after is None:
         return f"{what} is not known at every size."
@@ -94,7 +94,7 @@ def _size_in_words(sweep: Sweep, line: Line) -> str:
     return f"{what} {_law(slope)}: {told} (log-log slope {number(slope.value, 2)}{interval})."
 
 
-def _law(slope: Figure) -> str:
+def _law(slope: Estimate) -> str:
     low, high = interval_of(slope)
     if low <= -1 <= high < 0 and high - low < _WIDE:
         return "falls as 1/b"
@@ -113,12 +113,12 @@ def _ranking_in_words(sweep: Sweep, line: Line, name: str) -> str:
     if len(found) < 2:
         return f"too few sizes to say how well {name} is separated."
     (size, first), (largest, last) = found[0], found[-1]
-    by = f"AUROC by {score_name(sweep)} {number(first.figure.value, 3)} → {number(last.figure.value, 3)}"
+    by = f"AUROC by {score_name(sweep)} {number(first.estimate.value, 3)} → {number(last.estimate.value, 3)}"
     blind = _from_where_on(
-        [(b, not interval_of(one.figure)[0] > 0.5) for b, one in found]  # NaN: nothing is known to be told apart
+        [(b, not interval_of(one.estimate)[0] > 0.5) for b, one in found]  # NaN: nothing is known to be told apart
     )
     if blind == size:
-        familiar = all(interval_of(one.figure)[1] < 0.5 for _, one in found)
+        familiar = all(interval_of(one.estimate)[1] < 0.5 for _, one in found)
         goes = "appears more familiar than" if familiar else "is at no size separated from"
         return f"{name} {goes} the test set ({by} from b = {size:,} to {largest:,})."
     change = _change(first, last)
@@ -154,31 +154,31 @@ def _from_where_on(claims: Sequence[tuple[int, bool]]) -> int | None:
     return where
 
 
-def _change(first: Repeated, last: Repeated) -> Figure:
-    """What the figure gains from one size to another.
+def _change(first: Repeated, last: Repeated) -> Estimate:
+    """What the estimate gains from one size to another.
 
     Draw sets are paired. Errors over points are taken for independent: points are the same, so that this is more than
     enough wherever a point that ranks high at one size does so at the other.
     """
-    points = [one.figure.se for one in (first, last) if one.figure.se is not None]
+    points = [one.estimate.se for one in (first, last) if one.estimate.se is not None]
     pairs = len(first.of_sets) if len(first.of_sets) == len(last.of_sets) else 0
     draws = None
     if pairs > 1:
         with np.errstate(invalid="ignore", over="ignore"):
             draws = float(np.std(last.of_sets - first.of_sets, ddof=1)) / math.sqrt(pairs)
-    value = last.figure.value - first.figure.value
-    return Figure(value, se=math.hypot(*points) if points else None, mc_se=draws)
+    value = last.estimate.value - first.estimate.value
+    return Estimate(value, se=math.hypot(*points) if points else None, mc_se=draws)
 
 
 def _alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
     """Whether the mean spread of an OOD set is above that of the test set by no more than two errors."""
     [test, *_] = names_of(sweep, "test")
-    held = point.figures.get(spread_of(sweep), {})
+    held = point.estimates.get(spread_of(sweep), {})
     if test not in held or name not in held:
         return False
     ours, theirs = held[name], held[test]
     change = _change(theirs, ours)
-    errors = [error for error in (ours.figure.se, theirs.figure.se, change.mc_se) if error is not None]
+    errors = [error for error in (ours.estimate.se, theirs.estimate.se, change.mc_se) if error is not None]
     return bool(errors) and not change.value > 2 * math.hypot(*errors)
 
 
@@ -258,5 +258,5 @@ def _flatness(chosen: Recommended) -> str:
     return f" Lower than it{unit}: {', '.join(words)}." if words else ""
 
 
-def _negated(figure: Figure) -> Figure:
-    return Figure(0.0 if figure.value == 0 else -figure.value, figure.se, figure.mc_se)
+def _negated(estimate: Estimate) -> Estimate:
+    return Estimate(0.0 if estimate.value == 0 else -estimate.value, estimate.se, estimate.mc_se)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.metrics import METRICS
-from bnuq.records import Axis, Caution, Coordinate, Count, Figure, MetricName, Size, require
+from bnuq.records import Axis, Caution, Coordinate, Count, Estimate, MetricName, Size, require
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
 SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
@@ -107,7 +107,7 @@ class LayerNoise:
     values a channel; `values_mean` = σ²/Var(M) and `values_deviation` (1/(2 Var U) of many, by Var ln S² of few) are
     the independent ones that the statistics move like, pooled over channels (`metrics.effective_counts`).
     `spread` holds S²/σ² (biased S²) of every draw and channel, NaN where σ² < 10 ε or some S² is 0: such channels are
-    left out of every figure. `rejected`: share of channels whose S² is not in proportion to χ² with n − 1 degrees of
+    left out of every estimate. `rejected`: share of channels whose S² is not in proportion to χ² with n − 1 degrees of
     freedom (Kolmogorov–Smirnov, false discoveries held at 5 %), by the nominal n, and as many more degrees as drawing
     without replacement takes off the noise; `rejected_fitted`: the same with ν = 2·mean²/variance degrees of each
     channel. Both tell the shape alone: S² is in units of the draws' own mean, as all draws share the error of σ².
@@ -127,7 +127,7 @@ class LayerNoise:
     values_deviation: float
     rejected: float
     rejected_fitted: float
-    slope: Figure | None
+    slope: Estimate | None
     variances: Float[np.ndarray, " size"]
     unbiased_scale: float
     spread: Float[np.ndarray, "draw channel"]
@@ -145,7 +145,7 @@ class Noise:
     draws: Size
     sizes: Annotated[tuple[Size, ...], Axis("size")]
     layers: tuple[LayerNoise, ...]
-    spatial_slope: Figure | None
+    spatial_slope: Estimate | None
 
     def __post_init__(self) -> None:
         if any(layer.variances.shape != (len(self.sizes),) for layer in self.layers):
@@ -174,17 +174,17 @@ class Domain:
 @dataclass(frozen=True)
 class Crossing:
     """The points of `domain` (the half that gave no statistics) under the statistics of `statistics`: "running", a
-    domain's name, "train" or "mixed" (all domains alike). `figures`: accuracy and pll of the network with the
+    domain's name, "train" or "mixed" (all domains alike). `estimates`: accuracy and pll of the network with the
     population statistics where the domain is labelled, rmse of a regression; mutual_information (variance) of MCBN
     with mini-batches from there, in the layers that the run samples."""
 
     domain: Annotated[str, Coordinate("domain")]
     statistics: Annotated[str, Coordinate("statistics")]
-    figures: Mapping[MetricName, Figure]
+    estimates: Mapping[MetricName, Estimate]
 
     def __post_init__(self) -> None:
-        if unknown := set(self.figures) - set(METRICS):
-            raise ValueError(f"a figure of {min(unknown)} is unknown")
+        if unknown := set(self.estimates) - set(METRICS):
+            raise ValueError(f"an estimate of {min(unknown)} is unknown")
 
 
 @dataclass(frozen=True)

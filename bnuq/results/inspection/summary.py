@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.results.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
-from bnuq.results.summary import SCHEMA, figure_told, json_number
+from bnuq.results.summary import SCHEMA, estimate_summary, json_number
 
 
 def summary(inspection: Inspection) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _noise(noise: Noise) -> dict[str, Any]:
         "batch_size": noise.batch_size,
         "draws": noise.draws,
         "sizes": list(noise.sizes),
-        "spatial_slope": figure_told(noise.spatial_slope),
+        "spatial_slope": estimate_summary(noise.spatial_slope),
         "layers": [_layer_noise(one) for one in noise.layers],
     }
 
@@ -84,7 +84,7 @@ def _layer_noise(one: LayerNoise) -> dict[str, Any]:
         "rejected_fitted",
     )  # fmt: skip
     return _told_of(one, keys) | {
-        "slope": figure_told(one.slope),
+        "slope": estimate_summary(one.slope),
         "variances": _list(one.variances),
         "unbiased_scale": _told(one.unbiased_scale),
     }
@@ -109,13 +109,13 @@ def _domains(found: Domains) -> dict[str, Any]:
         "samples": found.samples,
         "domains": domains,
         "crossings": [
-            {"domain": one.domain, "statistics": one.statistics, **_figures(one.figures)} for one in found.crossings
+            {"domain": one.domain, "statistics": one.statistics, **_estimates(one.estimates)} for one in found.crossings
         ],
     }
 
 
-def _figures(figures: Mapping[str, Figure]) -> dict[str, Any]:
-    return {name: figure_told(figure) for name, figure in figures.items()}
+def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: estimate_summary(estimate) for name, estimate in estimates.items()}
 
 
 def _pipelines(found: Pipelines) -> dict[str, Any]:

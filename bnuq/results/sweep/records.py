@@ -13,22 +13,23 @@ from jaxtyping import Float64
 
 from bnuq.config import ONE_PASS, Task
 from bnuq.metrics import SCORES
-from bnuq.records import Caution, Coordinate, Figure, InRecord, MetricName, Size, Unit, require
+from bnuq.records import Caution, Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.results.result import ScoreName, SetName
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
-Nats = Annotated[Figure, Unit("nats")]
+Nats = Annotated[Estimate, Unit("nats")]
 Against = Annotated[str, Coordinate("against")]
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A figure on R independent draw sets of T draws each: `figure` is their mean, its `mc_se` their sd/√R, its `se`
-    that over points. `of_sets` are the values; draw set r of every size holds the same mini-batches, cut to the size.
+    """An estimate on R independent draw sets of T draws each: `estimate` is their mean, its `mc_se` their sd/√R, its
+    `se` that over points. `of_sets` are the values; draw set r of every size holds the same mini-batches, cut to
+    the size.
     """
 
-    figure: Figure
+    estimate: Estimate
     of_sets: Annotated[Float64[np.ndarray, " draw_set"], InRecord("")]
 
 
@@ -49,13 +50,13 @@ class Elbo:
 class Compared:
     """What a network of a single pass has on the test points, and MCBN's minus that, over the same points."""
 
-    figure: Figure
-    difference: Figure
+    estimate: Estimate
+    difference: Estimate
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One network at one size. `figures` are by metric and set, `auroc` by score and OOD set.
+    """One network at one size. `estimates` are by metric and set, `auroc` by score and OOD set.
 
     `compared_with` is by network ("deterministic", "deterministic+population") and metric, and empty where the
     reference check has not failed: population statistics are those of this size's mini-batches.
@@ -69,7 +70,7 @@ class SweepPoint:
     batch_size: Annotated[Size, Coordinate("batch_size")]
     train_batch_size: Size | None
     degenerate: bool
-    figures: Mapping[MetricName, Mapping[SetName, Repeated]]
+    estimates: Mapping[MetricName, Mapping[SetName, Repeated]]
     auroc: Mapping[ScoreName, Mapping[SetName, Repeated]]
     elbo: Elbo | None
     compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
@@ -110,8 +111,8 @@ class ElboTerms:
     units: int
     tau: float | None
     layers: tuple[LayerCounts, ...]
-    c: Figure | None
-    predicted: Figure | None
+    c: Estimate | None
+    predicted: Estimate | None
     why_none: str = ""
 
 
@@ -121,7 +122,7 @@ class Decay:
     finite-population factor taken out: −1 where the law 1/b holds. `residual` is the largest distance from the line,
     in ln units."""
 
-    slope: Figure
+    slope: Estimate
     residual: float
     sizes: tuple[Size, ...]
 
@@ -156,10 +157,10 @@ class Recommended:
     protocol: Protocol
     criterion: Choice
     of: str
-    behind: Mapping[Size, Figure]
+    behind: Mapping[Size, Estimate]
     within: tuple[Size, ...]
     decided_by: Literal["likelihood and prior", "prior", "data"]
-    predicted_batch_size: Figure | None
+    predicted_batch_size: Estimate | None
     at_end: Literal["", "smallest", "largest"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bnuq.results.summary import SCHEMA, figure_told, json_number
+from bnuq.results.summary import SCHEMA, estimate_summary, json_number
 from bnuq.results.sweep.records import Compared, Decay, ElboTerms, Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
 
@@ -65,15 +65,15 @@ def _model_summary(one: SweptModel) -> dict[str, Any]:
 
 
 def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc = {score: _figures_told(by) for score, by in point.auroc.items()}
-    elbo = {} if point.elbo is None else {key: figure_told(getattr(point.elbo, key)) for key in _OF_ELBO}
+    auroc = {score: _estimates_told(by) for score, by in point.auroc.items()}
+    elbo = {} if point.elbo is None else {key: estimate_summary(getattr(point.elbo, key)) for key in _OF_ELBO}
     return {
         "batch_size": point.batch_size,
         "train_batch_size": point.train_batch_size,
         "protocol": point.protocol,
         "model": sweep.models[point.model].name,
         "degenerate": point.degenerate,
-        **{metric: _figures_told(by) for metric, by in point.figures.items()},
+        **{metric: _estimates_told(by) for metric, by in point.estimates.items()},
         "auroc": auroc.get(sweep.score, {}),
         "auroc_by": auroc,
         **dict.fromkeys((*_OF_ELBO, "kl")),
@@ -86,8 +86,8 @@ def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
 _OF_ELBO = ("elbo", "expected_log_likelihood")
 
 
-def _figures_told(by: Mapping[str, Repeated]) -> dict[str, Any]:
-    return {name: figure_told(one.figure) for name, one in by.items()}
+def _estimates_told(by: Mapping[str, Repeated]) -> dict[str, Any]:
+    return {name: estimate_summary(one.estimate) for name, one in by.items()}
 
 
 def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
         "batch_size": found.batch_size,
         "criterion": found.criterion,
         "range": [min(found.within, default=found.batch_size), max(found.within, default=found.batch_size)],
-        "predicted_batch_size": figure_told(found.predicted_batch_size),
+        "predicted_batch_size": estimate_summary(found.predicted_batch_size),
         "decided_by": found.decided_by,
-        "behind": {str(size): figure_told(figure) for size, figure in found.behind.items()},
+        "behind": {str(size): estimate_summary(estimate) for size, estimate in found.behind.items()},
         "protocol": found.protocol,
         "model": sweep.models[found.model].name,
         "of": found.of,
@@ -108,19 +108,19 @@ def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
 def _terms(terms: ElboTerms) -> dict[str, Any]:
     return vars(terms) | {
         "prior_parameters": {key: json_number(value) for key, value in terms.prior_parameters.items()},
-        "c": figure_told(terms.c),
-        "predicted": figure_told(terms.predicted),
+        "c": estimate_summary(terms.c),
+        "predicted": estimate_summary(terms.predicted),
     }
 
 
 def _decay(decay: Decay) -> dict[str, Any]:
-    return {"slope": figure_told(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
+    return {"slope": estimate_summary(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
 
 
 def _compared(found: Mapping[str, Mapping[str, Compared]]) -> dict[str, Any]:
     return {
         network: {
-            metric: {"figure": figure_told(one.figure), "difference": figure_told(one.difference)}
+            metric: {"estimate": estimate_summary(one.estimate), "difference": estimate_summary(one.difference)}
             for metric, one in of_network.items()
         }
         for network, of_network in found.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnuq.metrics import METRICS
-from bnuq.records import Figure
+from bnuq.records import Estimate
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import NAMES
@@ -20,7 +20,7 @@ from bnuq.report.sweep.lines import (
     behind_best,
     brief,
     error_of,
-    figure_of,
+    estimate_of,
     lines_of,
     names_of,
     score_name,
@@ -122,12 +122,12 @@ def _label(column: Sequence[Line], line: Line, what: str) -> str:
 
 
 def _draw_bars(
-    axes: Axes, points: Sequence[SweepPoint], figures: Sequence[Figure | None], look: drawing.Line, label: str
+    axes: Axes, points: Sequence[SweepPoint], estimates: Sequence[Estimate | None], look: drawing.Line, label: str
 ) -> None:
     known = [
-        (point.batch_size, figure.value, error_of(figure) or 0.0)
-        for point, figure in zip(points, figures, strict=True)
-        if figure is not None and math.isfinite(figure.value)
+        (point.batch_size, estimate.value, error_of(estimate) or 0.0)
+        for point, estimate in zip(points, estimates, strict=True)
+        if estimate is not None and math.isfinite(estimate.value)
     ]
     if not known:
         return
@@ -140,17 +140,17 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     metric, looks = spread_of(sweep), _looks(sweep, column)
     names = names_of(sweep, "test", "ood")
     every = [
-        figure.value
+        estimate.value
         for line in lines_of(sweep)
         for point in line.random
         for name in names
-        if (figure := figure_of(point, metric, name)) is not None and math.isfinite(figure.value)
+        if (estimate := estimate_of(point, metric, name)) is not None and math.isfinite(estimate.value)
     ]
     logarithmic = bool(every) and min(every) > 0
     for place, line in enumerate(column):
         for name in names:
-            figures = [figure_of(point, metric, name) for point in line.random]
-            _draw_bars(axes, line.random, figures, looks[place, name], _label(column, line, name))
+            estimates = [estimate_of(point, metric, name) for point in line.random]
+            _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
     if logarithmic:
         _logarithmic(axes, min(every) / 1.8, max(every) * 1.8)
     whole = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
@@ -175,8 +175,8 @@ def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     for place, line in enumerate(column):
         for name in names_of(sweep, "ood"):
             found = [auroc_of(sweep, point, name) for point in line.random]
-            figures = [None if one is None else one.figure for one in found]
-            _draw_bars(axes, line.random, figures, looks[place, name], _label(column, line, name))
+            estimates = [None if one is None else one.estimate for one in found]
+            _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
     axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
 
 

@@ -81,7 +81,8 @@ class SetResult:
 class MethodResult:
     """One method on every set. `convergence` holds estimates of the first 1, 2, 4, … draws on the test set,
     `calibration` the bins of stated confidence, or the coverage of central intervals of a regression, `risk` the error
-    of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by ascending sd.
+    of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
+    ascending sd.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.

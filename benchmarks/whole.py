@@ -19,7 +19,7 @@ from contestants import Bnuq, Job
 from measuring import Spread, spread, timed
 from networks import NETWORKS, ROOT, AbsentError, images, load
 
-import bnuq.results.file
+import bnuq.records.evaluation_file
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.passes import Evaluation
 
@@ -175,7 +175,7 @@ def whole(*, rounds: int = 3) -> Whole:
             imports.append(_cpu_of(["-c", "import torch"]))
             totals.append(_cpu_of(command))
             own.append(timed(passes, "cpu").cpu)
-        stages = dict(bnuq.results.file.read(out).seconds)
+        stages = dict(bnuq.records.evaluation_file.read(out).seconds)
     rest = [(total - mine - start) / mine for total, mine, start in zip(totals, own, imports, strict=True)]
     return Whole(len(points), SAMPLES, spread(totals), spread(own), spread(imports), rest, stages)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bnuq.evaluation.datasets import held_out_rows
     from bnuq.evaluation.population import population_statistics
     from bnuq.models.loading import load
-    from bnuq.results.result import Result
+    from bnuq.records.evaluation import Result
     from bnuq.sampling.batch_statistics import BatchStatistics
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import Predictor, predict
@@ -37,7 +37,7 @@ _HOMES = {
     "precise_bn": "bnuq.workflows.precise_bn",
     "population_statistics": "bnuq.evaluation.population",
     "held_out_rows": "bnuq.evaluation.datasets",
-    "Result": "bnuq.results.result",
+    "Result": "bnuq.records.evaluation",
     "BnuqError": "bnuq.errors",
 }
 

@@ -14,13 +14,13 @@ import scipy.special
 
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC
+from bnuq.estimates import Figure
 from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import figures_by_address, pairing
 from bnuq.gate.points import Points
-from bnuq.records import Figure
-from bnuq.results.result import Result, SetResult
+from bnuq.records.evaluation import Result, SetResult
 
 Kind = tuple[str, str]  # method, metric
 

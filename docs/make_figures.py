@@ -30,12 +30,12 @@ import torch
 import bnuq
 from bnuq.cli.progress import bars
 from bnuq.config import Options, resolve, resolve_sweep
-from bnuq.records import Figure
+from bnuq.estimates import Figure
+from bnuq.records import sweep as sweep_file
+from bnuq.records.evaluation import Result
 from bnuq.report.numbers import total
 from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.report.terminal import print_report
-from bnuq.results import sweep as sweep_file
-from bnuq.results.result import Result
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep

@@ -36,14 +36,14 @@ from gate_measures import (
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
 from bnuq.config import DETERMINISTIC, Normalize, Options, Run, resolve
+from bnuq.estimates import Figure
 from bnuq.files.content import sha256_of_file
 from bnuq.gate import Comparison, Tolerance, Verdict
 from bnuq.metrics import METRICS
-from bnuq.records import Figure
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 from bnuq.report.check.words import chance, figure_name, metric_name
 from bnuq.report.numbers import count, number
-from bnuq.results.file import read
-from bnuq.results.result import Result
 from bnuq.workflows.evaluate import evaluate
 
 FOLDER = DOCS / "gate"

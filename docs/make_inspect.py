@@ -18,9 +18,9 @@ from make_figures import MEASURED, made_by, run_files
 
 from bnuq.cli.progress import bars
 from bnuq.config import Named, Options, Run, resolve
+from bnuq.records.inspection import Inspection
+from bnuq.records.precise_bn import PreciseBN
 from bnuq.report.inspection import print_inspection
-from bnuq.results.inspection import Inspection
-from bnuq.results.precise_bn import PreciseBN
 from bnuq.workflows.inspect import Settings, inspect
 from bnuq.workflows.precise_bn import precise_bn
 

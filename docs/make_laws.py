@@ -18,10 +18,10 @@ from make_figures import DOCS, made_by, put, run_files
 from bnuq import metrics
 from bnuq.cli.progress import bars
 from bnuq.config import Options, resolve
-from bnuq.records import Figure
-from bnuq.results.approximation import Approximation, approximations
-from bnuq.results.file import read
-from bnuq.results.result import Result
+from bnuq.estimates import Figure
+from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 from bnuq.workflows.evaluate import evaluate
 
 KEPT = DOCS / "laws"

@@ -13,6 +13,8 @@ import numpy as np
 from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
+from bnuq.records import inspection
+from bnuq.records.inspection import Inspection, Noise
 from bnuq.report.document import (
     GAP,
     Advice,
@@ -32,8 +34,6 @@ from bnuq.report.inspection.tables import noise_parts
 from bnuq.report.inspection.words import of_independence, of_space, with_error
 from bnuq.report.numbers import number
 from bnuq.report.remedies import advised
-from bnuq.results import inspection
-from bnuq.results.inspection import Inspection, Noise
 from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64

@@ -15,13 +15,13 @@ from jaxtyping import Float64, Int64
 from bnuq import evaluate
 from bnuq.config import DETERMINISTIC, Run, Split
 from bnuq.errors import RequestError
+from bnuq.estimates import Count, Estimate, Size, Unit, require
 from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
-from bnuq.records import Count, Estimate, Size, Unit, require
+from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
 from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.numbers import count, number, of_reference, signed, total
-from bnuq.results.summary import estimate_summary
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bnuq.results.summary import SCHEMA
+from bnuq.records.summary import SCHEMA
 from bnuq.store.codec import Record
 
 

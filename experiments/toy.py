@@ -22,9 +22,10 @@ from torch import Tensor, nn
 import bnuq
 from bnuq import metrics
 from bnuq.errors import RequestError
+from bnuq.estimates import Coordinate, Estimate, MetricName, Size, Unit, require
 from bnuq.progress import Advance, Progress, silent
 from bnuq.randomness import generators_restored
-from bnuq.records import Coordinate, Estimate, MetricName, Size, Unit, require
+from bnuq.records.summary import json_number
 from bnuq.report import drawing
 from bnuq.report.document import (
     GAP,
@@ -42,7 +43,6 @@ from bnuq.report.document import (
     draw,
     title,
 )
-from bnuq.results.summary import json_number
 from experiments.summary import summary_of
 from experiments.work import one_thread
 

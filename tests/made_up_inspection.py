@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.records import Caution, Estimate
-from bnuq.results.inspection import (
+from bnuq.estimates import Caution, Estimate
+from bnuq.records.inspection import (
     Candidate,
     Crossing,
     Domain,

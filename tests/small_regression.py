@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bnuq.config import Options, resolve
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 from bnuq.workflows.evaluate import evaluate
 
 NET = '''"""A tiny network with BatchNorm and dropout."""

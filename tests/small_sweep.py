@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.records import Caution, Estimate
-from bnuq.results.sweep import (
+from bnuq.estimates import Caution, Estimate
+from bnuq.records.sweep import (
     Decay,
     Elbo,
     ElboTerms,

@@ -13,10 +13,10 @@ from torch import nn
 
 import bnuq
 from bnuq.config import Options, resolve
+from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
-from bnuq.records import Estimate
-from bnuq.results import file as result_file
-from bnuq.results.result import Result
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
 

@@ -13,8 +13,8 @@ import torch
 import bnuq
 from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
-from bnuq.results import file as result_file
-from bnuq.results.summary import summary
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.summary import summary
 
 NAMES = ("train", "test", "validation")
 

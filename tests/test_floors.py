@@ -14,12 +14,12 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"errors", "records", "stopping", "surroundings"},
+    {"errors", "estimates", "stopping", "surroundings"},
     {"metrics", "files", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},
     {"store"},
-    {"sampling", "models", "data", "results"},
+    {"sampling", "models", "data", "records"},
     {"evaluation", "gate"},
     {"inspection", "sweeping"},
     {"workflows"},
@@ -28,8 +28,8 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "records", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
-WITHOUT_TORCH |= {"trust", "config", "store", "results", "gate", "report", "cli"}
+WITHOUT_TORCH = {"errors", "estimates", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
+WITHOUT_TORCH |= {"trust", "config", "store", "records", "gate", "report", "cli"}
 
 
 def modules() -> list[Path]:
@@ -117,7 +117,7 @@ def test_help_and_lists_do_not_import_torch() -> None:
 
 def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> None:
     modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result")
-    assert "bnuq.results.result" in modules
+    assert "bnuq.records.evaluation" in modules
     assert not modules & {"torch", "scipy.stats"}
 
 

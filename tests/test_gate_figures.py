@@ -17,8 +17,8 @@ from bnuq import metrics
 from bnuq.config import DETERMINISTIC, Options, resolve
 from bnuq.gate import Verdict, check
 from bnuq.gate.compatibility import estimates_by_address
-from bnuq.results.file import read
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError
-from bnuq.results.inspection import Inspection, read
+from bnuq.records.inspection import Inspection, read
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.inspect import Settings, inspect
 

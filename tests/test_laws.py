@@ -16,12 +16,12 @@ import torch
 
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.approximation import approximations
+from bnuq.records.evaluation_file import read
+from bnuq.records.summary import summary
 from bnuq.report.comparison import compared
 from bnuq.report.terminal import print_report
-from bnuq.results.approximation import approximations
-from bnuq.results.file import read
-from bnuq.results.summary import summary
 
 LAWS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
 ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference

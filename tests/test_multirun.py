@@ -23,9 +23,9 @@ from bnuq.config import Options, Runs, Split, resolve, resolve_all
 from bnuq.errors import BnuqError, ModelError, RequestError, ResultError
 from bnuq.evaluation.provenance import same_behaviour
 from bnuq.files.content import sha256_of_file
+from bnuq.records import evaluation_file as result_file
+from bnuq.records import multirun as several_file
 from bnuq.report.multirun import print_several
-from bnuq.results import file as result_file
-from bnuq.results import multirun as several_file
 from bnuq.store import codec
 from bnuq.store.codec import kind_of_result
 from bnuq.workflows.multirun import evaluate_several

@@ -18,9 +18,9 @@ from small_regression import write as write_regression
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.precise_bn import EstimateChange, PreciseBN, summary
 from bnuq.report.precise_bn import print_precise_bn
-from bnuq.results.precise_bn import EstimateChange, PreciseBN, summary
 from bnuq.workflows.precise_bn import precise_bn
 
 MEAN, VAR = "1.running_mean", "1.running_var"

@@ -19,10 +19,10 @@ from bnuq.config import Options, resolve, resolve_again, resolve_sweep
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
 from bnuq.gate import Settings
 from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
 from bnuq.report.terminal import print_report
-from bnuq.results.file import read
-from bnuq.results.result import Result
 from bnuq.sampling import counter_rng
 from bnuq.workflows.sweep import sweep
 

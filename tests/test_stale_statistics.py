@@ -16,11 +16,11 @@ import torch
 from bnuq.config import ONE_PASS, POPULATION, Options, resolve, resolve_all
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
+from bnuq.records.summary import summary
 from bnuq.report.markdown import markdown
 from bnuq.report.terminal import print_report, report_parts
-from bnuq.results.file import read
-from bnuq.results.result import Result
-from bnuq.results.summary import summary
 from bnuq.workflows.multirun import evaluate_several
 
 METHODS = ("mcbn", "mcdo", "mcbn+mcdo")

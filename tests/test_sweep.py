@@ -21,8 +21,8 @@ from bnuq.config import Options, Run, SweepSection, resolve, resolve_sweep
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation import setup
 from bnuq.progress import Advance
-from bnuq.results import sweep as sweep_file
-from bnuq.results.sweep import Sweep
+from bnuq.records import sweep as sweep_file
+from bnuq.records.sweep import Sweep
 from bnuq.sampling import counter_rng
 from bnuq.sweeping import network
 from bnuq.workflows.evaluate import evaluate

@@ -18,9 +18,9 @@ from test_stale_statistics import let_go_stale
 
 from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Options, resolve_sweep
 from bnuq.errors import ResultError
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.sweep import Compared, Sweep, read, summary, write
 from bnuq.report.sweep import print_sweep
-from bnuq.results.sweep import Compared, Sweep, read, summary, write
 from bnuq.workflows.sweep import sweep
 
 

@@ -133,7 +133,7 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
 
     start()
     from bnuq.gate import check
-    from bnuq.results.file import read
+    from bnuq.records.evaluation_file import read
 
     found = read(current)
     if baseline is None:

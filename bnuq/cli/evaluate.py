@@ -49,8 +49,8 @@ def command(
     bars = Bars()
     progress, foresight = (silent, None) if printing.quiet else (bars, bars.foresight)
     if (runs := _runs(model, again, options)) is not None:
+        from bnuq.records import multirun
         from bnuq.report.multirun import print_several
-        from bnuq.results import multirun
         from bnuq.workflows.multirun import evaluate_several
 
         if baseline is not None:
@@ -67,8 +67,8 @@ def command(
         return
     run = _run(model, again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
+    from bnuq.records.summary import summary
     from bnuq.report.terminal import print_report
-    from bnuq.results.summary import summary
     from bnuq.workflows.evaluate import evaluate
 
     result = evaluate(run, progress=progress, look=None if gate is None else gate.look, foresight=foresight)
@@ -83,7 +83,7 @@ def _runs(model: str | None, again: Path | None, options: Options) -> Runs | Non
     """The runs of a run file with [runs], or of the aggregate of such; None where one run is asked for."""
     if again is None:
         return resolve_all(model, options, folder=Path.cwd())
-    from bnuq.results.multirun import read
+    from bnuq.records.multirun import read
     from bnuq.store.codec import kind_of_result
 
     if model is not None or kind_of_result(again) != "several":
@@ -97,6 +97,6 @@ def _run(model: str | None, again: Path | None, options: Options) -> Run:
         return resolve(model, options, folder=Path.cwd())
     if model is not None:
         raise RequestError(f"--from {again} runs a result file again; it takes no model ({model}) beside it.")
-    from bnuq.results.file import read
+    from bnuq.records.evaluation_file import read
 
     return resolve_again(dict(read(again).run), again.resolve(), options, folder=Path.cwd())

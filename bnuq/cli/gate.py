@@ -20,7 +20,7 @@ from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
     from bnuq.gate import Verdict
-    from bnuq.results.result import EvaluatedSet, Result
+    from bnuq.records.evaluation import EvaluatedSet, Result
 
 REGRESSION = 1  # the exit code, and nothing else ever has it
 
@@ -61,7 +61,7 @@ class Gate:
         from bnuq.gate import Settings
         from bnuq.gate.compatibility import check_request_comparable
         from bnuq.gate.recomputing import recomputed
-        from bnuq.results.file import read
+        from bnuq.records.evaluation_file import read
 
         path = expanded(baseline)
         self._baseline = read(path)
@@ -90,9 +90,9 @@ class Gate:
 
     def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
         """Print the result and the verdict; exit code 1 where that is one of a regression."""
+        from bnuq.records.summary import summary
         from bnuq.report.check import print_verdict
         from bnuq.report.terminal import print_report
-        from bnuq.results.summary import summary
 
         quiet = self._quiet
         try:
@@ -136,7 +136,7 @@ class Gate:
     def _verdict(self, result: Result) -> Verdict:
         """On the result as its file has it, so that a file that is read again tells the same."""
         from bnuq.gate import check
-        from bnuq.results.file import read
+        from bnuq.records.evaluation_file import read
 
         assert result.path is not None
         return check(read(result.path), self._baseline, self._settings)

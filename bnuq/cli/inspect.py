@@ -50,9 +50,9 @@ def command(
         drawing.make_folder(figures)
     from bnuq.cli.progress import bars
     from bnuq.progress import silent
+    from bnuq.records.inspection import summary
     from bnuq.report.inspection import print_inspection, save_figures
     from bnuq.report.terminal import print_figures
-    from bnuq.results.inspection import summary
     from bnuq.workflows.inspect import Settings, inspect
 
     how = Settings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bnuq.cli.output import say
-from bnuq.records import Metric
+from bnuq.estimates import Metric
 
 _WORDS = {"higher": "more is better", "lower": "less is better", "none": "neither way is better"}
 

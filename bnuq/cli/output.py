@@ -13,7 +13,7 @@ import typer
 
 from bnuq.config.schema import Section, setting
 from bnuq.errors import RequestError
-from bnuq.records import Caution
+from bnuq.estimates import Caution
 
 
 class Printing(Section, frozen=True):

@@ -51,8 +51,8 @@ def command(
     run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
     from bnuq.cli.progress import bars
     from bnuq.progress import silent
+    from bnuq.records.precise_bn import summary
     from bnuq.report.precise_bn import print_precise_bn
-    from bnuq.results.precise_bn import summary
     from bnuq.workflows.precise_bn import precise_bn
 
     progress = silent if printing.quiet else bars

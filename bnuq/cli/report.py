@@ -233,10 +233,10 @@ def _write_html(shown: Kind, found: Any, page: Path) -> None:
 
 
 def _evaluate() -> Kind:
+    from bnuq.records.evaluation_file import read
+    from bnuq.records.summary import summary
     from bnuq.report.plots import draw_figures
     from bnuq.report.terminal import print_report, report_parts
-    from bnuq.results.file import read
-    from bnuq.results.summary import summary
 
     def on_page(found: Any, folder: Path | None, without: str) -> Iterator[Any]:
         from bnuq.report.page import page_parts, shown_of
@@ -276,22 +276,22 @@ def _beside() -> Kind:
 
 
 def _several() -> Kind:
+    from bnuq.records.multirun import read, summary
     from bnuq.report.multirun import print_several, report_parts
-    from bnuq.results.multirun import read, summary
 
     return Kind("several", read, summary, print_several, report_parts)
 
 
 def _sweep() -> Kind:
+    from bnuq.records.sweep import read, summary
     from bnuq.report.sweep import print_sweep, report_parts, save_figures
-    from bnuq.results.sweep import read, summary
 
     return Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
 
 
 def _inspection() -> Kind:
+    from bnuq.records.inspection import read, summary
     from bnuq.report.inspection import page_parts, print_inspection, report_parts, save_figures
-    from bnuq.results.inspection import read, summary
 
     return Kind("bnuq inspect", read, summary, print_inspection, report_parts, save_figures, page_parts)
 

@@ -66,9 +66,9 @@ def command(
         drawing.make_folder(figures)
     from bnuq.cli.progress import Bars
     from bnuq.progress import silent
+    from bnuq.records.sweep import summary
     from bnuq.report.sweep import print_sweep, save_figures
     from bnuq.report.terminal import print_figures
-    from bnuq.results.sweep import summary
     from bnuq.workflows.sweep import sweep
 
     bars = Bars()

@@ -22,9 +22,9 @@ from bnuq.config.schema import (
     Split,
     Task,
 )
+from bnuq.estimates import Estimator
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
-from bnuq.records import Estimator
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()

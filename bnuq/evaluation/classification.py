@@ -16,6 +16,7 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
+from bnuq.estimates import Caution, Estimate, Estimator
 from bnuq.evaluation.estimates import (
     RESAMPLES,
     SetScores,
@@ -32,9 +33,8 @@ from bnuq.evaluation.estimates import (
 )
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records import Caution, Estimate, Estimator
-from bnuq.results.result import MethodResult, SetResult
-from bnuq.results.spool import Rounds
+from bnuq.records.evaluation import MethodResult, SetResult
+from bnuq.records.samples import Rounds
 
 MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
 

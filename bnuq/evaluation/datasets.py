@@ -16,8 +16,8 @@ from torch import Tensor
 from bnuq.config import Augment, Named, Normalize, Run, Split
 from bnuq.data import Points, augmented, load_points, normalized, parse_reference
 from bnuq.errors import DataError, RequestError
+from bnuq.estimates import Caution
 from bnuq.evaluation import memory
-from bnuq.records import Caution
 from bnuq.sampling import counter_rng
 
 

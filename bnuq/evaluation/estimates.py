@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
+from bnuq.estimates import Estimate
 from bnuq.metrics import CalibrationBins, DrawWeights
-from bnuq.records import Estimate
 from bnuq.sampling import counter_rng
 
 RESAMPLES = 100  # bootstrap replicates over draws

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
+from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
-from bnuq.records import Caution
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import Exactness, check_exact, check_independent, check_repeatable

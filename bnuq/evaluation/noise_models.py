@@ -16,7 +16,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
 from bnuq.evaluation.plan import Plan
 from bnuq.progress import Progress
-from bnuq.results.sweep import LayerCounts
+from bnuq.records.sweep import LayerCounts
 from bnuq.sampling import counter_rng
 from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics

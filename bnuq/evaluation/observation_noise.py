@@ -11,8 +11,8 @@ from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
+from bnuq.estimates import Caution
 from bnuq.metrics import DrawWeights
-from bnuq.records import Caution
 
 
 @dataclass(frozen=True)

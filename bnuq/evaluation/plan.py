@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
+from bnuq.estimates import Caution
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
-from bnuq.records import Caution
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training

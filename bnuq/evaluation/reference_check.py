@@ -10,8 +10,8 @@ import numpy as np
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.records import Caution
-from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
+from bnuq.estimates import Caution
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 

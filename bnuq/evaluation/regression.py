@@ -16,6 +16,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.config import Run, ScoringSection
 from bnuq.data import Points
+from bnuq.estimates import Caution, Estimate
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import (
     SetScores,
@@ -33,9 +34,8 @@ from bnuq.evaluation.estimates import (
 from bnuq.evaluation.observation_noise import Fitted, fit
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records import Caution, Estimate
-from bnuq.results.result import MethodResult, Samples, SetResult
-from bnuq.results.spool import Rounds, Scaled
+from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.records.samples import Rounds, Scaled
 
 _ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 _RANGE = {"coverage50": _SHARE, "coverage95": _SHARE} | dict.fromkeys(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError, is_out_of_memory
+from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
@@ -26,9 +27,8 @@ from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.plan import Plan
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
-from bnuq.records import Caution
-from bnuq.results.result import MethodResult, MethodWork
-from bnuq.results.spool import Rounds, Spool
+from bnuq.records.evaluation import MethodResult, MethodWork
+from bnuq.records.samples import Rounds, Spool
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import FromBank, tiles
 from bnuq.sampling.batch_statistics import BatchStatistics

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
+from bnuq.estimates import Caution
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
@@ -19,8 +20,7 @@ from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.models.loading import LoadedModel, load_model
-from bnuq.records import Caution
-from bnuq.results import file as result_file
+from bnuq.records import evaluation_file as result_file
 from bnuq.trust import BY_USER
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import DataError, ModelError
-from bnuq.records import Caution
+from bnuq.estimates import Caution
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.passes import Evaluation

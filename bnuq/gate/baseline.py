@@ -11,7 +11,7 @@ from bnuq.errors import ResultError
 from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.writing import replaced
 from bnuq.gate.compatibility import made_at
-from bnuq.results.file import check_replaceable, read
+from bnuq.records.evaluation_file import check_replaceable, read
 
 
 def accept(current: Path, baseline: Path) -> Path | None:

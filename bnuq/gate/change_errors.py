@@ -16,11 +16,11 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import ONE_PASS
+from bnuq.estimates import Estimate
 from bnuq.gate.points import Address, Points
 from bnuq.gate.records import Pairing
-from bnuq.records import Estimate
-from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 
 _TEST = "test"
 

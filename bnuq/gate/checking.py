@@ -12,6 +12,7 @@ import numpy as np
 import bnuq
 from bnuq.config import POPULATION
 from bnuq.errors import ResultError
+from bnuq.estimates import Caution, Direction, Estimate
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.compatibility import check_comparable, estimates_by_address, made_at, pairing
 from bnuq.gate.points import Address
@@ -19,9 +20,8 @@ from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
 from bnuq.metrics import METRICS
-from bnuq.records import Caution, Direction, Estimate
-from bnuq.results.file import BOUNDS, unit_of
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import BOUNDS, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains

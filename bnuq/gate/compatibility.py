@@ -10,12 +10,12 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, ONE_PASS, POPULATION, Run
 from bnuq.errors import ResultError
+from bnuq.estimates import Estimate
 from bnuq.gate.records import Pairing, address_of
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
-from bnuq.records import Estimate
-from bnuq.results.file import NORMALIZED, estimates_of
-from bnuq.results.result import EvaluatedSet, Result
+from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.records.evaluation_file import NORMALIZED, estimates_of
 
 _MOST = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}

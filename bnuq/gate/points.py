@@ -14,8 +14,8 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.metrics.influence import Ladder
-from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.results.result import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 
 Address = tuple[str, str, str, str]  # method, set, score, metric
 

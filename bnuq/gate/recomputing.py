@@ -18,12 +18,12 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import ONE_PASS
 from bnuq.errors import ResultError
+from bnuq.estimates import Estimate
 from bnuq.gate.compatibility import estimates_by_address
 from bnuq.gate.points import Address, Points
 from bnuq.gate.replicates import agree, contradictions, rounded_at
-from bnuq.records import Estimate
-from bnuq.results.file import BOUNDS
-from bnuq.results.result import Result, SetResult
+from bnuq.records.evaluation import Result, SetResult
+from bnuq.records.evaluation_file import BOUNDS
 
 _MOST_DRAWS = 2**13  # draws at most: the weights of the replicates must fit in memory
 _SHOWN = 8  # contradictions that a message names

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bnuq.records import Caution, Direction
-from bnuq.results.file import NORMALIZED
+from bnuq.estimates import Caution, Direction
+from bnuq.records.evaluation_file import NORMALIZED
 
 Outcome = Literal["better", "same", "worse", "not gated"]
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import ONE_PASS
+from bnuq.estimates import Estimate
 from bnuq.gate.compatibility import estimates_by_address
 from bnuq.gate.points import Address
-from bnuq.records import Estimate
-from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.results.result import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.sampling import counter_rng
 
 _TEST = "test"

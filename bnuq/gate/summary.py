@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
-from bnuq.results.summary import SCHEMA, json_number
+from bnuq.records.summary import SCHEMA, json_number
 
 _NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_value", "p_adjusted", "tolerance")
 

@@ -17,6 +17,7 @@ from bnuq import metrics
 from bnuq.config import Named, Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import DataError, RequestError, SamplingError
+from bnuq.estimates import Estimate
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
@@ -24,8 +25,7 @@ from bnuq.evaluation.runner import fitting_chunk
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
-from bnuq.records import Estimate
-from bnuq.results.inspection.records import Crossing, Domain, Domains
+from bnuq.records.inspection.records import Crossing, Domain, Domains
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.population import ReferenceBatches
 from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
 from bnuq.progress import Progress
-from bnuq.records import Caution
-from bnuq.results.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
-from bnuq.results.result import ReferenceCheck
+from bnuq.records.evaluation import ReferenceCheck
+from bnuq.records.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 from bnuq.sampling.statistics import statistics_of

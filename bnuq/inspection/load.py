@@ -15,10 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
+from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
 from bnuq.evaluation.plan import device_and_notes
 from bnuq.models.loading import LoadedModel, load_model
-from bnuq.records import Caution
 from bnuq.sampling.interception import forward, undisturbed
 from bnuq.trust import BY_USER
 

@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 
 from bnuq.data import Points
+from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
 from bnuq.metrics import effective_counts, finite_population_factor
@@ -23,8 +24,7 @@ from bnuq.metrics.noise import (
     unbiased_scale,
 )
 from bnuq.progress import Progress
-from bnuq.records import Estimate
-from bnuq.results.inspection.records import LayerNoise, Noise
+from bnuq.records.inspection.records import LayerNoise, Noise
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from bnuq.config import Augment, ChannelOrder, Normalize, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
+from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, input_normalize
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.progress import Progress, silent
-from bnuq.records import Caution
-from bnuq.results.inspection.records import SURE, Candidate, Pipelines
-from bnuq.results.result import ReferenceCheck
+from bnuq.records.evaluation import ReferenceCheck
+from bnuq.records.inspection.records import SURE, Candidate, Pipelines
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites

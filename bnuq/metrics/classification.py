@@ -8,8 +8,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from jaxtyping import Float, Integer
 
+from bnuq.estimates import Estimator
 from bnuq.metrics.arrays import Array, log
-from bnuq.records import Estimator
 
 
 def log_likelihood(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from bnuq.estimates import Estimate
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.records import Estimate
 
 
 @dataclass(frozen=True)

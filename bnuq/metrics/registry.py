@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bnuq.records import Metric
+from bnuq.estimates import Metric
 
 _ALL = (
     Metric(

@@ -15,8 +15,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from bnuq.config import ONE_PASS
+from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
-from bnuq.records import Estimate
+from bnuq.records.evaluation import Estimates, EvaluatedSet, MethodResult, Result, SetResult
+from bnuq.records.summary import SCHEMA
+from bnuq.records.summary import summary as summary_of
 from bnuq.report import classification, ood, regression
 from bnuq.report.document import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
 from bnuq.report.networks import of_whom
@@ -34,9 +37,6 @@ from bnuq.report.numbers import (
 from bnuq.report.plots import best_score_of, words_of
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
-from bnuq.results.result import Estimates, EvaluatedSet, MethodResult, Result, SetResult
-from bnuq.results.summary import SCHEMA
-from bnuq.results.summary import summary as summary_of
 
 Results = Mapping[str, Result]  # by name, in the order of the columns
 

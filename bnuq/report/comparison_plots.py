@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnuq.records.evaluation import MethodResult
 from bnuq.report import drawing, ood
 from bnuq.report.comparison import Results, best_score, is_regression, methods_of, ood_names
 from bnuq.report.drawing import GREY, INK, Format, Line, picture, short
@@ -27,7 +28,6 @@ from bnuq.report.plots import (
     roc_curve,
     words_of,
 )
-from bnuq.results.result import MethodResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

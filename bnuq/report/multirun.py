@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from bnuq.estimates import Direction
 from bnuq.metrics import METRICS, SCORES, TTest
-from bnuq.records import Direction
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
+from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.document import (
     GAP,
     Advice,
@@ -25,8 +27,6 @@ from bnuq.report.document import (
     title,
 )
 from bnuq.report.remedies import advised
-from bnuq.results.file import BOUNDS, NORMALIZED
-from bnuq.results.multirun import Aggregate, Several
 
 _ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
 _SHORT = {  # where the title of the metric is too long for a row of a table

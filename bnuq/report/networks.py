@@ -12,9 +12,9 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION
 from bnuq.metrics import standard_error
+from bnuq.records.evaluation import Result
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import signed
-from bnuq.results.result import Result
 
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
 

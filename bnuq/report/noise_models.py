@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 from bnuq.config import ANALYTIC
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.evaluation import Result
 from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.numbers import number, signed
-from bnuq.results.approximation import Approximation, approximations
-from bnuq.results.result import Result
 
 
 def labelled(method: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnuq.records import Direction, Estimate
+from bnuq.estimates import Direction, Estimate
 from bnuq.report.document import Cell
 
 NAMES = {  # as shown, and where there is little room

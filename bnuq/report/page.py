@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bnuq.records.evaluation import Result
 from bnuq.report import classification, comparison, noise_models, ood, regression
 from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.drawing import for_page
@@ -18,7 +19,6 @@ from bnuq.report.numbers import count
 from bnuq.report.plots import Drawn, draw_all
 from bnuq.report.remedies import advised
 from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words
-from bnuq.results.result import Result
 
 OnPage = Part | Picture
 Shown = Mapping[tuple[str, ...], Picture]  # by kind, and of which method or set

@@ -13,11 +13,11 @@ from jaxtyping import Float
 
 from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing, ood
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import NAMES, number
-from bnuq.results.result import MethodResult, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

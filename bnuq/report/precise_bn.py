@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import (
     GAP,
     Advice,
@@ -23,7 +24,6 @@ from bnuq.report.document import (
 )
 from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
 from bnuq.report.remedies import advised
-from bnuq.results.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {

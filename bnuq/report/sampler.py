@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 USUAL = "random points, biased variance"
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS
+from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import classification, noise_models, ood, regression
 from bnuq.report.document import (
     GAP,
@@ -39,7 +40,6 @@ from bnuq.report.numbers import (
 )
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import laws_in_words, sampler_in_words
-from bnuq.results.result import ReferenceCheck, Result
 
 _ROOMY = 60  # columns from which names are written out
 _KINDS = ("test", "validation", "ood")  # of sets, in the order they are told

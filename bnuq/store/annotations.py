@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any
 
-from bnuq.records import ByHand
+from bnuq.estimates import ByHand
 
 
 @cache

@@ -25,11 +25,11 @@ import msgspec
 import numpy as np
 
 from bnuq.errors import ResultError
+from bnuq.estimates import Axis, Coordinate, Estimate, InRecord, Unit
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Axis, Coordinate, Estimate, InRecord, Unit
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
 
 FORMAT = 1

@@ -14,10 +14,10 @@ from scipy.special import stdtrit
 from bnuq import metrics
 from bnuq.config import SweepSection
 from bnuq.errors import RequestError
+from bnuq.estimates import Estimate
 from bnuq.evaluation.noise_models import layer_counts
 from bnuq.metrics import Prior
-from bnuq.records import Estimate
-from bnuq.results.sweep import Elbo, ElboTerms, LayerCounts
+from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sweeping.passes import AtSize, DrawSets
 

@@ -12,9 +12,9 @@ from scipy.special import stdtrit
 from bnuq import metrics
 from bnuq.config import Task
 from bnuq.data import Points
+from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
-from bnuq.records import Estimate
-from bnuq.results.sweep import Compared, Repeated
+from bnuq.records.sweep import Compared, Repeated
 from bnuq.sweeping.passes import AtSize
 
 _MEANS: dict[str, tuple[str, ...]] = {

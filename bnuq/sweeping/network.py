@@ -19,6 +19,7 @@ from bnuq import metrics
 from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import RequestError
+from bnuq.estimates import Caution, Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import Subject, forecast_of_sweep
@@ -31,8 +32,7 @@ from bnuq.evaluation.runner import VALIDATION, check_precision
 from bnuq.evaluation.setup import Prepared, output_cautions, scored_sets
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
-from bnuq.records import Caution, Estimate
-from bnuq.results.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
+from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import chunks, default_chunk

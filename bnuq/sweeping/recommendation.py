@@ -12,8 +12,8 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import SizeCriterion
 from bnuq.data import Points
-from bnuq.records import Estimate
-from bnuq.results.sweep import Protocol, Recommended
+from bnuq.estimates import Estimate
+from bnuq.records.sweep import Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.passes import AtSize
 

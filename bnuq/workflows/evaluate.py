@@ -11,6 +11,7 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, Run
 from bnuq.data import Points
+from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
@@ -25,10 +26,9 @@ from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import VALIDATION, RunnerResult, bank_of, check_precision, passed
 from bnuq.evaluation.setup import check_request, notes_on_request, output_cautions, prepare, scored_sets
 from bnuq.progress import Foresight, Progress, silent
-from bnuq.records import Caution
-from bnuq.results import file as result_file
-from bnuq.results.approximation import approximations
-from bnuq.results.result import EvaluatedSet, ReferenceCheck, Result, Work
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.approximation import approximations
+from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
 from bnuq.sampling.batch_statistics import BatchStatistics
 
 FEW = 20  # points, below which what is fitted to them is not to be trusted

@@ -13,6 +13,7 @@ import numpy as np
 from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, settled
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.estimates import Caution
 from bnuq.evaluation.draws import check_layers
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
@@ -36,9 +37,8 @@ from bnuq.inspection.noise import noise, sizes_for
 from bnuq.inspection.pipelines import cautions as pipeline_cautions
 from bnuq.inspection.pipelines import suggest
 from bnuq.progress import Progress, silent
-from bnuq.records import Caution
-from bnuq.results.file import check_replaceable
-from bnuq.results.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
+from bnuq.records.evaluation_file import check_replaceable
+from bnuq.records.inspection import Domains, Gap, Inspection, Noise, Pipelines, write
 from bnuq.sampling.sites import Sites, find_sites
 
 LEAST_REFERENCE = 8  # minimum number of reference points for measurements

@@ -18,11 +18,11 @@ from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
 from bnuq.progress import Forecast, Foresight, Progress, silent
-from bnuq.results import file as result_file
-from bnuq.results import multirun as several_file
-from bnuq.results.file import NORMALIZED
-from bnuq.results.multirun import Several, SharedCaution, one_run, shared_cautions, table_of
-from bnuq.results.result import Result
+from bnuq.records import evaluation_file as result_file
+from bnuq.records import multirun as several_file
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import NORMALIZED
+from bnuq.records.multirun import Several, SharedCaution, one_run, shared_cautions, table_of
 from bnuq.workflows.evaluate import evaluate
 
 OF_ONE_RUN = (

@@ -15,6 +15,7 @@ from bnuq import metrics
 from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, settled
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.evaluation.estimates import replicate_weights
@@ -27,9 +28,8 @@ from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
-from bnuq.records import Direction, Estimate
-from bnuq.results.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.results.result import SetResult
+from bnuq.records.evaluation import SetResult
+from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites

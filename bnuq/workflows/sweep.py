@@ -14,14 +14,14 @@ import msgspec
 from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
+from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.runner import VALIDATION
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.progress import Forecast, Foresight, Progress, silent
-from bnuq.records import Caution
-from bnuq.results import sweep as sweep_file
-from bnuq.results.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
+from bnuq.records import sweep as sweep_file
+from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.journal import forget_folder
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of

@@ -17,10 +17,10 @@ from jaxtyping import Int64, UInt8
 from bnuq.config import Options, resolve
 from bnuq.data.known import read_known
 from bnuq.errors import DataError, RequestError, ResultError
+from bnuq.estimates import Estimate
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.progress import Progress, silent
-from bnuq.records import Estimate
-from bnuq.results.sweep import Sweep, SweepPoint
+from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED

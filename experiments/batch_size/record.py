@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from bnuq.records import Coordinate, Count, Estimate, MetricName, Size, require
-from bnuq.results.summary import estimate_summary, json_number
+from bnuq.estimates import Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.records.summary import estimate_summary, json_number
 from experiments.summary import summary_of
 
 HEADLINE = "mutual_information"  # the paper's figure, and what its OOD separation is ranked by

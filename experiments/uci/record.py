@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from bnuq.estimates import Size, Unit, require
 from bnuq.metrics import nadeau_bengio, t_test
-from bnuq.records import Size, Unit, require
-from bnuq.results.summary import json_number
+from bnuq.records.summary import json_number
 from experiments.summary import summary_of
 
 METRICS = {"crps": "normalized_crps", "pll": "normalized_pll"}  # of the published table, and the estimate of ours

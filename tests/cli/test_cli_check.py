@@ -20,7 +20,7 @@ import torch
 from records_at_rest import edited
 
 from bnuq.errors import ResultError
-from bnuq.results.file import read
+from bnuq.records.evaluation_file import read
 
 Cli = Callable[..., Any]
 

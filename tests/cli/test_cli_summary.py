@@ -15,10 +15,10 @@ import pytest
 import small_run
 import torch
 
+from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
-from bnuq.records import Estimate
-from bnuq.results.summary import estimate_summary
-from bnuq.results.summary import summary as summary_of
+from bnuq.records.summary import estimate_summary
+from bnuq.records.summary import summary as summary_of
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}

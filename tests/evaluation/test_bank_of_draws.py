@@ -16,12 +16,12 @@ import bnuq
 from bnuq import metrics
 from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError
+from bnuq.estimates import Estimator
 from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import RESAMPLES, replicate_weights
-from bnuq.records import Estimator
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.summary import summary
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results.summary import summary
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import FromBank, tiles
 from bnuq.sampling.engine import Stochastic

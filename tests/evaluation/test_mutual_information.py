@@ -17,9 +17,9 @@ from bnuq.config import Options, resolve, resolve_again
 from bnuq.errors import RequestError
 from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import detection_estimates, replicate_weights
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.summary import summary
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results.summary import summary
 
 ESTIMATORS = ("plug-in", "corrected", "jackknife")
 N, K = 24, 3

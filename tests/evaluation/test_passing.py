@@ -14,7 +14,7 @@ import torch
 
 from bnuq.evaluation import memory
 from bnuq.evaluation.runner import Prefetch
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 from bnuq.sampling.engine import Stochastic
 
 SAME = {"rel": 1e-5, "abs": 1e-7}

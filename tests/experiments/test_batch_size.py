@@ -16,7 +16,7 @@ import pytest
 
 from bnuq.config import Options, resolve
 from bnuq.errors import DataError, RequestError, ResultError
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.__main__ import main

@@ -14,8 +14,8 @@ import small_run
 from bnuq.cli.main import main as bnuq_main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.records import Caution
-from bnuq.results.inspection import Inspection, read, write
+from bnuq.estimates import Caution
+from bnuq.records.inspection import Inspection, read, write
 from experiments.__main__ import main
 from experiments.bn_noise import PUBLISHED, panels, print_bn_noise, reproduce
 

@@ -11,8 +11,8 @@ import small_regression
 import small_run
 import torch
 
-from bnuq.results.file import read
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 
 Evaluated = Callable[..., Result]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from bnuq.estimates import Caution, Estimate
 from bnuq.metrics import bootstrap_error, draw_weights, jackknife_error, standard_error
-from bnuq.records import Caution, Estimate
-from bnuq.results.result import EvaluatedSet, MethodResult, Result, SetResult
+from bnuq.records.evaluation import EvaluatedSet, MethodResult, Result, SetResult
 
 __all__ = ["Caution"]  # for the tests
 

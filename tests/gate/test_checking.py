@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bnuq.errors import RequestError, ResultError
 from bnuq.gate import Comparison, Settings, Verdict, check
 from bnuq.gate.checking import _holm
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 SAMPLES, POINTS = 16, 100
 NO_ERROR = {"se": None, "mc_se": None, "jackknife": None, "bootstrap": None}

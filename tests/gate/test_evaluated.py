@@ -12,7 +12,7 @@ import pytest
 from bnuq import metrics
 from bnuq.gate import Comparison, Settings, Verdict, check
 from bnuq.gate.compatibility import estimates_by_address
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 Evaluated = Callable[..., Result]
 ALLOWED = Settings.of(allow=["data"])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bnuq.errors import ResultError
+from bnuq.estimates import Estimate
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_comparable, estimates_by_address
 from bnuq.gate.recomputing import recomputed
-from bnuq.records import Estimate
-from bnuq.results.result import MethodResult, Result
+from bnuq.records.evaluation import MethodResult, Result
 
 Evaluated = Callable[..., Result]
 

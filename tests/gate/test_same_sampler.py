@@ -14,7 +14,7 @@ from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
 from bnuq.gate import Settings
 from bnuq.gate.compatibility import check_comparable, check_request_comparable, pairing
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 Evaluated = Callable[..., Result]
 MEASURED, NOMINAL = {"counts": "measured"}, {"counts": "nominal"}

@@ -10,9 +10,9 @@ from typing import Any
 
 from bnuq.data import load_points
 from bnuq.models.checkpoint import read_checkpoint
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.summary import summary
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results.summary import summary
 
 
 def _result(path: Path) -> None:

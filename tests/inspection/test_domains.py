@@ -18,7 +18,7 @@ from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.inspection import domains as stage
 from bnuq.inspection.domains import domains
-from bnuq.results.inspection.records import Crossing, Domains
+from bnuq.records.inspection.records import Crossing, Domains
 from bnuq.sampling.sites import find_sites
 
 CLASSES, FEATURES = 3, 6

@@ -19,7 +19,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.inspection import pipelines
 from bnuq.inspection.pipelines import OWN, cautions, suggest
 from bnuq.progress import silent
-from bnuq.results.inspection.records import Pipelines
+from bnuq.records.inspection.records import Pipelines
 from bnuq.sampling.sites import find_sites
 
 RUN = Run(Path("model.pt"), Path("model.h5"))

@@ -9,7 +9,7 @@ import pytest
 import small_regression
 import small_run
 
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 
 @pytest.fixture(scope="session")

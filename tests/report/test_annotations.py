@@ -7,7 +7,7 @@ import re
 import pytest
 import small_verdicts as made
 
-from bnuq.records import Caution
+from bnuq.estimates import Caution
 from bnuq.report.check.annotations import annotations
 
 LINE = re.compile(r"::(error|warning|notice) title=([^:,\r\n]*)::([^\r\n]*)")

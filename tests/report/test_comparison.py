@@ -14,8 +14,9 @@ import pytest
 import small_run
 from matplotlib.axes import Axes
 
+from bnuq.estimates import Caution
 from bnuq.metrics import delong_difference_variance, standard_error
-from bnuq.records import Caution
+from bnuq.records.evaluation import Result
 from bnuq.report import comparison, comparison_plots, drawing
 from bnuq.report.comparison import best_score, compared, in_short, ood_tables, report_parts, summary
 from bnuq.report.document import Items, Table
@@ -23,7 +24,6 @@ from bnuq.report.html import page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import beside_parts, shown_of
 from bnuq.report.plots import best_score_of
-from bnuq.results.result import Result
 
 
 @pytest.fixture(scope="module")

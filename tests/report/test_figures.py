@@ -20,10 +20,10 @@ from sklearn.metrics import roc_curve as roc_by_scikit
 
 from bnuq.errors import RequestError, ResultError
 from bnuq.metrics import auroc
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.evaluation import Result
 from bnuq.report import drawing, plots
 from bnuq.report.plots import draw_figures, roc_curve
-from bnuq.results import file as result_file
-from bnuq.results.result import Result
 
 
 def names(paths: tuple[Path, ...]) -> list[str]:

@@ -21,7 +21,8 @@ from scipy import stats
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.records import Caution, Estimate
+from bnuq.estimates import Caution, Estimate
+from bnuq.records.inspection import Candidate, Inspection, Pipelines, write
 from bnuq.report import drawing
 from bnuq.report.document import Listing, Table
 from bnuq.report.html import page
@@ -31,7 +32,6 @@ from bnuq.report.inspection.tables import nominal_deviations
 from bnuq.report.inspection.terminal import SITES
 from bnuq.report.inspection.words import of_space
 from bnuq.report.markdown import markdown
-from bnuq.results.inspection import Candidate, Inspection, Pipelines, write
 from bnuq.workflows.inspect import inspect
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")

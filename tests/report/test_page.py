@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bnuq.config import read_run_file
-from bnuq.records import Caution
+from bnuq.estimates import Caution
+from bnuq.records.evaluation import Result
 from bnuq.report.document import Listing, Part
 from bnuq.report.html import Picture, page
 from bnuq.report.markdown import markdown
@@ -20,7 +21,6 @@ from bnuq.report.page import HOW, page_parts, run_file, shown_of
 from bnuq.report.plots import pictures_of
 from bnuq.report.remedies import ADVICE
 from bnuq.report.terminal import report_parts
-from bnuq.results.result import Result
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
 

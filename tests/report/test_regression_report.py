@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report.numbers import decimals, number
 from bnuq.report.terminal import print_report
-from bnuq.results.result import MethodResult, Result
 
 
 def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:

@@ -20,10 +20,10 @@ from PIL import Image
 
 from bnuq.cli.report import command
 from bnuq.errors import RequestError
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.sweep import print_sweep, save_figures
-from bnuq.results.sweep import Decay, Repeated, Sweep, SweepPoint, write
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"

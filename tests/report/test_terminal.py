@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bnuq.estimates import Caution, Estimate
 from bnuq.metrics import standard_error
-from bnuq.records import Caution, Estimate
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report.document import sparkline
 from bnuq.report.sanitize import printable
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results.result import ReferenceCheck, Result
 
 
 class Terminal(io.StringIO):

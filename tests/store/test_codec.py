@@ -21,16 +21,15 @@ import small_run
 import small_sweep
 
 from bnuq.errors import ResultError
-from bnuq.records import Caution
+from bnuq.estimates import Caution, inspection, sweep
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.evaluation import Result
+from bnuq.records.inspection import Inspection
+from bnuq.records.summary import summary as result_summary
+from bnuq.records.sweep import Sweep
 from bnuq.report.inspection import print_inspection
 from bnuq.report.sweep import print_sweep
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results import inspection, sweep
-from bnuq.results.inspection import Inspection
-from bnuq.results.result import Result
-from bnuq.results.summary import summary as result_summary
-from bnuq.results.sweep import Sweep
 from bnuq.store.codec import kind_of_result, write
 
 
@@ -385,7 +384,7 @@ def test_a_file_that_is_no_result_is_not_replaced(tmp_path):
 def test_reading_an_inspection_needs_no_torch(tmp_path):
     write(lean_inspection(), path := tmp_path / "x.h5")
     script = (
-        "import sys; from pathlib import Path; from bnuq.results.inspection import read, summary; "
+        "import sys; from pathlib import Path; from bnuq.records.inspection import read, summary; "
         "from bnuq.report.inspection import print_inspection; found = read(Path(sys.argv[1])); summary(found); "
         "print_inspection(found, sys.stdout); assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     )

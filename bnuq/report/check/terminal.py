@@ -11,6 +11,7 @@ from typing import Literal, TextIO
 from bnuq.config import DETERMINISTIC
 from bnuq.gate.records import Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.report.check.words import (
     amount,
     before_and_now,
@@ -32,7 +33,6 @@ from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathL
 from bnuq.report.markdown import markdown
 from bnuq.report.numbers import ARROWS, count
 from bnuq.report.sanitize import printable
-from bnuq.results.file import BOUNDS, NORMALIZED
 
 _ROOMY = 60  # columns from which names are written out
 _WHOLE = 12  # estimates that did not fail the check, up to which each has a row of its own in the terminal

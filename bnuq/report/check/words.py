@@ -10,9 +10,9 @@ from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import NAMES, count, decimals, number, signed
-from bnuq.results.file import BOUNDS, NORMALIZED
 
 _NAMES = {  # as shown, and where there is little room; beside those that every report shows
     "auroc": ("AUROC", "AUROC"),

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
+from bnuq.records.inspection import Candidate, LayerGap, LayerNoise
 from bnuq.report.drawing import short
 from bnuq.report.numbers import count, number
 from bnuq.report.sweep.lines import grouped, power
-from bnuq.results.inspection import Candidate, LayerGap, LayerNoise
-from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
 MEAN_OF_ABSOLUTE = math.sqrt(2 / math.pi)  # of what is normally distributed, in units of its root mean square
 FOLDS = 24  # rows that are all shown

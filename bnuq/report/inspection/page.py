@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from bnuq.records.inspection import Inspection
 from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.drawing import for_page
 from bnuq.report.html import SUB, Picture, picture_at
@@ -17,7 +18,6 @@ from bnuq.report.numbers import count
 from bnuq.report.page import OnPage, run_file
 from bnuq.report.plots import draw_all
 from bnuq.report.remedies import advised
-from bnuq.results.inspection import Inspection
 
 HOW = {
     "gap": (

@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.errors import RequestError
+from bnuq.records.inspection import Candidate, Domain, Inspection, LayerNoise, Noise
 from bnuq.report import drawing
 from bnuq.report.drawing import GREY, INK, PALE, Format, picture, short
 from bnuq.report.inspection.lines import MEDIAN_LIMIT, WORST_LIMIT, named, pipeline_of, share_of, values_of, worst_first
 from bnuq.report.inspection.tables import nominal_deviations
 from bnuq.report.plots import Drawn, draw_all
-from bnuq.results.inspection import Candidate, Domain, Inspection, LayerNoise, Noise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

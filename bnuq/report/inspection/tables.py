@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
-from bnuq.records import Estimate
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
+from bnuq.records.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
 from bnuq.report.document import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
@@ -28,8 +30,6 @@ from bnuq.report.inspection.lines import (
 )
 from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
 from bnuq.report.sweep.lines import error_of
-from bnuq.results.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
-from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
 FEW = 12  # rows of what is too long to be shown whole
 _NAME = 44  # letters of a name in a table

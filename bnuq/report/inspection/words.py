@@ -8,8 +8,23 @@ from typing import Literal
 
 import numpy as np
 
+from bnuq.estimates import Estimate
 from bnuq.metrics.noise import small_sample_slope
-from bnuq.records import Estimate
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
+from bnuq.records.inspection import (
+    Candidate,
+    Crossing,
+    Domain,
+    Domains,
+    Gap,
+    Inspection,
+    LayerGap,
+    LayerNoise,
+    Noise,
+    Pipelines,
+    SiteRow,
+)
+from bnuq.records.inspection.records import FEW_VALUES, SURE
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     MEAN_OF_ABSOLUTE,
@@ -27,21 +42,6 @@ from bnuq.report.inspection.lines import (
 )
 from bnuq.report.numbers import NAMES, count, number, signed
 from bnuq.report.sweep.lines import error_of, interval_of
-from bnuq.results.inspection import (
-    Candidate,
-    Crossing,
-    Domain,
-    Domains,
-    Gap,
-    Inspection,
-    LayerGap,
-    LayerNoise,
-    Noise,
-    Pipelines,
-    SiteRow,
-)
-from bnuq.results.inspection.records import FEW_VALUES, SURE
-from bnuq.results.result import MEDIAN_LIMIT, WORST_LIMIT
 
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
 _POINTS = 3  # that a slope with an error takes

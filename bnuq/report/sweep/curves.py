@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bnuq.records.sweep import Sweep
 from bnuq.report.drawing import short
 from bnuq.report.sweep.lines import Line, brief, estimate_of, names_of, spread_name, spread_of
-from bnuq.results.sweep import Sweep
 
 _ROWS = 9  # of the curves on a terminal
 _MARKS = "ox+*#"  # of the sets in them

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnuq.estimates import Estimate
 from bnuq.metrics import SCORES
-from bnuq.records import Estimate
+from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
 from bnuq.report.numbers import number
-from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
-from bnuq.records import Estimate
+from bnuq.records.sweep import Recommended, Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import NAMES
@@ -26,7 +27,6 @@ from bnuq.report.sweep.lines import (
     score_name,
     spread_of,
 )
-from bnuq.results.sweep import Recommended, Sweep, SweepPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

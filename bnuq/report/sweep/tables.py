@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from bnuq.config import ONE_PASS
+from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
-from bnuq.records import Estimate
+from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint
 from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.drawing import short
 from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
@@ -29,7 +30,6 @@ from bnuq.report.sweep.lines import (
     spread_name,
     spread_of,
 )
-from bnuq.results.sweep import ElboTerms, Sweep, SweepPoint
 
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
 _AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws

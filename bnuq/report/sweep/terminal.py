@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
+from bnuq.records.sweep import Sweep, SweptModel
 from bnuq.report.document import (
     GAP,
     Advice,
@@ -25,7 +26,6 @@ from bnuq.report.sweep.curves import curves_of
 from bnuq.report.sweep.lines import lines_of
 from bnuq.report.sweep.tables import assumptions, compared_parts, decay_parts, elbo_parts, legend, table
 from bnuq.report.sweep.words import in_words
-from bnuq.results.sweep import Sweep, SweptModel
 
 
 def print_sweep(sweep: Sweep, stream: TextIO, width: int | None = None) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bnuq.config import ONE_PASS
-from bnuq.records import Estimate
+from bnuq.estimates import Estimate
+from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
 from bnuq.report.numbers import NAMES, number, signed
 from bnuq.report.sweep.lines import (
     Line,
@@ -24,7 +25,6 @@ from bnuq.report.sweep.lines import (
     spread_name,
     spread_of,
 )
-from bnuq.results.sweep import Recommended, Repeated, Sweep, SweepPoint
 
 _WIDE = 0.5  # an interval of a slope, that says little
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bnuq.config import PopulationEstimator
-from bnuq.records import Caution, Direction, Estimate
-from bnuq.results.summary import SCHEMA, json_number
+from bnuq.estimates import Caution, Direction, Estimate
+from bnuq.records.summary import SCHEMA, json_number
 
 COMMAND = "precise-bn"
 

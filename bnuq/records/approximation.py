@@ -9,8 +9,8 @@ from typing import Any
 
 from bnuq import metrics
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER
-from bnuq.records import Estimate
-from bnuq.results.result import Result
+from bnuq.estimates import Estimate
+from bnuq.records.evaluation import Result
 
 UNDERSTATES, OVERSTATES = 0.5, 2.0  # times MCBN's mean uncertainty, from where on a law is told to be wrong
 

@@ -9,8 +9,8 @@ from typing import Any
 import made_up_inspection
 import pytest
 
-from bnuq.results import inspection
-from bnuq.results.inspection import Inspection
+from bnuq.records import inspection
+from bnuq.records.inspection import Inspection
 
 
 def told(made: Inspection) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num
 
-from bnuq.records import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Size, Unit
+from bnuq.estimates import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Size, Unit
 
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]

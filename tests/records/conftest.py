@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import small_run
 
-from bnuq.results.result import Result
+from bnuq.records.evaluation import Result
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bnuq.results.sweep.records import (
+from bnuq.records.sweep.records import (
     Choice,
     Compared,
     Decay,
@@ -17,7 +17,7 @@ from bnuq.results.sweep.records import (
     SweptModel,
     SweptSet,
 )
-from bnuq.results.sweep.summary import summary
+from bnuq.records.sweep.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import write
 

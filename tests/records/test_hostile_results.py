@@ -14,9 +14,9 @@ import small_run
 from records_at_rest import edited, read_text, write_text
 
 from bnuq.errors import ResultError
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.summary import summary
 from bnuq.report.terminal import print_report
-from bnuq.results import file as result_file
-from bnuq.results.summary import summary
 
 
 @pytest.fixture(scope="module")

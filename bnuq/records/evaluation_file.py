@@ -26,12 +26,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bnuq.config import DETERMINISTIC, ONE_PASS, ScoringSection, Task
+from bnuq.estimates import Estimate, Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records import Estimate, Estimator, require
-from bnuq.results.result import MethodResult, Result, Samples
-from bnuq.results.summary import summary
+from bnuq.records.evaluation import MethodResult, Result, Samples
+from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import PACKED, check_replaceable, unit_of
 

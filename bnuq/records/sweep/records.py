@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq.config import ONE_PASS, Task
+from bnuq.estimates import Caution, Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.metrics import SCORES
-from bnuq.records import Caution, Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
-from bnuq.results.result import ScoreName, SetName
+from bnuq.records.evaluation import ScoreName, SetName
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by

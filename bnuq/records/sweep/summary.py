@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bnuq.results.summary import SCHEMA, estimate_summary, json_number
-from bnuq.results.sweep.records import Compared, Decay, ElboTerms, Recommended, Repeated, Sweep, SweepPoint, SweptModel
+from bnuq.records.summary import SCHEMA, estimate_summary, json_number
+from bnuq.records.sweep.records import Compared, Decay, ElboTerms, Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
 
 def summary(sweep: Sweep) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bnuq.records import Estimate
-from bnuq.results.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
-from bnuq.results.summary import SCHEMA, estimate_summary, json_number
+from bnuq.estimates import Estimate
+from bnuq.records.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
+from bnuq.records.summary import SCHEMA, estimate_summary, json_number
 
 
 def summary(inspection: Inspection) -> dict[str, Any]:

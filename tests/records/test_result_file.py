@@ -19,10 +19,10 @@ from records_at_rest import edited
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
-from bnuq.records import Estimate
-from bnuq.results import file as result_file
-from bnuq.results.result import Result
-from bnuq.results.spool import Spool
+from bnuq.estimates import Estimate
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.evaluation import Result
+from bnuq.records.samples import Spool
 from bnuq.store import codec
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")

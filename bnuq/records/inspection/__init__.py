@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bnuq.results.inspection.records import (
+from bnuq.records.inspection.records import (
     Candidate,
     Crossing,
     Domain,
@@ -16,7 +16,7 @@ from bnuq.results.inspection.records import (
     Pipelines,
     SiteRow,
 )
-from bnuq.results.inspection.summary import summary
+from bnuq.records.inspection.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import write
 

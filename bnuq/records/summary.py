@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, overload
 
-from bnuq.records import Estimate
-from bnuq.results.approximation import Approximation, approximations
-from bnuq.results.result import MethodResult, ReferenceCheck, Result
+from bnuq.estimates import Estimate
+from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.evaluation import MethodResult, ReferenceCheck, Result
 
 SCHEMA = 1
 

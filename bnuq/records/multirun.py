@@ -16,11 +16,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq.config import POPULATION, Task
+from bnuq.estimates import Axis, Size, Unit, require
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
-from bnuq.records import Axis, Size, Unit, require
-from bnuq.results.file import BOUNDS, NORMALIZED, Address, estimates_of
-from bnuq.results.result import Result
-from bnuq.results.summary import SCHEMA, json_number
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import BOUNDS, NORMALIZED, Address, estimates_of
+from bnuq.records.summary import SCHEMA, json_number
 from bnuq.store import codec
 
 

@@ -16,9 +16,9 @@ import small_sweep
 from records_at_rest import edited
 
 from bnuq.errors import ResultError
-from bnuq.records import Estimate
-from bnuq.results import file as result_file
-from bnuq.results.sweep import Elbo, Sweep, read, summary, write
+from bnuq.estimates import Estimate
+from bnuq.records import evaluation_file as result_file
+from bnuq.records.sweep import Elbo, Sweep, read, summary, write
 from bnuq.store.codec import kind_of_result
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float
 
+from bnuq.estimates import Axis, Caution, Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.metrics import METRICS
-from bnuq.records import Axis, Caution, Coordinate, Count, Estimate, MetricName, Size, require
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
 SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits

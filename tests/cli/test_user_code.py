@@ -33,7 +33,7 @@ class UnprintableRuntimeError(RuntimeError):
 def net_whose_forward(body: str) -> str:
     return (
         HEAD
-        + (Path(__file__).parents[1] / "small_run.py").read_text().split("'''")[1]
+        + (Path(__file__).parents[1] / "builders" / "small_run.py").read_text().split("'''")[1]
         + "\n_net = net\n\nclass Odd(nn.Sequential):\n    def forward(self, x):\n"
         + f"        {body}  # here\n        return super().forward(x)\n\n"
         + "def net():\n    return Odd(*_net())\n"

@@ -35,7 +35,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run() -> Iterator[Run]:
     here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join(
+        [str(here), str(here.parent / "builders"), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
+    )
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(here / "runner.py")],
         stdin=subprocess.PIPE,

@@ -21,8 +21,9 @@ import small_run
 import small_sweep
 
 from bnuq.errors import ResultError
-from bnuq.estimates import Caution, inspection, sweep
+from bnuq.estimates import Caution
 from bnuq.records import evaluation_file as result_file
+from bnuq.records import inspection, sweep
 from bnuq.records.evaluation import Result
 from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary

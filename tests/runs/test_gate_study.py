@@ -20,7 +20,7 @@ from bnuq.gate.compatibility import estimates_by_address
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

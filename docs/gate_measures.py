@@ -14,11 +14,11 @@ import scipy.special
 
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC
-from bnuq.estimates import Figure
+from bnuq.estimates import Estimate
 from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.compatibility import figures_by_address, pairing
+from bnuq.gate.compatibility import estimates_by_address, pairing
 from bnuq.gate.points import Points
 from bnuq.records.evaluation import Result, SetResult
 
@@ -32,7 +32,7 @@ class Alarms:
     `tolerant` are the checks that fail as they are, `strict` those that would without any tolerance, and `least` the
     smallest adjusted p-value of each; `low` and `of` count, by method and metric, the p-values below .05, not adjusted,
     and all of them, and `drawn` those that would be below .05 by the error over draws alone. `gated` is how many
-    figures one check holds together.
+    estimates one check holds together.
     """
 
     tolerant: np.ndarray
@@ -86,7 +86,7 @@ def by_chance(results: Sequence[Result]) -> Alarms:
     return alarms((len(results),) * 2, (((a, b), check(results[a], results[b])) for a, b in pairs))
 
 
-def share_of_pairs(low: np.ndarray, of: np.ndarray | None = None) -> Figure:
+def share_of_pairs(low: np.ndarray, of: np.ndarray | None = None) -> Estimate:
     """Σ low/Σ of over the ordered pairs, as a fraction, with the error over results; of all pairs without `of`.
 
     A result is in 2(S − 1) pairs, so that pairs are not independent: the error is the jackknife's over the S results,
@@ -96,32 +96,32 @@ def share_of_pairs(low: np.ndarray, of: np.ndarray | None = None) -> Figure:
     kept = [np.ix_(*[np.arange(len(low)) != one] * 2) for one in range(len(low))]
     value = float(low.sum() / counted.sum())
     if not all(counted[pairs].any() for pairs in kept):
-        return Figure(value)
+        return Estimate(value)
     left_out = np.array([low[pairs].sum() / counted[pairs].sum() for pairs in kept])
-    return Figure(value, se=float(metrics.jackknife_error(left_out)))
+    return Estimate(value, se=float(metrics.jackknife_error(left_out)))
 
 
-def share_of_all(low: np.ndarray, of: np.ndarray | None = None) -> Figure:
+def share_of_all(low: np.ndarray, of: np.ndarray | None = None) -> Estimate:
     """The share in independent entries, with its error: that of a ratio of sums."""
     counted = np.ones_like(low) if of is None else of
     value = float(low.sum() / counted.sum())
-    return Figure(value, se=metrics.standard_error(low - value * counted) / float(counted.mean()))
+    return Estimate(value, se=metrics.standard_error(low - value * counted) / float(counted.mean()))
 
 
 def spread(results: Sequence[Result], address: str) -> tuple[float, float, float]:
-    """What a Monte Carlo error is to be and what it is, of one figure of results that differ in nothing but the seed:
+    """What a Monte Carlo error is to be and what it is, of one estimate of results that differ in nothing but the seed:
     the sd over results, the root mean square of the errors that they state, and the median of these."""
-    figures = [figures_by_address(one)[address][1] for one in results]
-    stated = np.array([math.nan if one.mc_se is None else one.mc_se for one in figures])
-    sd = float(np.std([one.value for one in figures], ddof=1))
+    estimates = [estimates_by_address(one)[address][1] for one in results]
+    stated = np.array([math.nan if one.mc_se is None else one.mc_se for one in estimates])
+    sd = float(np.std([one.value for one in estimates], ddof=1))
     return sd, float(np.sqrt(np.mean(stated**2))), float(np.median(stated))
 
 
 def of_one_draw(results: Sequence[Result], address: str) -> float:
-    """The share of the Monte Carlo variance of a figure that one draw carries, the largest, in the median result."""
+    """The share of the Monte Carlo variance of an estimate that one draw carries, the largest, in the median result."""
     shares = []
     for one in results:
-        left_out = figures_by_address(one)[address][1].jackknife
+        left_out = estimates_by_address(one)[address][1].jackknife
         assert left_out is not None, address
         squares = (left_out - left_out.mean()) ** 2
         shares.append(squares.max() / squares.sum())
@@ -129,19 +129,19 @@ def of_one_draw(results: Sequence[Result], address: str) -> float:
 
 
 def without_draws(result: Result) -> Result:
-    """The result as if its figures had no Monte Carlo error: what a test over points alone takes them for."""
+    """The result as if its estimates had no Monte Carlo error: what a test over points alone takes them for."""
     return replace(result, methods={name: _exact(method) for name, method in result.methods.items()})
 
 
 def _exact(held: Any) -> Any:
     """A method with the Monte Carlo error of each of its figures 0."""
-    if isinstance(held, Figure):
+    if isinstance(held, Estimate):
         if held.mc_se is None or held.jackknife is None or held.bootstrap is None:
             return held
-        still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their figure
+        still = np.full_like(held.jackknife, held.value)  # the gate refuses replicates that are far from their estimate
         return replace(held, mc_se=0.0, jackknife=still, bootstrap=np.full_like(held.bootstrap, held.value))
     if isinstance(held, SetResult):
-        return replace(held, figures=_exact(held.figures), log_likelihood=None)
+        return replace(held, estimates=_exact(held.estimates), log_likelihood=None)
     if isinstance(held, Mapping):
         return {name: _exact(one) for name, one in held.items()}
     return replace(held, **{name: _exact(getattr(held, name)) for name in ("sets", "ood", "bounds", "normalized")})
@@ -161,7 +161,7 @@ def by_exchange(pair: tuple[Result, Result], *, exchanges: int, seed: int) -> Al
 
 def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple[Result, Result]:
     """Two results on the same points with the scores of about half of these exchanged, of the networks as they are;
-    every figure is computed anew, without an error of its own."""
+    every estimate is computed anew, without an error of its own."""
     methods = [one.methods[DETERMINISTIC] for one in pair]
     taken = {name: random.random(one.n) < 0.5 for name, one in pair[0].sets.items() if name in methods[0].sets}
     mixed = []
@@ -170,10 +170,12 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
         for name, coin in taken.items():
             scores = own.sets[name].points
             points = {score: np.where(coin, other.sets[name].points[score], scores[score]) for score in scores}
-            figures = {key: figure for key, figure in own.sets[name].figures.items() if key in (*points, "ece", "aurc")}
+            estimates = {
+                key: estimate for key, estimate in own.sets[name].estimates.items() if key in (*points, "ece", "aurc")
+            }
             predicted = np.where(coin, other.sets[name].predicted, own.sets[name].predicted)
             one = replace(own.sets[name], points=points, predicted=predicted, log_likelihood=None)
-            sets[name] = replace(one, figures={key: Figure(_figure(key, one)) for key in figures})
+            sets[name] = replace(one, estimates={key: Estimate(_estimate(key, one)) for key in estimates})
         ood = {
             name: {score: _detected(sets["test"].points[score], sets[name].points[score]) for score in scores}
             for name, scores in own.ood.items()
@@ -183,7 +185,7 @@ def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple
     return current, baseline
 
 
-def _figure(metric: str, one: SetResult) -> float:
+def _estimate(metric: str, one: SetResult) -> float:
     if metric == "ece":
         bins = metrics.calibration_bins(one.points["max_probability"], one.points["accuracy"])
         return float(metrics.ece_of_bins(bins))
@@ -192,15 +194,15 @@ def _figure(metric: str, one: SetResult) -> float:
     return float(np.mean(one.points[metric], dtype=np.float64))
 
 
-def _detected(test: np.ndarray, ood: np.ndarray) -> dict[str, Figure]:
-    return {name: Figure(value) for name, value in vars(metrics.detection(test, ood)).items()}
+def _detected(test: np.ndarray, ood: np.ndarray) -> dict[str, Estimate]:
+    return {name: Estimate(value) for name, value in vars(metrics.detection(test, ood)).items()}
 
 
 # ── real changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def failing(verdicts: Sequence[Verdict]) -> dict[str, int]:
-    """In how many of the verdicts each gated figure got worse, by address; the most frequent first, 0 with them."""
+    """In how many of the verdicts each gated estimate got worse, by address; the most frequent first, 0 with them."""
     found: dict[str, int] = {}
     for one in (one for verdict in verdicts for one in verdict.comparisons if one.outcome != "not gated" and one.se):
         found[one.address] = found.get(one.address, 0) + (one.outcome == "worse")
@@ -218,10 +220,10 @@ class Smallest:
 
 
 def smallest(se: float, df: float, *, tolerance: float, gated: int) -> Smallest:
-    """For a change with this error, of so many degrees of freedom, where so many figures are gated together.
+    """For a change with this error, of so many degrees of freedom, where so many estimates are gated together.
 
-    A figure is worse where its harm is above max(tolerance, t se), with t the quantile at .05/gated, Holm's first step;
-    the estimate is taken as normal about the true change.
+    An estimate is worse where its harm is above max(tolerance, t se), with t the quantile at .05/gated, Holm's first
+    step; the estimate is taken as normal about the true change.
     """
     needed = float(scipy.special.stdtrit(min(df, 1e9), 1 - LEVEL / gated)) * se
     half = max(tolerance, needed)
@@ -235,11 +237,11 @@ def errors_of_changes(
     found: dict[str, list[tuple[float, float]]] = {address: [] for address in addresses}
     for current, baseline in pairs:
         errors = Errors(current, baseline, pairing(current, baseline), (Points(current), Points(baseline)))
-        ours, theirs = figures_by_address(current), figures_by_address(baseline)
+        ours, theirs = estimates_by_address(current), estimates_by_address(baseline)
         for name in addresses:
-            address, figure = ours[name]
-            figures = figure, theirs[name][1]
-            whole = Error.together(errors.over_points(address), errors.over_draws(address, figures))
+            address, estimate = ours[name]
+            estimates = estimate, theirs[name][1]
+            whole = Error.together(errors.over_points(address), errors.over_draws(address, estimates))
             found[name].append((whole.value, whole.df))
     return found
 

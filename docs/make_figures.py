@@ -30,7 +30,7 @@ import torch
 import bnuq
 from bnuq.cli.progress import bars
 from bnuq.config import Options, resolve, resolve_sweep
-from bnuq.estimates import Figure
+from bnuq.estimates import Estimate
 from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
 from bnuq.report.numbers import total
@@ -142,20 +142,20 @@ def rows_of(title: str, result: Result) -> list[str]:
     """One row a method and OOD set."""
     found = []
     for name, method in result.methods.items():
-        test, sampled = method.sets["test"].figures, name != "deterministic"
+        test, sampled = method.sets["test"].estimates, name != "deterministic"
         score = "mutual_information" if sampled else "predictive_entropy"
         for ood, scores in method.ood.items():
-            mi = [shown(method.sets[one].figures["mutual_information"]) if sampled else "–" for one in ("test", ood)]
+            mi = [shown(method.sets[one].estimates["mutual_information"]) if sampled else "–" for one in ("test", ood)]
             cells = [title, name, *(shown(test[metric]) for metric in ("accuracy", "pll", "ece")), *mi, ood]
             cells += [shown(scores[score]["auroc"]), check(result), f"{result.seconds['total']:.0f}"]
             found.append("| " + " | ".join(cells) + " |")
     return found
 
 
-def shown(figure: Figure) -> str:
-    """A figure with its two errors: over points, over draws."""
-    errors = [f"{error:.4f}" for error in (figure.se, figure.mc_se) if error is not None]
-    return f"{figure.value:.4f} ({', '.join(errors)})".replace("-", "−")
+def shown(estimate: Estimate) -> str:
+    """An estimate with its two errors: over points, over draws."""
+    errors = [f"{error:.4f}" for error in (estimate.se, estimate.mc_se) if error is not None]
+    return f"{estimate.value:.4f} ({', '.join(errors)})".replace("-", "−")
 
 
 def check(result: Result) -> str:
@@ -259,16 +259,16 @@ def batch_size() -> str | None:
     for networks in result.series().values():
         for network in networks:
             point = network.matched
-            figures = (
+            estimates = (
                 (point.mutual_information("test"), 5),
                 (point.mutual_information(result.ood), 5),
                 (point.auroc[HEADLINE][result.ood], 3),
-                (point.figures["accuracy"]["test"], 4),
+                (point.estimates["accuracy"]["test"], 4),
             )
             cells = [network.schedule, f"{network.batch_size}", f"{network.steps}", f"{network.loss:.4f}"]
             cells += [
                 " ± ".join(f"{value:.{digits}f}" for value in (one.value, total(one)) if value is not None)
-                for one, digits in figures
+                for one, digits in estimates
             ]
             cells += [f"{values.get(network.batch_size, np.nan):.4f}" for values in published.values()]
             lines.append("| " + " | ".join(cells).replace("nan", "–") + " |")
@@ -319,10 +319,10 @@ def sweeps() -> str:
         for point in one.points:
             cells = [name, f"{point.batch_size}"]
             for metric, digits in (("accuracy", 4), ("pll", 4)):
-                cells.append(with_total(point.figures[metric]["test"].figure, digits))
-            spread = point.figures[one.score]
-            cells += [with_total(spread[known].figure, 5) for known in ("test", ood)]
-            cells.append(with_total(point.auroc[one.score][ood].figure, 3))
+                cells.append(with_total(point.estimates[metric]["test"].estimate, digits))
+            spread = point.estimates[one.score]
+            cells += [with_total(spread[known].estimate, 5) for known in ("test", ood)]
+            cells.append(with_total(point.auroc[one.score][ood].estimate, 3))
             behind = one.recommended.behind[point.batch_size] if one.recommended else None
             cells.append("" if behind is None else "best" if behind.value == 0 else with_total(behind, 0))
             lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
@@ -333,10 +333,10 @@ Written by `python docs/make_figures.py sweep` with bnuq {bnuq.__version__}. Eac
     return "\n\n".join((head, "\n".join(lines), *parts)) + "\n"
 
 
-def with_total(figure: Figure, digits: int) -> str:
-    """A figure and its error over points and draws together."""
-    error = total(figure)
-    return f"{figure.value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
+def with_total(estimate: Estimate, digits: int) -> str:
+    """An estimate and its error over points and draws together."""
+    error = total(estimate)
+    return f"{estimate.value:,.{digits}f}" + ("" if error is None else f" ± {error:,.{digits}f}")
 
 
 def made_by(command: str) -> str:

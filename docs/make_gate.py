@@ -36,13 +36,13 @@ from gate_measures import (
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
 from bnuq.config import DETERMINISTIC, Normalize, Options, Run, resolve
-from bnuq.estimates import Figure
+from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
 from bnuq.gate import Comparison, Tolerance, Verdict
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.words import chance, figure_name, metric_name
+from bnuq.report.check.words import chance, estimate_name, metric_name
 from bnuq.report.numbers import count, number
 from bnuq.workflows.evaluate import evaluate
 
@@ -51,7 +51,7 @@ SEEDS = {"resnet20": 12, "fmnist_mlp": 30, "quickstart": 30}
 NOISE = {0.01: 1, 0.02: 3, 0.04: 3, 0.08: 3, 0.16: 1}  # level, of the weights' sd: networks
 TYPICAL = (0.04, 0.08)  # the levels whose errors tell the smallest change
 EXCHANGES = 2000
-FEW = 12  # figures that are named where they never fail
+FEW = 12  # estimates that are named where they never fail
 OOD = "pcbdigits32"
 AUROC = f"mcbn.ood.{OOD}.mutual_information.auroc"
 SHOWN = ("mcbn.sets.test.accuracy", "mcbn.sets.test.pll", "mcbn.sets.test.ece", AUROC)
@@ -189,7 +189,7 @@ class Measured:
     By set of seeds: `chance` by both errors and over points alone, `stated`, what Monte Carlo errors are to be and are,
     and `carried`, which share of AUROC's Monte Carlo variance is one draw's. `exchange` by pair of networks; `changes`
     the verdicts by what was changed, those on seed 0 first. By address: the errors of the changes that noise makes with
-    the `same_seed` and with an `other_seed`, as (standard error, degrees of freedom). `gated` is how many figures a
+    the `same_seed` and with an `other_seed`, as (standard error, degrees of freedom). `gated` is how many estimates a
     check of ResNet-20 holds together.
     """
 
@@ -236,7 +236,7 @@ def measure(found: dict[str, list[Result]]) -> Measured:
 
 
 def _own(address: str, name: str) -> str:
-    """The figure of another network's OOD set."""
+    """The estimate of another network's OOD set."""
     return address if name == "resnet20" else address.replace(f".{OOD}.", ".mnist.")
 
 
@@ -249,7 +249,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def percent(share: Figure) -> str:
+def percent(share: Estimate) -> str:
     """A share with its error; without where it has none to tell, at 0 and at 1."""
     error = f" ± {100 * share.se:.1f}" if share.se else ""
     return f"{100 * share.value:.1f}{error} %"
@@ -285,7 +285,7 @@ def of_chance(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
 
 
 def of_stated(stated: dict[str, dict[str, tuple[float, float, float]]]) -> str:
-    """The spread of figures over seeds, and the Monte Carlo errors that are stated."""
+    """The spread of estimates over seeds, and the Monte Carlo errors that are stated."""
     rows = [
         [told, *(" / ".join(f"{value:.5f}" for value in one[told]) for one in stated.values())]
         for told in SPREAD.values()
@@ -311,7 +311,7 @@ def by_metric(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
 
 
 def highest(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
-    """The largest share of p-values below .05 of a figure."""
+    """The largest share of p-values below .05 of an estimate."""
     shares = [
         share_of_pairs(both.low[k], of) for both, _ in chance_of.values() for k, of in both.of.items() if of.any()
     ]
@@ -324,7 +324,7 @@ def _methods(one: Alarms) -> list[str]:
 
 
 def of_exchange(exchange: dict[str, Alarms]) -> str:
-    """The alarms of two networks whose scores were exchanged, together and by figure."""
+    """The alarms of two networks whose scores were exchanged, together and by estimate."""
     rows = [["a check fails", *(percent(share_of_all(one.tolerant)) for one in exchange.values())]]
     rows.append(["a check fails, no tolerance", *(percent(share_of_all(one.strict)) for one in exchange.values())])
     for kind in kinds(exchange.values()):
@@ -336,7 +336,7 @@ def of_exchange(exchange: dict[str, Alarms]) -> str:
 
 
 def of_changes(changes: dict[str, list[Verdict]]) -> str:
-    """What real changes do to the figures that are shown, and how many checks they fail."""
+    """What real changes do to the estimates that are shown, and how many checks they fail."""
     rows = []
     for name, said in changes.items():
         known = {one.address: one for one in said[0].comparisons}
@@ -362,7 +362,7 @@ def moved(one: Comparison) -> str:
 
 
 def what_fails(changes: dict[str, list[Verdict]]) -> str:
-    """Which figures fail, and in how many of the checks; of a method of which some do, which never."""
+    """Which estimates fail, and in how many of the checks; of a method of which some do, which never."""
     lines = []
     for name, said in changes.items():
         counts = failing(said)
@@ -378,7 +378,7 @@ def what_fails(changes: dict[str, list[Verdict]]) -> str:
 def _of_method(method: str, said: Sequence[Verdict], counts: dict[str, int]) -> str:
     known = {one.address: one for one in said[0].comparisons if one.method == method and one.address in counts}
     names = {
-        address: figure_name(known[address]).replace("mutual information", "MI")
+        address: estimate_name(known[address]).replace("mutual information", "MI")
         for address in counts
         if address in known
     }

@@ -144,11 +144,11 @@ def mended_table(found: Mapping[str, PreciseBN]) -> str:
     rows = ["| `precise-bn` | accuracy before | after | change | PLL before | after | change |", "|" + " --- |" * 7]
     for name, one in found.items():
         assert one.test is not None
-        accuracy, pll = one.test.figures["accuracy"], one.test.figures["pll"]
+        accuracy, pll = one.test.estimates["accuracy"], one.test.estimates["pll"]
         cells = (
-            *(f"{100 * figure.value:.2f} %" for figure in (accuracy.before, accuracy.after)),
+            *(f"{100 * estimate.value:.2f} %" for estimate in (accuracy.before, accuracy.after)),
             f"{100 * accuracy.change.value:+.2f} ± {100 * (accuracy.change.se or 0):.2f}",
-            *(f"{figure.value:.4f}" for figure in (pll.before, pll.after)),
+            *(f"{estimate.value:.4f}" for estimate in (pll.before, pll.after)),
             f"{pll.change.value:+.4f} ± {pll.change.se or 0:.4f}",
         )
         rows.append(f"| {name} | {' | '.join(cells)} |".replace("-", "−"))

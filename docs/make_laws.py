@@ -18,7 +18,7 @@ from make_figures import DOCS, made_by, put, run_files
 from bnuq import metrics
 from bnuq.cli.progress import bars
 from bnuq.config import Options, resolve
-from bnuq.estimates import Figure
+from bnuq.estimates import Estimate
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -109,19 +109,20 @@ def _again(result: Result, network: str) -> str:
     ours, theirs = (one.methods["mcbn"] for one in (result, first))
     other = next(name for name in theirs.ood)
     means = [
-        [method.sets[name].figures["mutual_information"].value for method in (ours, theirs)] for name in ("test", other)
+        [method.sets[name].estimates["mutual_information"].value for method in (ours, theirs)]
+        for name in ("test", other)
     ]
     rank = metrics.spearman(*(method.sets["test"].points["mutual_information"] for method in (ours, theirs)))
-    pll = [method.sets["test"].figures["pll"].value for method in (ours, theirs)]
+    pll = [method.sets["test"].estimates["pll"].value for method in (ours, theirs)]
     auroc = [method.ood[other]["mutual_information"]["auroc"].value for method in (ours, theirs)]
     cells = [fixed(a / b, 2) for a, b in means]
     changes = fixed(pll[0] - pll[1], 4, sign=True), fixed(auroc[0] - auroc[1], 3, sign=True)
     return " | ".join((*cells, fixed(rank, 2), *changes))
 
 
-def shown(figure: Figure, digits: int, *, sign: bool = False) -> str:
-    text = fixed(figure.value, digits, sign=sign)
-    return text if figure.mc_se is None else f"{text} ± {fixed(figure.mc_se, digits)}"
+def shown(estimate: Estimate, digits: int, *, sign: bool = False) -> str:
+    text = fixed(estimate.value, digits, sign=sign)
+    return text if estimate.mc_se is None else f"{text} ± {fixed(estimate.mc_se, digits)}"
 
 
 def fixed(value: float, digits: int, *, sign: bool = False) -> str:

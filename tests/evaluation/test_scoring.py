@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_curve
 
 from bnuq import metrics
 from bnuq.errors import SamplingError
-from bnuq.evaluation import classification
+from bnuq.evaluation import classification, estimates
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 
 T, N, K = 9, 40, 4

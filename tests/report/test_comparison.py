@@ -215,7 +215,7 @@ def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods
     hollow = [one for one in axes.get_lines() if one.get_markerfacecolor() == "none"]
     assert any(list(one.get_xdata()) == [calibration["confidence"][4]] for one in hollow)
     assert all(one.get_linestyle() == "None" for one in hollow)
-    assert axes.estimate.texts[1].get_text() == "a, b; hollow: bins of fewer than 2 points"
+    assert axes.figure.texts[1].get_text() == "a, b; hollow: bins of fewer than 2 points"
 
 
 def test_likelihood_and_mutual_information_are_drawn_over_the_passes_of_each(

@@ -112,7 +112,7 @@ def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(re
     np.testing.assert_allclose(line(axes, "constant σ")[1], method.bounds["constant"]["sigma"].value)
     assert axes.get_xlabel() == "test points, sorted by predicted σ"
     assert axes.get_ylabel() == "|error| (target unit)"
-    title, about = (text.get_text() for text in axes.estimate.texts)
+    title, about = (text.get_text() for text in axes.figure.texts)
     assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 samples"
 
 
@@ -169,7 +169,7 @@ def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_pat
     )
     draw_figures(four_methods, tmp_path)
     [axes] = drawn["ood_other"]
-    title, about = (text.get_text() for text in axes.estimate.texts)
+    title, about = (text.get_text() for text in axes.figure.texts)
     assert title.startswith("other against the test set: ")
     assert best[1] in title or "the deterministic network" in title
     assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other points" in about
@@ -202,7 +202,7 @@ def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_p
     for curve, (method, score) in zip(curves, scores, strict=True):
         area = area_under(curve.get_xdata(), curve.get_ydata())
         assert area == pytest.approx(four_methods.methods[method].ood["other"][score]["auroc"].value, abs=1e-12)
-    labels = [text.get_text() for text in axes.estimate.legends[0].get_texts()]
+    labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert "least confidence" in labels and any(label.startswith("mcbn, AUROC up to 0.") for label in labels)
 
 
@@ -264,7 +264,7 @@ def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_
 
 def test_without_matplotlib_nothing_is_drawn_and_the_way_out_is_told(four_methods, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[estimates\]"'):
+    with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[figures\]"'):
         draw_figures(four_methods, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

@@ -79,7 +79,7 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     assert read.open == [] and all(link.startswith("#") for link in read.links)
     assert "<script" not in text and "\x1b" not in text
     assert read.tags["script"] == read.tags["b"] == 0
-    once = ("h1", "dl", "table", "caption", "svg", "estimate", "main", "pre", "section")
+    once = ("h1", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
     assert {tag: read.tags[tag] for tag in once} == dict.fromkeys(once, 1)
     assert (read.tags["h2"], read.tags["ul"]) == (2, 2)
     # The title twice, the caption of the table; what is drawn in characters not at all, as there is a picture.

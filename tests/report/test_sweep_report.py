@@ -452,10 +452,10 @@ def test_bnuq_report_shows_a_sweep_again_as_text_as_json_and_as_a_picture(tmp_pa
     write(small_sweep.both(), path)
     command([str(path)])
     assert capsys.readouterr().out == drawn(replace(small_sweep.both(), path=path))
-    command([str(path)], estimates=tmp_path / "pictures", form="png")
+    command([str(path)], figures=tmp_path / "pictures", form="png")
     assert "sweep.png" in capsys.readouterr().out
     assert [one.name for one in (tmp_path / "pictures").iterdir()] == ["sweep.png"]
-    command([str(path)], as_json=True, estimates=tmp_path / "pictures")
+    command([str(path)], as_json=True, figures=tmp_path / "pictures")
     assert json.loads(capsys.readouterr().out)["command"] == "sweep-batch-size"
 
 

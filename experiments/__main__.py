@@ -390,6 +390,7 @@ def _tell(record: Any, kind: Kind, figures: Path | None, *, as_json: bool, quiet
     if figures is not None and kind.draw is not None:
         kind.draw(record, figures, "svg")
         kind.draw(record, figures, "png")
+    assert kind.show is not None
     tell(record, summary=kind.summary, show=kind.show, as_json=as_json, quiet=quiet, strict=False, cautions=())
 
 

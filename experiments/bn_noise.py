@@ -15,7 +15,11 @@ from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
 from bnuq.records import inspection
 from bnuq.records.inspection import Inspection, Noise
-from bnuq.report.document import (
+from bnuq.report.inspection.lines import brief
+from bnuq.report.inspection.tables import noise_parts
+from bnuq.report.inspection.words import of_independence, of_space, with_error
+from bnuq.report.numbers import number
+from bnuq.report.parts import (
     GAP,
     Advice,
     Cell,
@@ -29,10 +33,6 @@ from bnuq.report.document import (
     draw,
     title,
 )
-from bnuq.report.inspection.lines import brief
-from bnuq.report.inspection.tables import noise_parts
-from bnuq.report.inspection.words import of_independence, of_space, with_error
-from bnuq.report.numbers import number
 from bnuq.report.remedies import advised
 from bnuq.workflows.inspect import Settings, inspect
 

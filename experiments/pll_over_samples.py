@@ -20,8 +20,8 @@ from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
-from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.numbers import count, number, of_reference, signed, total
+from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"

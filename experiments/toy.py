@@ -27,7 +27,7 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.randomness import generators_restored
 from bnuq.records.summary import json_number
 from bnuq.report import drawing
-from bnuq.report.document import (
+from bnuq.report.parts import (
     GAP,
     Cell,
     Drawing,

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"errors", "estimates", "stopping", "surroundings"},
+    {"errors", "estimates", "findings", "stopping", "surroundings"},
     {"metrics", "files", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},
@@ -28,7 +28,7 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {"errors", "estimates", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
+WITHOUT_TORCH = {"errors", "estimates", "findings", "stopping", "surroundings", "progress", "user_code", "metrics", "files"}
 WITHOUT_TORCH |= {"trust", "config", "store", "records", "gate", "report", "cli"}
 
 

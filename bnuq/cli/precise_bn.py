@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +53,8 @@ def command(
     from bnuq.cli.progress import bars
     from bnuq.progress import silent
     from bnuq.records.precise_bn import summary
-    from bnuq.report.precise_bn import print_precise_bn
+    from bnuq.report.precise_bn import report
+    from bnuq.report.render import print_record
     from bnuq.workflows.precise_bn import precise_bn
 
     progress = silent if printing.quiet else bars
@@ -62,7 +64,7 @@ def command(
     tell(
         result,
         summary=summary,
-        show=print_precise_bn,
+        show=partial(print_record, report),
         as_json=printing.json,
         quiet=printing.quiet,
         strict=printing.strict,

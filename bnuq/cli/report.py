@@ -90,6 +90,18 @@ def show(
     page = None if html is None else replaceable(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = None if markdown in (None, "-") else replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
     kind, record = read()
+    if kind.report is not None:
+        _show_report(
+            kind,
+            record,
+            as_json=as_json,
+            markdown=document or markdown,
+            page=page,
+            figures=figures,
+            form=form,
+            full=full,
+        )
+        return
     if figures is not None and kind.draw is None:
         raise RequestError(f"--figures: {record.path} is of {kind.of} runs, and has no pictures.")
     drawn = _drawn(kind.draw, record, expanded(figures), form or "svg") if figures is not None and kind.draw else ()
@@ -105,16 +117,60 @@ def show(
     if markdown == "-":
         say(_markdown(kind, record), nl=False)
         return
-    (kind.show_full or kind.show if full else kind.show)(record, stdout())
+    shown = kind.show_full or kind.show if full else kind.show
+    assert shown is not None
+    shown(record, stdout())
     if drawn:
         from bnuq.report.terminal import print_figures
 
         print_figures(drawn, stdout())
     written = [(path, what) for path, what in ((page, "Page"), (document, "Markdown")) if path is not None]
     if written:
-        from bnuq.report.document import PathLine, columns_of, draw
+        from bnuq.report.parts import PathLine, columns_of, draw
 
         draw((PathLine(path, what) for path, what in written), stdout(), columns_of(stdout()))
+
+
+def _show_report(
+    kind: Kind,
+    record: Any,
+    *,
+    as_json: bool,
+    markdown: Path | str | None,
+    page: Path | None,
+    figures: Path | None,
+    form: str | None,
+    full: bool,
+) -> None:
+    from bnuq.report.document import PathLine
+    from bnuq.report.render import draw_pictures, print_paths, print_record, write_page
+    from bnuq.report.render import markdown as in_markdown
+
+    assert kind.report is not None
+    report = kind.report(record, columns=100)
+    if figures is not None and not report.pictures:
+        raise RequestError(f"--figures: {record.path} is of {kind.of} runs, and has no pictures.")
+    drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
+    if page is not None:
+        write_page(page, report)
+    if isinstance(markdown, Path):
+        from bnuq.files.writing import write_bytes
+
+        write_bytes(markdown, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
+    if as_json:
+        say(json.dumps(kind.summary(record), allow_nan=False, indent=2))
+        return
+    if markdown == "-":
+        say(in_markdown(report, level=1), nl=False)
+        return
+    print_record(kind.report, record, stdout(), full=full)
+    if drawn:
+        say("")
+        print_paths([PathLine(drawn[0].parent, "Figures")], stdout(), names=[path.name for path in drawn])
+    written = [
+        PathLine(path, name) for path, name in ((page, "Page"), (markdown, "Markdown")) if isinstance(path, Path)
+    ]
+    print_paths(written, stdout())
 
 
 @dataclass(frozen=True)
@@ -123,17 +179,18 @@ class Kind:
 
     `draw` is None where they have no pictures. `on_page` says what their page is made of, of the record, a folder for
     pictures (None without matplotlib) and why there are none; without it, the page is `parts` with all pictures.
-    `show_full` is there where `show` leaves things out.
+    `show_full` is there where `show` leaves things out. `report`, where it is given, stands for all of them.
     """
 
     of: str
     read: Callable[[Path], Any]
     summary: Callable[[Any], Any]
-    show: Callable[[Any, TextIO], None]
-    parts: Callable[[Any], Iterable[Any]]
+    show: Callable[[Any, TextIO], None] | None = None
+    parts: Callable[[Any], Iterable[Any]] | None = None
     draw: Draw | None = None
     on_page: Callable[[Any, Path | None, str], Iterable[Any]] | None = None
     show_full: Callable[[Any, TextIO], None] | None = None
+    report: Callable[..., Any] | None = None
 
 
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,15 +264,17 @@ def _drawn(draw: Draw, found: Any, folder: Path, form: str) -> tuple[Path, ...]:
 def _markdown(shown: Kind, found: Any) -> str:
     from bnuq.report.markdown import markdown
 
+    assert shown.parts is not None
     return markdown(shown.parts(found), level=1)
 
 
 def _write_html(shown: Kind, found: Any, page: Path) -> None:
     from bnuq.report import drawing
-    from bnuq.report.document import Paragraph
     from bnuq.report.html import picture_at, write_page
+    from bnuq.report.parts import Paragraph
 
     without = drawing.why_not() or ""
+    assert shown.parts is not None
     with tempfile.TemporaryDirectory() as name:
         folder = None if without else Path(name)
         if shown.on_page is not None:

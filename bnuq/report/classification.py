@@ -12,9 +12,9 @@ from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
 from bnuq.metrics import METRICS, standard_error
 from bnuq.records.evaluation import MethodResult, Result, SetResult
 from bnuq.report import noise_models, ood
-from bnuq.report.document import GAP, Cell, Part, Row, Table, title
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
+from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 
 HEADLINE = ("accuracy", "pll", "ece", "mutual_information")  # of the short report
 CONVERGING = ("pll",)

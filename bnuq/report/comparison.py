@@ -21,7 +21,6 @@ from bnuq.records.evaluation import Estimates, EvaluatedSet, MethodResult, Resul
 from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.report import classification, ood, regression
-from bnuq.report.document import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import (
     ARROWS,
@@ -34,6 +33,7 @@ from bnuq.report.numbers import (
     signed,
     with_error,
 )
+from bnuq.report.parts import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
 from bnuq.report.plots import best_score_of, words_of
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words

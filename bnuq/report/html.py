@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.files.writing import write_bytes
-from bnuq.report.document import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
 from bnuq.report.drawing import parts_of
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
 from bnuq.report.sanitize import printable
 
 # What pictures are drawn in, and what stands for it on a page, whose colours go with the reader's scheme.

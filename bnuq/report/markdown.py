@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from bnuq.report.document import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, Part, PathLine, Table
 from bnuq.report.sanitize import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more

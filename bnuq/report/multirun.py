@@ -11,7 +11,7 @@ from bnuq.estimates import Direction
 from bnuq.metrics import METRICS, SCORES, TTest
 from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.records.multirun import Aggregate, Several
-from bnuq.report.document import (
+from bnuq.report.parts import (
     GAP,
     Advice,
     Cell,

@@ -9,8 +9,8 @@ from bnuq.config import ANALYTIC
 from bnuq.estimates import Estimate
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Result
-from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.numbers import number, signed
+from bnuq.report.parts import GAP, Cell, Paragraph, Part, Row, Table, title
 
 
 def labelled(method: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bnuq.estimates import Direction, Estimate
-from bnuq.report.document import Cell
+from bnuq.report.parts import Cell
 
 NAMES = {  # as shown, and where there is little room
     "accuracy": ("accuracy", "accuracy"),

@@ -8,10 +8,10 @@ from bnuq.config import ONE_PASS
 from bnuq.estimates import Estimate
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report.document import Cell, Row, Table
 from bnuq.report.networks import of_whom
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import named, number
+from bnuq.report.parts import Cell, Row, Table
 
 _COLUMNS = {
     "aupr_out": "AUPR-out",

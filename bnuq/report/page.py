@@ -12,10 +12,10 @@ from typing import Any
 
 from bnuq.records.evaluation import Result
 from bnuq.report import classification, comparison, noise_models, ood, regression
-from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.drawing import for_page
 from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.numbers import count
+from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.plots import Drawn, draw_all
 from bnuq.report.remedies import advised
 from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words

@@ -5,23 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.report.document import (
-    GAP,
-    Advice,
-    Cell,
-    Facts,
-    Items,
-    Paragraph,
-    Part,
-    PathLine,
-    Table,
-    columns_of,
-    draw,
-    title,
-)
+from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
 from bnuq.report.remedies import advised
 
@@ -46,28 +32,29 @@ _DIFFER = (
 )
 
 
-def print_precise_bn(result: PreciseBN, stream: TextIO, width: int | None = None) -> None:
-    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    draw(report_parts(result), stream, columns_of(stream, width))
+def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
+    """The report: what was replaced, where most, and what that did to the test set."""
+    return Report(
+        command=f"bnuq {COMMAND}",
+        version=str(result.provenance["bnuq"]),
+        subject=Path(result.model["path"]).name,
+        facts=tuple(_facts(result)),
+        summary=tuple(_summary(result)),
+        sections=tuple(_sections(result)),
+        warnings=advised(result.cautions),
+        notes=result.notes,
+        path=PathLine(result.path, "Checkpoint"),
+    )
 
 
-def report_parts(result: PreciseBN) -> Iterator[Part]:
-    """What the report is made of."""
-    yield title(f"bnuq {COMMAND}  {result.provenance['bnuq']}")
-    yield Facts(tuple(_facts(result)))
-    yield from (GAP, title("In short"), Items(tuple(in_words(result))))
-    yield from (GAP, *_layers(result.layers))
+def _sections(result: PreciseBN) -> Iterator[Section]:
+    yield _layers(result.layers)
     if result.test is not None:
-        yield from (GAP, title(f"Test set, {count(result.test.n, 'point')}"), _estimates(result.test))
-    yield from (GAP, Paragraph(_of_layers(result.layers), "dim"))
-    yield Paragraph(_LEGEND[result.estimator] + _DIFFER, "dim")
+        yield Section(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
+    legend = [_of_layers(result.layers), _LEGEND[result.estimator] + _DIFFER]
     if result.test is not None:
-        yield Paragraph("± standard error over points, for the change over paired points.", "dim")
-    if result.cautions:
-        yield from (GAP, title("Warnings", "bold yellow"), Advice(advised(result.cautions)))
-    if result.notes:
-        yield from (GAP, title("Notes"), Items(result.notes))
-    yield from (GAP, PathLine(result.path, "Checkpoint"))
+        legend.append("± standard error over points, for the change over paired points.")
+    yield Section("", tuple(dim(legend)))
 
 
 def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
@@ -87,7 +74,7 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 
-def in_words(result: PreciseBN) -> Iterator[str]:
+def _summary(result: PreciseBN) -> Iterator[str]:
     """What was done, where most, and whether it helped."""
     layers = result.layers
     untrained = sum(layer.never_trained for layer in layers)
@@ -107,29 +94,27 @@ def in_words(result: PreciseBN) -> Iterator[str]:
 
 
 def _verdict(test: TestChange) -> str:
-    verdicts = {one.verdict for one in test.estimates.values()}
-    told = " and ".join(_in_words(name, one) for name, one in test.estimates.items())
+    verdicts = {change.verdict for change in test.estimates.values()}
+    changes = " and ".join(_change_in_words(name, change) for name, change in test.estimates.items())
     if verdicts >= {"better", "worse"}:
-        return f"Mixed effect: {told}."
+        return f"Mixed effect: {changes}."
     if "better" in verdicts:
-        return f"It helped: {told}."
+        return f"It helped: {changes}."
     if "worse" in verdicts:
         return (
-            f"It made the network worse: {told}. Check that train, normalize and augment are those of training; "
+            f"It made the network worse: {changes}. Check that train, normalize and augment are those of training; "
             "if they are, keep the old file."
         )
     if "unknown" in verdicts:
-        return f"Whether it helped is unknown: {told}."
-    return f"It made no difference beyond chance: {told}."
+        return f"Whether it helped is unknown: {changes}."
+    return f"It made no difference beyond chance: {changes}."
 
 
-def _in_words(name: str, one: EstimateChange) -> str:
-    shown = NAMES[name][0]
-    if one.before.value == one.after.value:
-        told = f"{shown} stayed at {_value(name, one.before.value)}"
-    else:
-        told = f"{shown} went from {_value(name, one.before.value)} to {_value(name, one.after.value)}"
-    return told + (" (the error of this change is unknown)" if one.verdict == "unknown" else "")
+def _change_in_words(name: str, change: EstimateChange) -> str:
+    before, after = (_value(name, estimate.value) for estimate in (change.before, change.after))
+    same = change.before.value == change.after.value
+    words = f"{NAMES[name][0]} stayed at {before}" if same else f"{NAMES[name][0]} went from {before} to {after}"
+    return words + (" (the error of this change is unknown)" if change.verdict == "unknown" else "")
 
 
 def _value(name: str, value: float) -> str:
@@ -138,34 +123,34 @@ def _value(name: str, value: float) -> str:
 
 def _estimates(test: TestChange) -> Table:
     rows = tuple(
-        (f"{NAMES[name][0]} {ARROWS[one.direction]}", tuple(_cells(name, one))) for name, one in test.estimates.items()
+        (f"{NAMES[name][0]} {ARROWS[change.direction]}", tuple(_cells(name, change)))
+        for name, change in test.estimates.items()
     )
     return Table(("before", "after", "change"), rows, stacks=True)
 
 
-def _cells(name: str, one: EstimateChange) -> Iterator[Cell]:
-    yield from (Cell(_value(name, estimate.value)) for estimate in (one.before, one.after))
+def _cells(name: str, change: EstimateChange) -> Iterator[Cell]:
+    yield from (Cell(_value(name, estimate.value)) for estimate in (change.before, change.after))
     unit, digits = (100, 2) if name == "accuracy" else (1, 4)
-    error = one.change.se
-    style = {"better": "green", "worse": "red"}.get(one.verdict, "")
+    error = change.change.se
     yield Cell(
-        signed(unit * one.change.value, digits) + (" pt" if name == "accuracy" else ""),
+        signed(unit * change.change.value, digits) + (" pt" if name == "accuracy" else ""),
         f"±{number(unit * error, digits)}" if error is not None and math.isfinite(error) else "",
-        style,
+        {"better": "green", "worse": "red"}.get(change.verdict, ""),
     )
 
 
-def _layers(layers: Sequence[LayerChange]) -> Iterator[Part]:
+def _layers(layers: Sequence[LayerChange]) -> Section:
     """All in execution order, the largest marked; of many the largest alone, worst first."""
     worst = max(layers, key=_size)
     if len(layers) < _MANY:
-        yield title("What changed, in execution order")
-        yield _table(layers, marked=worst)
-        return
+        return Section("What changed, in execution order", (_table(layers, marked=worst),))
     largest = sorted(layers, key=_size, reverse=True)
-    yield title(f"What changed most, {_SHOWN} of {len(layers)} layers")
-    yield _table(largest[:_SHOWN], marked=None)
-    yield Paragraph(f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}.", "dim")
+    rest = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
+    return Section(
+        f"What changed most, {_SHOWN} of {len(layers)} layers",
+        (_table(largest[:_SHOWN], marked=None), Paragraph(rest, dim=True)),
+    )
 
 
 def _table(layers: Sequence[LayerChange], *, marked: LayerChange | None) -> Table:

@@ -14,9 +14,9 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import noise_models, ood
-from bnuq.report.document import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
 from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
+from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")

@@ -12,7 +12,18 @@ from bnuq.config import ONE_PASS
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import classification, noise_models, ood, regression
-from bnuq.report.document import (
+from bnuq.report.numbers import (
+    ARROWS,
+    NAMES,
+    count,
+    decimals,
+    named,
+    number,
+    of_reference,
+    share_with_error,
+    with_error,
+)
+from bnuq.report.parts import (
     GAP,
     Advice,
     Cell,
@@ -26,17 +37,6 @@ from bnuq.report.document import (
     draw,
     sparkline,
     title,
-)
-from bnuq.report.numbers import (
-    ARROWS,
-    NAMES,
-    count,
-    decimals,
-    named,
-    number,
-    of_reference,
-    share_with_error,
-    with_error,
 )
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import laws_in_words, sampler_in_words

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from bnuq.report import drawing
-from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.numbers import number, total, with_error
+from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
 
 if TYPE_CHECKING:

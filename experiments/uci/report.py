@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TextIO
 
-from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Table, columns_of, draw, title
 from bnuq.report.markdown import markdown as page_of
+from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Table, columns_of, draw, title
 from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
 _SHORT = {"crps": "CRPS", "pll": "PLL"}

@@ -252,7 +252,9 @@ def test_the_file_reads_without_bnuq(found):
         assert (file.attrs["kind"], file.attrs["command"]) == ("batch-size", "experiments batch-size")
         rows = file["estimates"]
         of = rows["metric"].asstr()[()] == "mutual_information"
-        of &= np.array([path.endswith("matched/estimates/mutual_information/mnist") for path in rows["path"].asstr()[()]])
+        of &= np.array(
+            [path.endswith("matched/estimates/mutual_information/mnist") for path in rows["path"].asstr()[()]]
+        )
         expected = [network.matched.mutual_information("mnist").value for network in found.networks]
         np.testing.assert_array_equal(rows["value"][()][of], expected)
         assert set(rows["unit"].asstr()[()][of]) == {"nats"} and set(rows["set"].asstr()[()][of]) == {"mnist"}

@@ -19,10 +19,10 @@ from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.evaluation import Result
 from bnuq.report import comparison, comparison_plots, drawing
 from bnuq.report.comparison import best_score, compared, in_short, ood_tables, report_parts, summary
-from bnuq.report.document import Items, Table
 from bnuq.report.html import page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import beside_parts, shown_of
+from bnuq.report.parts import Items, Table
 from bnuq.report.plots import best_score_of
 
 

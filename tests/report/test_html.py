@@ -14,8 +14,8 @@ import small_sweep
 from bnuq.cli.main import main
 from bnuq.records import sweep as sweep_file
 from bnuq.report import drawing
-from bnuq.report.document import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, PathLine, Table, title
 from bnuq.report.html import SUB, Picture, page, picture_at
+from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, PathLine, Table, title
 
 VOID = {"meta", "br", "use", "path", "rect", "stop"}
 SVG = '<svg viewBox="0 0 100 50"><path d="M 0 0" style="fill: #ffffff"/></svg>'

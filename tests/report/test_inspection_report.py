@@ -24,7 +24,6 @@ from bnuq.errors import RequestError
 from bnuq.estimates import Caution, Estimate
 from bnuq.records.inspection import Candidate, Inspection, Pipelines, write
 from bnuq.report import drawing
-from bnuq.report.document import Listing, Table
 from bnuq.report.html import page
 from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
 from bnuq.report.inspection.plots import chi2_density, pictures_of
@@ -32,6 +31,7 @@ from bnuq.report.inspection.tables import nominal_deviations
 from bnuq.report.inspection.terminal import SITES
 from bnuq.report.inspection.words import of_space
 from bnuq.report.markdown import markdown
+from bnuq.report.parts import Listing, Table
 from bnuq.workflows.inspect import inspect
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")

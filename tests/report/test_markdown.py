@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bnuq.report.document import GAP, Cell, Drawing, Facts, Items, Paragraph, PathLine, Table, title
 from bnuq.report.markdown import code, markdown, text
+from bnuq.report.parts import GAP, Cell, Drawing, Facts, Items, Paragraph, PathLine, Table, title
 from bnuq.report.sanitize import printable
 from bnuq.report.terminal import report_parts
 

@@ -14,10 +14,10 @@ import pytest
 from bnuq.config import read_run_file
 from bnuq.estimates import Caution
 from bnuq.records.evaluation import Result
-from bnuq.report.document import Listing, Part
 from bnuq.report.html import Picture, page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import HOW, page_parts, run_file, shown_of
+from bnuq.report.parts import Listing, Part
 from bnuq.report.plots import pictures_of
 from bnuq.report.remedies import ADVICE
 from bnuq.report.terminal import report_parts

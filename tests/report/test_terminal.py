@@ -14,7 +14,7 @@ from bnuq.estimates import Caution, Estimate
 from bnuq.metrics import standard_error
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.report.document import sparkline
+from bnuq.report.parts import sparkline
 from bnuq.report.sanitize import printable
 from bnuq.report.terminal import print_report
 

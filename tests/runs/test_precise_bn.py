@@ -20,7 +20,8 @@ from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
 from bnuq.estimates import Estimate
 from bnuq.records.precise_bn import EstimateChange, PreciseBN, summary
-from bnuq.report.precise_bn import print_precise_bn
+from bnuq.report.precise_bn import report
+from bnuq.report.render import print_record
 from bnuq.workflows.precise_bn import precise_bn
 
 MEAN, VAR = "1.running_mean", "1.running_var"
@@ -259,7 +260,7 @@ def test_a_layer_of_two_names_has_both_mended_and_a_frozen_one_stays_and_is_name
 def drawn(result: PreciseBN, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_precise_bn(result, stream, width)
+    print_record(report, result, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 

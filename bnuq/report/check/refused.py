@@ -5,8 +5,8 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from bnuq.report.check.annotations import line
-from bnuq.report.document import Items, title
 from bnuq.report.markdown import markdown
+from bnuq.report.parts import Items, title
 from bnuq.report.sanitize import printable
 
 _SAID = "bnuq check: nothing was checked"

@@ -29,9 +29,9 @@ from bnuq.report.check.words import (
     score_name,
     unchanged,
 )
-from bnuq.report.document import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.markdown import markdown
 from bnuq.report.numbers import ARROWS, count
+from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.sanitize import printable
 
 _ROOMY = 60  # columns from which names are written out

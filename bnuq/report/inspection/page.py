@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bnuq.records.inspection import Inspection
-from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.drawing import for_page
 from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.inspection.plots import pictures_of
@@ -16,6 +15,7 @@ from bnuq.report.inspection.terminal import DOMAINS, GAP_TITLE, NOISE, PIPELINES
 from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count
 from bnuq.report.page import OnPage, run_file
+from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.plots import draw_all
 from bnuq.report.remedies import advised
 

@@ -12,7 +12,6 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
-from bnuq.report.document import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lines import (
     FOLDS,
@@ -29,6 +28,7 @@ from bnuq.report.inspection.lines import (
     worst_first,
 )
 from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
+from bnuq.report.parts import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.sweep.lines import error_of
 
 FEW = 12  # rows of what is too long to be shown whole

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TextIO
 
 from bnuq.records.inspection import Inspection, Pipelines
-from bnuq.report.document import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, columns_of, draw, title
 from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, pipeline_table, site_parts
 from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count, of_reference
+from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, columns_of, draw, title
 from bnuq.report.remedies import advised
 
 

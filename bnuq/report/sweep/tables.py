@@ -10,9 +10,9 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint
-from bnuq.report.document import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.drawing import short
 from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
+from bnuq.report.parts import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.sweep.lines import (
     Line,
     and_error,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TextIO
 
 from bnuq.records.sweep import Sweep, SweptModel
-from bnuq.report.document import (
+from bnuq.report.numbers import count, of_reference
+from bnuq.report.parts import (
     GAP,
     Advice,
     Drawing,
@@ -20,7 +21,6 @@ from bnuq.report.document import (
     draw,
     title,
 )
-from bnuq.report.numbers import count, of_reference
 from bnuq.report.remedies import advised
 from bnuq.report.sweep.curves import curves_of
 from bnuq.report.sweep.lines import lines_of

@@ -1,0 +1,90 @@
+"""Where a result comes from, and its request as a run file: what a page is kept for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, Section
+
+_REPEAT = (
+    "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
+    "this as a run file, or use `bnuq evaluate --from` with the result file."
+)
+
+
+def provenance_section(
+    provenance: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    run: Mapping[str, Any],
+    *,
+    device: Iterable[Any] = (),
+    sources: Iterable[tuple[str, str]] = (),
+    cost: Iterable[Part] = (),
+    repeat: str = _REPEAT,
+) -> Section:
+    """Versions, machine, command and time; `sources` are the checkpoint and the data, `cost` what the run took; then
+    the request, to be copied."""
+    versions = ", ".join(
+        f"{name} {provenance[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in provenance
+    )
+    machine = [*device] or [provenance.get(key) for key in ("device", "platform")]
+    stages = (f"{name} {value:.1f}" for name, value in seconds.items() if math.isfinite(value))
+    rows = {
+        "versions": versions,
+        "device": ", ".join(str(part) for part in machine if part),
+        "time": str(provenance.get("time", "")),
+        "command": f"`{provenance['command']}`" if provenance.get("command") else "",
+        "git revision": f"`{provenance['git']}`" if provenance.get("git") else "",
+        **dict(sources),
+        "seconds": ", ".join(stages),
+    }
+    request = tuple(_request(run, repeat))
+    facts = Facts(tuple((name, text) for name, text in rows.items() if text))
+    return Section("Provenance", (facts, *cost, *request), only_on_page=True)
+
+
+def _request(run: Mapping[str, Any], repeat: str) -> Iterator[Part]:
+    if text := run_file(run):
+        yield Heading("The run, as resolved")
+        if repeat:
+            yield Paragraph(repeat)
+        yield Listing("As a run file", text)
+
+
+def run_file(run: Mapping[str, Any]) -> str:
+    """The run as TOML that `bnuq evaluate` takes; what no run file holds stands in comments."""
+    lines: list[str] = []
+    for section, keys in run.items():
+        if not isinstance(keys, Mapping) or not keys:
+            continue
+        mark = "# " if section == "options" else ""
+        lines += [""] * bool(lines) + [f"{mark}[{_key(section)}]"]
+        lines += [f"{mark}{_key(key)} = {_toml(value)}" for key, value in keys.items() if value is not None]
+    return "\n".join(lines)
+
+
+def _key(key: str) -> str:
+    bare = key and all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in key)
+    return key if bare else _text(key)
+
+
+def _toml(value: Any) -> str:
+    """A JSON value as TOML, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items() if v is not None)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _text(value: str) -> str:
+    """A text in quotes, with everything that cannot be seen written out as TOML does."""
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 2**16 else f"\\U{ord(c):08x}" for c in quoted
+    )

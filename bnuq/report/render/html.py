@@ -1,0 +1,231 @@
+"""Draws a report as one HTML page that needs nothing else: no network, no script, pictures in the page's colours."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from bnuq.files.writing import write_bytes
+from bnuq.report import drawing
+from bnuq.report.document import (
+    Cell,
+    Drawing,
+    Facts,
+    Heading,
+    Items,
+    Listing,
+    Paragraph,
+    Part,
+    PathLine,
+    Picture,
+    Report,
+    Table,
+)
+from bnuq.report.numbers import count
+from bnuq.report.render.pictures import WIDE, Drawn, drawn_for_page, width_of
+from bnuq.report.sanitize import printable
+
+# What pictures are drawn in, and what stands for it on a page, whose colours go with the reader's scheme.
+_COLOURS = {
+    "#ffffff": "paper", "#1a1a1a": "ink", "#595959": "dim", "#d9d9d9": "line", "#ececec": "grid", "#f3f3f3": "shade",
+    "#0072b2": "blue", "#d55e00": "vermilion", "#009e73": "green", "#cc79a7": "purple", "#56b4e9": "sky",
+    "#9ecae1": "band", "#dbe9f4": "pale-band",
+}  # fmt: skip
+
+Block = dict[str, Any]  # what the template draws: its kind, and that part's fields
+
+
+@dataclass(frozen=True)
+class _Section:
+    title: str
+    name: str
+    blocks: tuple[Block, ...]
+    warns: bool = False
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is a single picture that leaves room for another beside it."""
+        return (
+            bool(self.title)
+            and [block["kind"] for block in self.blocks] == ["Pictures"]
+            and [picture.broad for picture in self.blocks[0]["pictures"]] == [False]
+        )
+
+
+def write_page(path: Path, report: Report) -> None:
+    """Put the page at `path`, whole or not at all; ResultError where it cannot be written."""
+    write_bytes(path, page(report).encode("utf-8", "backslashreplace"))
+
+
+def page(report: Report) -> str:
+    """The report as a page, with its pictures where matplotlib is there to draw them.
+
+    Every text is escaped, and between two backticks it is code; pictures are not: they are bnuq's own.
+    """
+    from jinja2 import Environment  # late: no other report needs it
+
+    drawn = drawn_for_page(report)
+    sections = list(_sections(report, drawn))
+    environment = Environment(autoescape=True)
+    environment.filters["code"] = _with_code
+    assets = files("bnuq.report") / "assets"
+    subject = f": {report.subject}" if report.subject else ""
+    return environment.from_string((assets / "page.html").read_text(encoding="utf-8")).render(
+        heading=_clean(f"{report.command}{subject}"),
+        summary=[_clean(text) for text in _summary(report)],
+        facts=[(_clean(name), _clean(text)) for name, text in report.facts],
+        sections=sections,
+        pairs=list(_pairs(sections)),
+        style=(assets / "page.css").read_text(encoding="utf-8"),
+    )
+
+
+def _summary(report: Report) -> Iterator[str]:
+    yield from report.summary
+    if report.warnings:
+        codes = ", ".join(dict.fromkeys(code for _, code, _ in report.warnings))
+        yield f"{count(len(report.warnings), 'warning')} below, with what to do: {codes}."
+    if report.pictures and (why_not := drawing.why_not()) is not None:
+        yield f"Pictures are left out: {why_not}"
+
+
+def _sections(report: Report, drawn: dict[tuple[str, ...], Drawn]) -> Iterator[_Section]:
+    names = {"in-short"}
+    numbers = iter(range(10_000))  # of pictures, for names within SVGs that no other has
+
+    def section(title: str, blocks: Sequence[Block], *, warns: bool = False) -> _Section:
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "part"
+        while name in names:
+            name += "-"
+        names.add(name)
+        return _Section(title, name, tuple(blocks), warns)
+
+    last = [part for part in report.sections if part.only_on_page]
+    for each in report.sections:
+        if each not in last and (blocks := list(_blocks(each.parts, drawn, numbers, _clean(each.title)))):
+            yield section(_clean(each.title), blocks)
+    if report.warnings:
+        rows = [tuple(map(_clean, row)) for row in report.warnings]
+        yield section("Warnings", [{"kind": "Warnings", "rows": rows}], warns=True)
+    if report.notes:
+        yield section("Notes", list(_blocks([Items(report.notes)], drawn, numbers, "")))
+    for each in last:
+        yield section(_clean(each.title), list(_blocks(each.parts, drawn, numbers, _clean(each.title))))
+    if report.path is not None:
+        yield section("", list(_blocks([report.path], drawn, numbers, "")))
+
+
+def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
+    """The sections one by one; two of a single narrow picture each, where they follow each other, side by side."""
+    place = 0
+    while place < len(sections):
+        pair = tuple(sections[place : place + 2])
+        group = pair if len(pair) == 2 and all(section.narrow for section in pair) else pair[:1]
+        yield group
+        place += len(group)
+
+
+def _blocks(
+    parts: Sequence[Part], drawn: dict[tuple[str, ...], Drawn], numbers: Iterator[int], caption: str
+) -> Iterator[Block]:
+    """What the template draws; pictures that follow each other stand side by side, what all say is said once."""
+    row: list[Drawn] = []
+    for part in parts:
+        if isinstance(part, Picture) and part.kind in drawn:
+            picture = _inlined(drawn[part.kind], numbers)
+            row.append(replace(picture, how="") if row and row[-1].how == picture.how else picture)
+            continue
+        if row:
+            yield {"kind": "Pictures", "pictures": tuple(row)}
+            row = []
+        if isinstance(part, Picture):
+            yield from _blocks(part.instead, drawn, numbers, caption)
+            continue
+        if isinstance(part, Heading):
+            caption = _clean(part.text)
+        yield {"kind": type(part).__name__} | _fields(part, caption)
+    if row:
+        yield {"kind": "Pictures", "pictures": tuple(row)}
+
+
+def _fields(part: Part, caption: str) -> Block:
+    match part:
+        case Heading(text):
+            return {"text": _clean(text)}
+        case Paragraph(text, dim):
+            return {"text": _clean(text), "dim": dim}
+        case Items(texts):
+            return {"texts": [_clean(text) for text in texts]}
+        case Facts(rows):
+            return {"rows": [(_clean(name), _clean(text)) for name, text in rows]}
+        case Table():
+            return _table(part, caption)
+        case PathLine(path, name):
+            return {"name": _clean(name), "text": _clean(str(path))}
+        case Listing(title, text):
+            return {"caption": _clean(title), "text": printable(text)}
+        case Drawing(rows, said):
+            return {"rows": [printable(row, lines=False) for row in rows], "caption": _clean(said)}
+    raise TypeError(f"no page shows a {type(part).__name__}")
+
+
+def _table(table: Table, caption: str) -> Block:
+    groups: list[list[tuple[str, list[Cell]]]] = [[]]
+    for label, cells in table.rows:
+        if not cells and groups[-1]:
+            groups.append([])
+        groups[-1].append((_clean(label), [_cell(cell) for cell in cells]))
+    header = [_clean(title) for title in table.header]
+    columns = max((len(cells) for _, cells in table.rows), default=len(header))
+    return {
+        "header": header if any(header) else [],
+        "groups": groups,
+        "columns": columns,
+        "caption": caption or "estimates",
+    }
+
+
+def _inlined(picture: Drawn, numbers: Iterator[int]) -> Drawn:
+    alt = ". ".join(filter(None, (picture.name, picture.how, picture.about)))
+    svgs = tuple(_svg(svg, f"p{number}-", alt) for svg, number in zip(picture.svgs, numbers, strict=False))
+    return Drawn(_clean(picture.name), svgs, _clean(picture.about), _clean(picture.how), picture.broad)
+
+
+def _svg(svg: str, prefix: str, alt: str) -> str:
+    """An SVG of matplotlib's as part of a page: any width, the page's colours, names that no other picture has."""
+    svg = svg[svg.index("<svg") :]
+    for waste in ("<metadata>.*?</metadata>", "<title>.*?</title>", "<!--.*?-->", "<style[^>]*>.*?</style>"):
+        svg = re.sub(waste, "", svg, flags=re.DOTALL)
+    head, end, rest = svg.partition(">")
+    head = re.sub(r'\s(width|height|xmlns|version)="[^"]*"', "", head)
+    width = width_of(head)
+    wide = f' style="min-width: {0.95 * width:.0f}px"' if width > WIDE else ""
+    head += f' role="img" aria-label="{html.escape(_clean(alt))}"{wide}'
+    rest = re.sub(r'\bid="', f'id="{prefix}', rest)
+    rest = re.sub(r'(href="|url\()#', rf"\1#{prefix}", rest)
+    for colour, name in _COLOURS.items():
+        rest = rest.replace(f": {colour}", f": var(--{name})")
+    return head + end + re.sub(r"\n\s*", "\n", rest).strip()
+
+
+def _with_code(words: str) -> Any:
+    """The text escaped, with what is between two backticks as code."""
+    from markupsafe import Markup
+
+    pieces = re.split(r"`([^`]+)`", words)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if place % 2 else piece for place, piece in enumerate(pieces)
+    )
+
+
+def _cell(cell: Cell) -> Cell:
+    return Cell(_clean(cell.value), _clean(cell.error), "bold" if "bold" in cell.style else "")
+
+
+def _clean(text: str) -> str:
+    return printable(text, lines=False).strip()

@@ -1,0 +1,77 @@
+"""Draws the pictures of a report into files: for a folder, or to stand on a page."""
+
+from __future__ import annotations
+
+import html
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bnuq.report import drawing
+from bnuq.report.document import Picture, Report
+
+WIDE = 380  # points: a picture wider than this is no smaller than its letters can be read, and moves in its box
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture for a page: its SVGs, what it is called and of, and how to read it.
+
+    One that is `broad` takes the whole width: of several panels, or too wide to be read beside text.
+    """
+
+    name: str
+    svgs: tuple[str, ...]
+    about: str = ""
+    how: str = ""
+    broad: bool = False
+
+
+def draw_pictures(report: Report, folder: Path, form: drawing.Format = "svg") -> tuple[Path, ...]:
+    """Draw every picture of the report into `folder`, which is made where it is missing; their paths, in order.
+
+    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+    """
+    drawing.check()
+    drawing.make_folder(folder)
+    return tuple(_files(report.pictures, folder, form))
+
+
+def drawn_for_page(report: Report) -> dict[tuple[str, ...], Drawn]:
+    """Every picture of the report by its kind, as it stands on a page; none without matplotlib."""
+    if not report.pictures or drawing.why_not() is not None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder, drawing.for_page():
+        paths = _files(report.pictures, Path(folder), "svg")
+        return {picture.kind: _read(path, picture.how) for picture, path in zip(report.pictures, paths, strict=True)}
+
+
+def _files(pictures: Sequence[Picture], folder: Path, form: drawing.Format) -> list[Path]:
+    paths: list[Path] = []
+    for picture in pictures:
+        path = folder / drawing.file_name(*picture.kind, kind=form)
+        while path in paths:  # names that differ only in signs that no file has
+            path = path.with_stem(f"{path.stem}-")
+        picture.draw(path)
+        paths.append(path)
+    return paths
+
+
+def _read(path: Path, how: str) -> Drawn:
+    svgs = [part.read_text(encoding="utf-8") for part in drawing.parts_of(path)]
+    name, about = (_words(pattern, svgs[0]) for pattern in ("<title>(.*?)</title>", "<dc:description>(.*?)<"))
+    broad = len(svgs) > 1 or width_of(svgs[0]) > WIDE
+    return Drawn(name or path.stem.replace("_", " "), tuple(svgs), about, how, broad)
+
+
+def _words(pattern: str, svg: str) -> str:
+    match = re.search(pattern, svg, flags=re.DOTALL)
+    return html.unescape(match[1]).strip() if match else ""
+
+
+def width_of(svg: str) -> float:
+    """The width of an SVG in points."""
+    box = re.search(r'viewBox="[\d.+-]+ [\d.+-]+ ([\d.]+)', svg[:2000])
+    return float(box[1]) if box else 0.0

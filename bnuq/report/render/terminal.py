@@ -1,0 +1,303 @@
+"""Draws a report on a terminal: in colour, plain in a pipe, in ASCII where the encoding needs it; nothing is cut."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from bnuq.report.document import (
+    Cell,
+    Drawing,
+    Facts,
+    Heading,
+    Items,
+    Listing,
+    Paragraph,
+    Part,
+    PathLine,
+    Picture,
+    Report,
+    Row,
+    Table,
+)
+from bnuq.report.numbers import count
+from bnuq.report.sanitize import printable
+
+Clean = Callable[[str], str]
+_IN_ASCII = {
+    "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "...", "≤": "<=",
+    "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf", "≈": "~",
+    "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu",
+} | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
+_ASCII = str.maketrans(_IN_ASCII)
+_VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
+_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last lines of one screen, at this width
+
+
+def columns_of(stream: TextIO, width: int | None = None) -> int:
+    """The width to draw with: `width`, or that of the terminal, or 80 where there is none; from 40 to 100."""
+    columns = width or (shutil.get_terminal_size((80, 24)).columns if stream.isatty() else 80)
+    return max(40, min(columns, 100))
+
+
+def print_report(report: Report, stream: TextIO, *, full: bool = False, width: int | None = None) -> None:
+    """Draw the report on `stream`: one screen of what matters, where it has that; everything with `full`."""
+    clean = cleaner(getattr(stream, "encoding", None) or "utf-8")
+    lines = _one_screen if report.one_screen is not None and not full else _everything
+    _print(lines(report, columns_of(stream, width), clean), stream)
+
+
+def print_record(
+    make: Callable[..., Report], record: Any, stream: TextIO, *, full: bool = False, width: int | None = None
+) -> None:
+    """Draw the report of `record` that `make` makes for the width of `stream`."""
+    columns = columns_of(stream, width)
+    print_report(make(record, columns=columns), stream, full=full, width=columns)
+
+
+def print_paths(
+    paths: Sequence[PathLine], stream: TextIO, *, names: Sequence[str] = (), width: int | None = None
+) -> None:
+    """Say on `stream` what was written: each path whole on a line of its own, then the names of files in it."""
+    columns, clean = columns_of(stream, width), cleaner(getattr(stream, "encoding", None) or "utf-8")
+    parts = [*paths, *([Items(tuple(names))] if names else [])]
+    _print((line for part in parts for line in _part(part, columns, clean)), stream)
+
+
+def _print(lines: Iterable[Text], stream: TextIO) -> None:
+    terminal = stream.isatty()
+    styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        width=_WIDE,
+        force_terminal=styled,
+        color_system="auto" if styled else None,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+    stream.write(buffer.getvalue())
+
+
+def cleaner(encoding: str) -> Clean:
+    """What makes a text fit for the stream: without control characters, and in ASCII where it cannot take ours."""
+
+    def cleaned(text: str) -> str:
+        text = printable(text, lines=False)
+        return text if plain else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+
+    try:
+        "".join(_IN_ASCII).encode(encoding)
+        plain = encoding.lower().replace("-", "").startswith("utf")
+    except (UnicodeEncodeError, LookupError):
+        plain = False
+    return cleaned
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    yield from _head(report, width, clean)
+    for section in report.sections:
+        if not section.only_on_page:
+            yield from _section(section.title, section.parts, width, clean)
+    yield from _warnings(report, width, clean)
+    yield from _section("Notes", (Items(report.notes),) if report.notes else (), width, clean)
+    if report.path is not None:
+        yield Text()
+        yield from _part(report.path, width, clean)
+
+
+def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    """The verdict, what matters most, warnings, as many notes as there is space for, and what is left out."""
+
+    def upper(width: int, clean: Clean) -> Iterator[Text]:
+        yield from _head(report, width, clean)
+        yield from _section("", report.one_screen or (), width, clean)
+        yield from _warnings(report, width, clean)
+
+    yield from upper(width, clean)
+    notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
+    yield from _section("Notes", (Items(notes),) if notes else (), width, clean)
+    left = len(report.notes) - len(notes)
+    more = f" and {count(left, 'more note' if notes else 'note')}" if left else ""
+    more = Paragraph(
+        f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores, curves{more}.", True
+    )
+    yield from _section("", (more, *([report.path] if report.path is not None else [])), width, clean)
+
+
+def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
+    """The shortest of the notes, which say how this run was handled, in their order."""
+    chosen = set[int]()
+    for number in sorted(range(len(notes)), key=lambda number: len(notes[number])):
+        if (lines := lines - sum(1 for _ in _items((notes[number],), _WIDE, str))) < 0:
+            break
+        chosen.add(number)
+    return tuple(note for number, note in enumerate(notes) if number in chosen)
+
+
+def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    heading = f"{report.command}  {report.version}".strip()
+    yield from _paragraph(heading, width, clean, style=_VERDICTS[report.verdict])
+    if report.verdict:  # the heading is the answer
+        yield from _items(report.summary, width, clean)
+        yield Text()
+        yield from _facts(report.facts, width, clean)
+        return
+    yield from _facts(report.facts, width, clean)
+    yield from _section("In short", (Items(report.summary),) if report.summary else (), width, clean)
+
+
+def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    if report.warnings:
+        yield Text()
+        yield Text("Warnings", style="bold yellow")
+        yield from _items([f"{text} [{code}]" for text, code, _ in report.warnings], width, clean)
+
+
+def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Iterator[Text]:
+    shown = [part for part in parts if not isinstance(part, Picture) or part.instead]
+    if not shown:
+        return
+    yield Text()
+    if title:
+        yield from _paragraph(title, width, clean, style="bold")
+    for number, part in enumerate(shown):
+        apart = isinstance(part, Heading | Drawing | Listing | Picture) or (isinstance(part, Table) and not title)
+        if number and (apart or (isinstance(part, Paragraph) and part.dim and isinstance(shown[number - 1], Table))):
+            yield Text()
+        yield from _part(part, width, clean)
+
+
+# ── its parts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _part(part: Part, width: int, clean: Clean) -> Iterator[Text]:
+    if isinstance(part, Paragraph):
+        yield from _paragraph(part.text, width, clean, style="dim" if part.dim else "")
+    elif isinstance(part, Heading):
+        yield from _paragraph(part.text, width, clean, style="bold")
+    elif isinstance(part, Items):
+        yield from _items(part.texts, width, clean)
+    elif isinstance(part, Facts):
+        yield from _facts(part.rows, width, clean)
+    elif isinstance(part, Table):
+        yield from _table(part, width, clean)
+    elif isinstance(part, Drawing):
+        yield from _drawing(part, width, clean)
+    elif isinstance(part, Listing):
+        yield from _paragraph(f"{part.caption}:", width, clean, style="dim")
+        yield from (Text(clean(line)) for line in part.text.splitlines())
+    elif isinstance(part, PathLine):
+        yield from _path(part.path, part.name, width, clean)
+    else:
+        for replacement in part.instead:
+            yield from _part(replacement, width, clean)
+
+
+def _paragraph(text: str, width: int, clean: Clean, *, style: str = "") -> Iterator[Text]:
+    yield from (Text(line, style=style) for line in _wrapped(clean(text), width) or [""])
+
+
+def _items(texts: Iterable[str], width: int, clean: Clean) -> Iterator[Text]:
+    for text in texts:
+        for row, line in enumerate(_wrapped(clean(text), width - 3)):
+            yield Text(f" {clean('·') if row == 0 else ' '} {line}")
+
+
+def _facts(facts: Sequence[tuple[str, str]], width: int, clean: Clean) -> Iterator[Text]:
+    rows = [(clean(name), text) for name, text in facts]
+    indent = min(max((len(name) for name, _ in rows), default=0) + 2, width - 20)
+    for name, text in rows:
+        if len(name) > indent - 2:  # a name out of a file may be as long as it likes
+            yield Text(name, style="dim")
+            name = ""
+        for row, line in enumerate(_wrapped(clean(text), width - indent)):
+            yield Text.assemble((f"{name if row == 0 else '':{indent}}", "dim"), line)
+
+
+def _drawing(drawing: Drawing, width: int, clean: Clean) -> Iterator[Text]:
+    in_ascii = clean("·") != "·"
+    signs = str.maketrans(dict(drawing.ascii)) if in_ascii else {}
+    for row in drawing.rows:
+        yield from _paragraph(row.translate(signs), width, clean)
+    if drawing.caption:
+        yield from _paragraph(drawing.caption.translate(signs), width, clean, style="dim")
+
+
+def _path(path: Path, name: str, width: int, clean: Clean) -> Iterator[Text]:
+    text = clean(str(path))
+    if len(f"{name}: {text}") <= width:
+        yield Text(f"{name}: {text}")
+    else:
+        yield from (Text(f"{name}:"), Text(text))
+
+
+def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
+    rows = [
+        (clean(label), tuple(Cell(clean(c.value), clean(c.error), c.style) for c in cells))
+        for label, cells in table.rows
+    ]
+    header = [clean(title) for title in table.header]
+    labels = max(len(label) for label, cells in rows if cells)
+    space = width - 1 - labels
+    beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
+    stacked = table.stacks and sum(beside) > space
+    widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+    for number, block in enumerate(_blocks(widths, space)):
+        if number:
+            yield Text()
+        if any(header[column] for column in block):
+            titles = "".join(f"{header[column]:>{widths[column]}}" for column in block)
+            yield Text(f" {'':{labels}}{titles}", style="dim")
+        for label, cells in rows:
+            if not cells:
+                yield from (Text(f" {line}", style="bold") for line in _wrapped(label, width - 1) or [""])
+                continue
+            values, errors = Text(f" {label:{labels}}"), Text(f" {'':{labels}}")
+            for column in block:
+                cell, size = cells[column], widths[column]
+                value = cell.value if stacked or not cell.error else f"{cell.value} "
+                error = "" if stacked else cell.error
+                values.append(f"{value:>{size - len(error)}}", style=cell.style).append(error, style="dim")
+                errors.append(f"{cell.error:>{size}}", style="dim")
+            yield values
+            if stacked and errors.plain.strip():
+                yield errors
+
+
+def _column_width(header: Sequence[str], rows: Sequence[Row], column: int, *, stacked: bool) -> int:
+    cells = [cells[column] for _, cells in rows if cells]
+    sizes = [
+        max(len(c.value), len(c.error)) if stacked or not c.error else len(c.value) + 1 + len(c.error) for c in cells
+    ]
+    return 2 + max(len(header[column]), *sizes)
+
+
+def _blocks(widths: Sequence[int], space: int) -> Iterator[list[int]]:
+    """Columns that fit side by side, as many as can."""
+    block: list[int] = []
+    for column, width in enumerate(widths):
+        if block and sum(widths[c] for c in block) + width > space:
+            yield block
+            block = []
+        block.append(column)
+    yield block
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)

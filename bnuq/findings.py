@@ -1,4 +1,4 @@
-"""What a record shows, as a code and values: its sentence stands in a catalogue, so that tests and scripts need none."""
+"""What a record shows, as a code and values; its sentence stands in a catalogue."""
 
 from __future__ import annotations
 

@@ -10,25 +10,40 @@ import msgspec
 import numpy as np
 
 Direction = Literal["higher", "lower", "none"]
+ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
 Estimator = Literal["plug-in", "corrected", "jackknife"]  # of mutual information, from finitely many draws
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a number means: `direction` says which way is better, "none" where neither is (shown, never gated).
+    """Everything that is known of a metric beside its formula: files, tables, sentences and the gate ask here.
 
-    `tolerance` is how much worse `bnuq check` lets it be without being asked: in its unit, or "1%" of the baseline's.
-    `mc_error` says how its Monte Carlo error is told: by the jackknife, or by the bootstrap where it goes in steps
-    of 1/n.
+    `label` is what tables and sentences call it, `short` the same where there is little room. `direction` says which
+    way is better, "none" where neither is (shown, never gated). `tolerance` is how much worse `bnuq check` lets it be
+    by default: in its unit, or "1%" of the baseline's. `mc_error`: its Monte Carlo error is by the jackknife, or by the
+    bootstrap where it goes in steps of 1/n. `digits` are the decimals shown, None where they depend on the scale of
+    the targets; `percent`: sentences show it in percent. `worse` and `better` say what a change means: {who}, {where}
+    and {truth} are the method, the set, and labels or targets.
     """
 
     name: str
     title: str
+    label: str
     unit: str
     direction: Direction
     source: str
+    short: str = ""
     tolerance: str = ""
     mc_error: Literal["jackknife", "bootstrap"] = "jackknife"
+    digits: int | None = 4
+    percent: bool = False
+    worse: str = ""
+    better: str = ""
+
+    @property
+    def arrow(self) -> str:
+        """Which way is better, as a sign; a space where neither is."""
+        return ARROWS[self.direction]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,19 @@ FLOORS = [
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {"errors", "estimates", "findings", "stopping", "surroundings"}
-WITHOUT_TORCH |= {"progress", "user_code", "metrics", "files", "trust", "config", "store", "records", "gate", "report", "cli"}
+WITHOUT_TORCH |= {
+    "progress",
+    "user_code",
+    "metrics",
+    "files",
+    "trust",
+    "config",
+    "store",
+    "records",
+    "gate",
+    "report",
+    "cli",
+}
 
 
 def modules() -> list[Path]:

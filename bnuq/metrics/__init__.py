@@ -86,7 +86,13 @@ from bnuq.metrics.intervals import (
     spearman,
     uncertainty_error_curve,
 )
-from bnuq.metrics.registry import CLASSIFICATION_SCORES, METRICS, REGRESSION_SCORES, SCORES
+from bnuq.metrics.registry import (
+    CLASSIFICATION_SCORES,
+    METRICS,
+    REGRESSION_SCORES,
+    SCORES,
+    SEPARATIONS,
+)
 from bnuq.metrics.regression import (
     crps_ensemble,
     crps_gaussian,
@@ -108,6 +114,7 @@ __all__ = [
     "METRICS",
     "REGRESSION_SCORES",
     "SCORES",
+    "SEPARATIONS",
     "CalibrationBins",
     "DetectionScores",
     "DrawWeights",

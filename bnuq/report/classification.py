@@ -13,15 +13,11 @@ from bnuq.metrics import METRICS, standard_error
 from bnuq.records.evaluation import MethodResult, Result, SetResult
 from bnuq.report import noise_models, ood
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
-from bnuq.report.numbers import ARROWS, named, number, percent, share_with_error, signed, with_error
+from bnuq.report.numbers import headed, number, percent, share_with_error, signed, with_error
 from bnuq.report.parts import GAP, Cell, Part, Row, Table, title
 
 HEADLINE = ("accuracy", "pll", "ece", "mutual_information")  # of the short report
 CONVERGING = ("pll",)
-ORDER = (
-    "accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy", "expected_entropy",
-    "variation_ratio", "max_probability", "aurc",
-)  # fmt: skip
 
 
 def in_words(result: Result) -> Iterator[str]:
@@ -97,10 +93,10 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
     known = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     rows = tuple(
         (
-            f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
+            headed(name, roomy=roomy),
             tuple(with_error(found.sets["test"].estimates.get(name)) for found in result.methods.values()),
         )
-        for name in ORDER
+        for name in METRICS
         if name in known
     )
     yield Table(tuple(map(noise_models.labelled, result.methods)), rows, stacks=True)

@@ -16,25 +16,27 @@ import numpy as np
 
 from bnuq.config import ONE_PASS
 from bnuq.estimates import Estimate
-from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
+from bnuq.metrics import METRICS, SEPARATIONS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import Estimates, EvaluatedSet, MethodResult, Result, SetResult
 from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.report import classification, ood, regression
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import (
-    ARROWS,
     count,
     decimals,
+    digits_of,
+    headed,
     named,
     number,
     of_reference,
     share_with_error,
     signed,
     with_error,
+    written,
 )
 from bnuq.report.parts import GAP, Advice, Facts, Items, Paragraph, Part, Row, Table, columns_of, draw, title
-from bnuq.report.plots import best_score_of, words_of
+from bnuq.report.plots import best_score_of
 from bnuq.report.remedies import advised
 from bnuq.report.sampler import USUAL, laws_in_words, sampler_in_words
 
@@ -274,13 +276,11 @@ def _by_metric(results: Results, method: str, metric: str) -> str:
             found.append(_Standing(name, one, value, _contributed(test, metric)))
     if not found:
         return ""
-    digits, scale, unit = _WRITTEN.get(metric, (max(0, decimals(one.value for one in found) - 1), 1, ""))
+    digits, scale, unit = written(metric)
+    digits = max(0, decimals(one.value for one in found) - 1) if digits is None else digits
     lower = METRICS[metric].direction == "lower"
     ranked = _from_best(found, results, lower=lower, digits=digits, scale=scale, unit=unit)
     return f"{named(metric, roomy=True)} {ranked}"
-
-
-_WRITTEN = {"accuracy": (2, 100, " %"), "pll": (4, 1, " nats")}  # with how many digits, times what, in which unit
 
 
 def _contributed(test: SetResult, metric: str) -> dict[str, np.ndarray]:
@@ -300,7 +300,7 @@ def _by_auroc(results: Results, name: str) -> str:
             scores = {s: sets[s].points[score] for s in ("test", name)}
             known = not any(np.isnan(values).any() for values in scores.values())
             parts = dict(zip(scores, detection_influence(*scores.values()).auroc, strict=True)) if known else {}
-            by = f"{words_of(score)} of {of_whom(method)}"
+            by = f"{named(score)} of {of_whom(method)}"
             found.append(_Standing(result, one, auroc, parts, by))
     return _from_best(found, results, lower=False, digits=3)
 
@@ -408,18 +408,15 @@ def is_regression(results: Results) -> bool:
 
 def test_table(results: Results) -> Table:
     """Every estimate of the test set, method by method."""
-    order = regression.ORDER if is_regression(results) else classification.ORDER
     rows: list[Row] = []
     for method in methods_of(results):
         ours = [one.methods.get(method) for one in results.values()]
         rows.append((method, ()))
-        for metric in order:
+        for metric in METRICS:
             found = [_estimates(one).get(metric) for one in ours]
             if any(found):
-                in_units = metric in regression.IN_TARGET_UNITS
-                digits = decimals(estimate.value for estimate in found if estimate) if in_units else 4
-                label = f"  {ARROWS[METRICS[metric].direction]} {named(metric, roomy=True)}"
-                rows.append((label, tuple(with_error(estimate, digits) for estimate in found)))
+                digits = digits_of(metric, (estimate.value for estimate in found if estimate))
+                rows.append((f"  {headed(metric)}", tuple(with_error(estimate, digits) for estimate in found)))
         for metric in ("crps", "pll"):
             shares = [None if one is None else one.normalized.get(metric) for one in ours]
             if any(shares):
@@ -431,23 +428,14 @@ def _estimates(method: MethodResult | None) -> Estimates:
     return {} if method is None else method.sets["test"].estimates
 
 
-_TOLD_APART = {
-    "auroc": "↑ AUROC",
-    "aupr_out": "↑ AUPR-out",
-    "aupr_in": "↑ AUPR-in",
-    "fpr95": "↓ FPR95",
-    "fpr95_id_positive": "↓ FPR95*",
-}
-
-
 def ood_tables(results: Results, name: str) -> Iterator[Table]:
     """How well the set is told apart, by every score of every method: a table for each of AUROC, AUPR and FPR95."""
-    for key, what in _TOLD_APART.items():
+    for key in SEPARATIONS:
         rows: list[Row] = []
         for method in methods_of(results):
             ours = [one.methods[method].ood.get(name, {}) if method in one.methods else {} for one in results.values()]
             for number_of, score in enumerate(dict.fromkeys(score for one in ours for score in one)):
-                rows += [(f"{what}, {method}", ())] if number_of == 0 else []
+                rows += [(f"{headed(key)}, {method}", ())] if number_of == 0 else []
                 cells = tuple(with_error(_of_score(one, score, key)) for one in ours)
                 rows.append((f"  by {named(score, roomy=True)}", cells))
         if rows:

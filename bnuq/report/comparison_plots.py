@@ -15,7 +15,7 @@ from bnuq.records.evaluation import MethodResult
 from bnuq.report import drawing, ood
 from bnuq.report.comparison import Results, best_score, is_regression, methods_of, ood_names
 from bnuq.report.drawing import GREY, INK, Format, Line, picture, short
-from bnuq.report.numbers import number
+from bnuq.report.numbers import named, number
 from bnuq.report.plots import (
     CONVERGING,
     Drawn,
@@ -26,7 +26,6 @@ from bnuq.report.plots import (
     enough_points,
     label_of,
     roc_curve,
-    words_of,
 )
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ def _roc(results: Results, name: str, path: Path) -> None:
         apart=True,
     ) as panels:  # fmt: skip
         for (method, (score, aurocs)), axes in zip(told.items(), panels, strict=True):
-            axes.set_title(f"{method}, {words_of(score)}")
+            axes.set_title(f"{method}, {named(score)}")
             axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
             for result, auroc in aurocs.items():
                 sets = results[result].methods[method].sets

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from bnuq.estimates import Direction
-from bnuq.metrics import METRICS, SCORES, TTest
+from bnuq.metrics import SEPARATIONS, TTest
 from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.records.multirun import Aggregate, Several
+from bnuq.report.numbers import headed, named
 from bnuq.report.parts import (
     GAP,
     Advice,
@@ -27,31 +27,6 @@ from bnuq.report.parts import (
     title,
 )
 from bnuq.report.remedies import advised
-
-_ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
-_SHORT = {  # where the title of the metric is too long for a row of a table
-    "pll": "PLL",
-    "ece": "ECE",
-    "aurc": "AURC",
-    "crps": "CRPS",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "max_probability": "max. probability",
-    "coverage50": "coverage of 50 %",
-    "coverage95": "coverage of 95 %",
-    "spearman": "Spearman (sd, |error|)",
-    "variance": "variance over samples",
-    "tau": "τ",
-    "least_confidence": "least confidence",
-    "pll_without_exact": "PLL excl. exact points",
-}
-_OOD_COLUMNS = {
-    "auroc": "AUROC",
-    "aupr_out": "AUPR-out",
-    "aupr_in": "AUPR-in",
-    "fpr95": "FPR95",
-    "fpr95_id_positive": "FPR95*",
-}
 
 
 def print_several(several: Several, stream: TextIO, *, width: int | None = None) -> None:
@@ -104,16 +79,12 @@ def _test_table(several: Several) -> Table:
     methods = several.methods
     rows = tuple(
         (
-            f"{_ARROWS[METRICS[metric].direction]} {_name(metric)}",
+            headed(metric),
             tuple(_cell(several.aggregates.get((method, "test", "", metric))) for method in methods),
         )
         for metric in metrics
     )
     return Table(tuple(methods), rows, stacks=True)
-
-
-def _name(metric: str) -> str:
-    return _SHORT.get(metric) or (METRICS.get(metric) or SCORES[metric]).title.lower()
 
 
 def _cell(found: Aggregate | None) -> Cell:
@@ -136,7 +107,7 @@ def _normalized_table(several: Several) -> Table:
                 Cell(_marked(found.nadeau_bengio)),
                 Cell(_interval(found.nadeau_bengio)),
             )
-            rows.append((f"  {_name(metric)}", cells))
+            rows.append((f"  {named(metric)}", cells))
     return Table(("mean", "of means", "as published", "corrected", "95 % interval"), tuple(rows), stacks=True)
 
 
@@ -168,9 +139,9 @@ def _ood_table(several: Several, name: str) -> Table:
         scores = list(dict.fromkeys(a[2] for a in several.aggregates if a[:2] == (method, name) and a[2]))
         rows += [(method, ())] if scores else []
         for score in scores:
-            found = (several.aggregates.get((method, name, score, metric)) for metric in _OOD_COLUMNS)
-            rows.append((f"  {_name(score)}", tuple(map(_cell, found))))
-    return Table(tuple(_OOD_COLUMNS.values()), tuple(rows), stacks=True)
+            found = (several.aggregates.get((method, name, score, metric)) for metric in SEPARATIONS)
+            rows.append((f"  {named(score)}", tuple(map(_cell, found))))
+    return Table(tuple(map(named, SEPARATIONS)), tuple(rows), stacks=True)
 
 
 def _legend(several: Several) -> Iterator[str]:

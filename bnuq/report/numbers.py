@@ -6,31 +6,11 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from bnuq.estimates import Direction, Estimate
+from bnuq.estimates import Estimate
+from bnuq.metrics.registry import metric_of
 from bnuq.report.parts import Cell
 
-NAMES = {  # as shown, and where there is little room
-    "accuracy": ("accuracy", "accuracy"),
-    "pll": ("PLL", "PLL"),
-    "brier": ("Brier score", "Brier score"),
-    "ece": ("ECE", "ECE"),
-    "mutual_information": ("mutual information", "mutual info."),
-    "predictive_entropy": ("predictive entropy", "pred. entropy"),
-    "expected_entropy": ("expected entropy", "exp. entropy"),
-    "variation_ratio": ("variation ratio", "var. ratio"),
-    "max_probability": ("max. probability", "max. prob."),
-    "aurc": ("AURC", "AURC"),
-    "least_confidence": ("least confidence", "least conf."),
-    "rmse": ("RMSE", "RMSE"),
-    "mae": ("MAE", "MAE"),
-    "crps": ("CRPS", "CRPS"),
-    "coverage50": ("coverage of 50 %", "cover. 50 %"),
-    "coverage95": ("coverage of 95 %", "cover. 95 %"),
-    "spearman": ("rank corr. ρ(σ, |e|)", "ρ(σ, |e|)"),
-    "variance": ("variance of samples", "var. of samples"),
-    "tau": ("precision τ", "precision τ"),
-}
-ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "none": " "}
+UNITS = {"nats": " nats", "percent": " %"}  # behind a number in a sentence; others go without saying
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -48,6 +28,18 @@ def decimals(values: Iterable[float | None]) -> int:
     """How many decimals show five digits of the largest of the values, whatever unit they have; from 0 to 9."""
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value) and value != 0]
     return min(9, max(0, 4 - math.floor(math.log10(max(sizes))))) if sizes else 4
+
+
+def digits_of(metric: str, values: Iterable[float | None]) -> int:
+    """How many decimals these values of a metric are shown with."""
+    digits = metric_of(metric).digits
+    return decimals(values) if digits is None else digits
+
+
+def written(metric: str) -> tuple[int | None, int, str]:
+    """How sentences write a metric: with how many decimals (None: as its scale asks), times what, and its unit."""
+    known = metric_of(metric)
+    return (2, 100, " %") if known.percent else (known.digits, 1, UNITS.get(known.unit, ""))
 
 
 def signed(value: float, digits: int = 4) -> str:
@@ -87,8 +79,15 @@ def with_error(estimate: Estimate | None, digits: int = 4) -> Cell:
     return Cell(number(estimate.value, digits), f"±{number(error, digits)}")
 
 
-def named(metric: str, *, roomy: bool) -> str:
-    return NAMES[metric][0 if roomy else 1]
+def named(metric: str, *, roomy: bool = True) -> str:
+    """A metric or a score in a table or a sentence."""
+    known = metric_of(metric)
+    return known.label if roomy else known.short or known.label
+
+
+def headed(metric: str, *, roomy: bool = True) -> str:
+    """The same as the head of a row or a column: which way is better stands before it."""
+    return f"{metric_of(metric).arrow} {named(metric, roomy=roomy)}"
 
 
 def count(amount: int, what: str) -> str:

@@ -6,20 +6,14 @@ from collections.abc import Iterator
 
 from bnuq.config import ONE_PASS
 from bnuq.estimates import Estimate
-from bnuq.metrics import SCORES
+from bnuq.metrics import SEPARATIONS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report.networks import of_whom
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import named, number
 from bnuq.report.parts import Cell, Row, Table
 
-_COLUMNS = {
-    "aupr_out": "AUPR-out",
-    "aupr_in": "AUPR-in",
-    "fpr95": "FPR95",
-    "fpr95_id_positive": "FPR95*",
-}
-
+_BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
 _LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
 
 
@@ -38,7 +32,7 @@ def in_words(result: Result, name: str) -> str:
     ]
     method, score, best = max(ranked, key=lambda row: row[2].value)
     interval = "" if best.low is None else f" ({number(best.low, 2)}–{number(best.high, 2)})"
-    by = f"by the {_words(score)} of {of_whom(method)}"
+    by = f"by the {named(score)} of {of_whom(method)}"
     text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} {by}"
     if len(ranked) > 1:
         text += f", the best of {len(ranked)} scores"
@@ -46,7 +40,7 @@ def in_words(result: Result, name: str) -> str:
     if method in ONE_PASS or not plain:
         return f"{text}."
     method, score, best = max(plain, key=lambda row: row[2].value)
-    return f"{text}; {number(best.value, 3)} by the {_words(score)} of {of_whom(method)}."
+    return f"{text}; {number(best.value, 3)} by the {named(score)} of {of_whom(method)}."
 
 
 def _told_apart(auroc: Estimate) -> str:
@@ -61,10 +55,6 @@ def _told_apart(auroc: Estimate) -> str:
     return "is partly separated from the test set" if auroc.value >= 0.7 else "is hardly separated from the test set"
 
 
-def _words(score: str) -> str:
-    return SCORES[score].title.partition(" (")[0].lower()
-
-
 def table(result: Result, name: str, *, roomy: bool) -> Table:
     """Every score of every method that has one."""
     rows: list[Row] = []
@@ -74,9 +64,9 @@ def table(result: Result, name: str, *, roomy: bool) -> Table:
         for score, estimates in one.ood[name].items():
             auroc = estimates["auroc"]
             interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""
-            others = (Cell(number(estimates[key].value)) for key in _COLUMNS)
+            others = (Cell(number(estimates[key].value)) for key in _BESIDE_AUROC)
             rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
-    return Table(("AUROC", "95 % interval", *_COLUMNS.values()), tuple(rows))
+    return Table(("AUROC", "95 % interval", *map(named, _BESIDE_AUROC)), tuple(rows))
 
 
 def short_table(result: Result) -> Table:

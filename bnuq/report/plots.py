@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.config import ONE_PASS
-from bnuq.metrics import METRICS, SCORES
+from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing, ood
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
 from bnuq.report.networks import of_whom
-from bnuq.report.numbers import NAMES, number
+from bnuq.report.numbers import named, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def _lines(result: Result) -> dict[str, Line]:
 def label_of(metric: str, title: str | None = None) -> str:
     """A metric as it stands along an axis, with its unit."""
     unit = METRICS[metric].unit
-    return (title or NAMES[metric][0]) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
+    return (title or named(metric)) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
 
 
 # ── regression ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,7 +241,7 @@ def _told_apart(result: Result, name: str, path: Path) -> None:
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
     of = of_whom(method)
-    words = words_of(score).capitalize()
+    words = named(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)
 
@@ -279,7 +279,7 @@ def draw_histograms(
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylim(bottom=0)
-    words = words_of(score).capitalize()
+    words = named(score).capitalize()
     axes.set_xlabel(label_of(score, words) if score in METRICS else words)
     axes.set_ylabel("points of the set (%)")
     axes.legend(loc="best")
@@ -302,16 +302,11 @@ def _roc(result: Result, name: str, path: Path) -> None:
                 label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
                 axes.plot([], [], color=lines[method].colour, linewidth=3, label=label)
         for score in scores if len(scores) > 1 else ():
-            axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=words_of(score))
+            axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=named(score))
         _unit_square(axes)
         axes.set_xlabel("test points classified as OOD (false positive rate)")
         axes.set_ylabel("OOD points detected (true positive rate)")
         drawing.legend_apart(axes)
-
-
-def words_of(score: str) -> str:
-    """What a score is called within a sentence."""
-    return SCORES[score].title.partition(" (")[0].lower()
 
 
 def roc_curve(

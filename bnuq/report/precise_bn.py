@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
-from bnuq.report.numbers import ARROWS, NAMES, count, number, of_reference, signed
+from bnuq.report.numbers import count, named, number, of_reference, signed, written
 from bnuq.report.remedies import advised
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
@@ -113,17 +114,23 @@ def _verdict(test: TestChange) -> str:
 def _change_in_words(name: str, change: EstimateChange) -> str:
     before, after = (_value(name, estimate.value) for estimate in (change.before, change.after))
     same = change.before.value == change.after.value
-    words = f"{NAMES[name][0]} stayed at {before}" if same else f"{NAMES[name][0]} went from {before} to {after}"
+    words = f"{named(name)} stayed at {before}" if same else f"{named(name)} went from {before} to {after}"
     return words + (" (the error of this change is unknown)" if change.verdict == "unknown" else "")
 
 
 def _value(name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if name == "accuracy" else number(value, 4)
+    digits, scale, unit = _written(name)
+    return number(scale * value, digits) + unit
+
+
+def _written(name: str) -> tuple[int, int, str]:
+    digits, scale, unit = written(name)
+    return digits or 4, scale, unit if scale == 100 else ""
 
 
 def _estimates(test: TestChange) -> Table:
     rows = tuple(
-        (f"{NAMES[name][0]} {ARROWS[change.direction]}", tuple(_cells(name, change)))
+        (f"{named(name)} {metric_of(name).arrow}", tuple(_cells(name, change)))
         for name, change in test.estimates.items()
     )
     return Table(("before", "after", "change"), rows, stacks=True)
@@ -131,11 +138,11 @@ def _estimates(test: TestChange) -> Table:
 
 def _cells(name: str, change: EstimateChange) -> Iterator[Cell]:
     yield from (Cell(_value(name, estimate.value)) for estimate in (change.before, change.after))
-    unit, digits = (100, 2) if name == "accuracy" else (1, 4)
+    digits, scale, unit = _written(name)
     error = change.change.se
     yield Cell(
-        signed(unit * change.change.value, digits) + (" pt" if name == "accuracy" else ""),
-        f"±{number(unit * error, digits)}" if error is not None and math.isfinite(error) else "",
+        signed(scale * change.change.value, digits) + unit.replace("%", "pt"),
+        f"±{number(scale * error, digits)}" if error is not None and math.isfinite(error) else "",
         {"better": "green", "worse": "red"}.get(change.verdict, ""),
     )
 

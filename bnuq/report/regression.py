@@ -15,13 +15,23 @@ from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import noise_models, ood
 from bnuq.report.networks import compared_with, of_whom, repair_in_words
-from bnuq.report.numbers import ARROWS, decimals, named, number, share, share_with_error, signed, total, with_error
+from bnuq.report.numbers import (
+    decimals,
+    digits_of,
+    headed,
+    named,
+    number,
+    share,
+    share_with_error,
+    signed,
+    total,
+    with_error,
+    written,
+)
 from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")
-ORDER = ("rmse", "mae", "crps", "pll", "coverage50", "coverage95", "spearman", "variance", "tau")
-IN_TARGET_UNITS = ("rmse", "mae", "crps", "variance", "tau")
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
@@ -111,8 +121,8 @@ class _Change:
     @property
     def told(self) -> str:
         """From what to what, by how much, and how far between constant and optimum that is."""
-        digits = 4 if self.metric == "pll" else max(0, decimals([self.before, self.after]) - 1)
-        unit = " nats" if self.metric == "pll" else ""
+        digits, _, unit = written(self.metric)
+        digits = max(0, decimals([self.before, self.after]) - 1) if digits is None else digits
         text = f"{named(self.metric, roomy=True)} {number(self.before, digits)} → {number(self.after, digits)}{unit}"
         brackets = []
         if self.error is not None:
@@ -209,12 +219,12 @@ def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _estimate_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
     estimates = {name: method.sets["test"].estimates for name, method in result.methods.items()}
-    for name in ORDER:
+    for name in METRICS:
         if any(name in of for of in estimates.values()):
             row = [of.get(name) for of in estimates.values()]
-            digits = _digits(row) if name in IN_TARGET_UNITS else 4
+            digits = digits_of(name, (of.value for of in row if of))
             yield (
-                f"{ARROWS[METRICS[name].direction]} {named(name, roomy=roomy)}",
+                headed(name, roomy=roomy),
                 tuple(with_error(estimate, digits) for estimate in row),
             )
     if any("tau" in of for of in estimates.values()):
@@ -250,7 +260,7 @@ def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
     if own is None or constant is None or optimum is None:
         return None
     estimates = (constant, own, optimum)
-    digits = 4 if metric == "pll" else decimals(estimate.value for estimate in estimates)
+    digits = digits_of(metric, (estimate.value for estimate in estimates))
     return *(Cell(number(estimate.value, digits)) for estimate in estimates), share_with_error(
         method.normalized.get(metric)
     )

@@ -9,14 +9,12 @@ from typing import TextIO
 import numpy as np
 
 from bnuq.config import ONE_PASS
-from bnuq.metrics import METRICS
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import classification, noise_models, ood, regression
 from bnuq.report.numbers import (
-    ARROWS,
-    NAMES,
     count,
-    decimals,
+    digits_of,
+    headed,
     named,
     number,
     of_reference,
@@ -114,7 +112,7 @@ def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Ta
     test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
     shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
     normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
-    header = [f"{ARROWS[METRICS[metric].direction]} {named(metric, roomy=False)}".strip() for metric in shown]
+    header = [headed(metric, roomy=False).strip() for metric in shown]
     header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
     rows = tuple(
         (
@@ -237,7 +235,7 @@ def curves(result: Result, metric: str) -> Iterator[Part]:
     sizes = [int(k) for k in next(m.convergence["samples"] for m in result.methods.values() if m.convergence)]
     counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
     low, high = min(v.min() for v in finite.values()), max(v.max() for v in finite.values())
-    digits = 4 if metric == "pll" else decimals((float(low), float(high)))
+    digits = digits_of(metric, (float(low), float(high)))
     rows = tuple(
         (
             name,
@@ -248,7 +246,7 @@ def curves(result: Result, metric: str) -> Iterator[Part]:
         )
         for name, values in finite.items()
     )
-    yield from (GAP, title(f"{NAMES[metric][0]} of the first {counted} samples"), Table(("", ""), rows))
+    yield from (GAP, title(f"{named(metric)} of the first {counted} samples"), Table(("", ""), rows))
 
 
 def work_in_words(result: Result) -> Iterator[str]:

@@ -29,7 +29,7 @@ from bnuq.estimates import Axis, Coordinate, Estimate, InRecord, Unit
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.metrics import METRICS, SCORES
+from bnuq.metrics.registry import metric_of
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata
 
 FORMAT = 1
@@ -212,10 +212,8 @@ class Writer:
 
 def unit_of(name: str) -> str:
     """The unit of a metric, a score, or a variable that is neither: a count, a number of order, a share."""
-    if name in ("error", "running_error", "crps_constant", "crps_optimum"):
-        return "target unit"
-    metric = METRICS.get(name) or SCORES.get(name)
-    return "1" if metric is None or metric.unit == "fraction" else metric.unit
+    unit = metric_of(name).unit
+    return "1" if unit == "fraction" else unit
 
 
 def _storable(values: np.ndarray) -> np.ndarray:

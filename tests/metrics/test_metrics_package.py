@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from bnuq import metrics
+from bnuq.metrics.registry import metric_of
 
 FUNCTIONS = [name for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))]
 
 
 def test_the_registry_names_every_estimate_once():
     assert list(metrics.METRICS) == [
-        "accuracy", "pll", "brier", "ece",
+        "accuracy", "rmse", "mae", "crps", "pll", "brier", "ece",
         "mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability",
-        "aurc", "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive",
-        "rmse", "mae", "crps", "normalized_pll", "normalized_crps", "coverage50", "coverage95", "spearman", "variance",
-        "tau", "sigma",
+        "aurc", "auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive", "normalized_pll", "normalized_crps",
+        "coverage50", "coverage95", "spearman", "variance", "tau", "sigma",
     ]  # fmt: skip
     assert metrics.CLASSIFICATION_SCORES == (
         "mutual_information", "predictive_entropy", "expected_entropy", "least_confidence",
@@ -28,8 +28,21 @@ def test_the_registry_names_every_estimate_once():
         for name, metric in records.items():
             assert metric.name == name
             assert metric.title
+            assert metric.label
             assert metric.unit
             assert metric.source
+
+
+def test_no_two_metrics_are_called_the_same_and_no_name_is_shorter_than_its_short_form():
+    known = [*metrics.METRICS.values(), metrics.SCORES["least_confidence"]]
+    assert len({metric.label for metric in known}) == len({metric.short or metric.label for metric in known}) == 27
+    assert all(len(metric.short) < len(metric.label) for metric in known)
+
+
+def test_a_name_that_is_no_metric_has_its_words_and_neither_unit_nor_direction():
+    unknown = metric_of("effective_sample_size")
+    assert (unknown.label, unknown.unit, unknown.direction) == ("effective sample size", "1", "none")
+    assert metric_of("least_confidence") is metrics.SCORES["least_confidence"]
 
 
 def test_uncertainties_have_no_direction_and_errors_are_better_lower():

@@ -92,7 +92,7 @@ def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
     of_ood = report[report.index("far, 40 points, against") :]
     assert re.search(r"^ mcbn$\n^   variance of samples", of_ood, flags=re.MULTILINE)
     assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
-    assert "by the variance over the samples of" in one_line(report)
+    assert "by the variance of samples of" in one_line(report)
 
 
 def test_noise_is_told_beside_its_precision(regression):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from bnuq.config import DETERMINISTIC
+from bnuq.estimates import ARROWS
 from bnuq.gate.records import Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
@@ -22,15 +23,13 @@ from bnuq.report.check.words import (
     headline,
     in_short,
     judged,
-    metric_name,
     not_paired,
     paired,
     place,
-    score_name,
     unchanged,
 )
 from bnuq.report.markdown import markdown
-from bnuq.report.numbers import ARROWS, count
+from bnuq.report.numbers import count, named
 from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from bnuq.report.sanitize import printable
 
@@ -248,7 +247,7 @@ def _rank(name: str, listed: list[str]) -> int:
 
 
 def _place(one: Comparison) -> str:
-    return f"{place(one.set)} by {score_name(one.score)}" if one.score else place(one.set)
+    return f"{place(one.set)} by {named(one.score)}" if one.score else place(one.set)
 
 
 def _headings(text: str, *, roomy: bool) -> list[Row]:
@@ -258,7 +257,7 @@ def _headings(text: str, *, roomy: bool) -> list[Row]:
 
 
 def _label(one: Comparison, *, roomy: bool) -> str:
-    return f"  {ARROWS[one.direction]} {metric_name(one.metric, roomy=roomy)}"
+    return f"  {ARROWS[one.direction]} {named(one.metric, roomy=roomy)}"
 
 
 _FLAT = ("baseline", "current", "change", "tolerance", "p", "verdict")

@@ -9,58 +9,11 @@ from bnuq.config import ONE_PASS
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
-from bnuq.metrics import METRICS, SCORES
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.report.networks import of_whom
-from bnuq.report.numbers import NAMES, count, decimals, number, signed
+from bnuq.report.numbers import UNITS, count, decimals, named, number, signed
 
-_NAMES = {  # as shown, and where there is little room; beside those that every report shows
-    "auroc": ("AUROC", "AUROC"),
-    "aupr_out": ("AUPR-out", "AUPR-out"),
-    "aupr_in": ("AUPR-in", "AUPR-in"),
-    "fpr95": ("FPR95", "FPR95"),
-    "fpr95_id_positive": ("FPR95*", "FPR95*"),
-    "sigma": ("σ", "σ"),
-    "pll_without_exact": ("PLL excl. exact points", "PLL excl. exact"),
-    "normalized_pll": ("normalised PLL", "norm. PLL"),
-    "normalized_crps": ("normalised CRPS", "norm. CRPS"),
-}
-_MEANINGS = {  # what it means for the user that an estimate got worse, or better
-    "accuracy": ("{who} is right less often on {where}", "{who} is right more often on {where}"),
-    "pll": ("{who} explains the {truth} of {where} less well", "{who} explains the {truth} of {where} better"),
-    "brier": (
-        "the probabilities that {who} predicts on {where} are further from the labels",
-        "the probabilities that {who} predicts on {where} are closer to the labels",
-    ),
-    "ece": (
-        "the confidence of {who} on {where} is further from its accuracy",
-        "the confidence of {who} on {where} is closer to its accuracy",
-    ),
-    "aurc": (
-        "deferring the most uncertain points of {where} leaves {who} with more errors",
-        "deferring the most uncertain points of {where} leaves {who} with fewer errors",
-    ),
-    "rmse": ("{who} has larger errors on {where}", "{who} has smaller errors on {where}"),
-    "mae": ("{who} has larger errors on {where}", "{who} has smaller errors on {where}"),
-    "crps": (
-        "the predictive distribution of {who} is further from the targets of {where}",
-        "the predictive distribution of {who} is closer to the targets of {where}",
-    ),
-    "spearman": (
-        "the uncertainty of {who} on {where} predicts its errors less well",
-        "the uncertainty of {who} on {where} predicts its errors better",
-    ),
-    "normalized_pll": (
-        "the uncertainty of {who} is less useful, compared with a constant one",
-        "the uncertainty of {who} is more useful, compared with a constant one",
-    ),
-}
-_MEANINGS["normalized_crps"] = _MEANINGS["normalized_pll"]
-_TOLD_APART = (
-    "{who} separates {where} from the test set less well",
-    "{who} separates {where} from the test set better",
-)
-_UNITS = {"nats": " nats", "percent": " %"}
 _SENTENCES = 12  # about what got worse; the table tells the rest
 _NAMED = 4  # estimates that a sentence names beside the one that it is about
 _APART = 2  # estimates of one method and set that each get a sentence of their own
@@ -191,12 +144,12 @@ def _some(estimates: Sequence[Comparison], words: Callable[[Comparison], str]) -
 
 def _from_to(one: Comparison) -> str:
     before, now = before_and_now(one)
-    return f"{estimate_name(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+    return f"{estimate_name(one)} {before} → {now}{UNITS.get(one.unit, '')}"
 
 
 def _and_of_whom(one: Comparison) -> str:
     before, now = before_and_now(one)
-    return f"{_estimate_of_whom(one)} {before} → {now}{_UNITS.get(one.unit, '')}"
+    return f"{_estimate_of_whom(one)} {before} → {now}{UNITS.get(one.unit, '')}"
 
 
 # ── one estimate ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,13 +158,13 @@ def _and_of_whom(one: Comparison) -> str:
 def told(one: Comparison, verdict: Verdict) -> str:
     """What became of an estimate: what that means, then the numbers with their error; without a full stop."""
     details = _details(one, verdict.gated)
-    known = _TOLD_APART if one.score else _MEANINGS.get(one.metric)
-    if known is None or one.direction == "none" or one.outcome not in ("worse", "better"):
+    known = metric_of(one.metric)
+    meaning = {"worse": known.worse, "better": known.better}.get(one.outcome)
+    if not meaning or one.direction == "none":
         moved = f"moved by more than its tolerance: it {_moved(one)}" if judged(one) == "moved" else _moved(one)
         text = f"{_estimate_of_whom(one)} {moved} ({details})"
     else:
-        words = known[one.outcome == "better"]
-        text = words.format(who=_who(one), where=_where(one), truth=_truth(verdict))
+        text = meaning.format(who=_who(one), where=_where(one), truth=_truth(verdict))
         text = f"{text}: {estimate_name(one)} {_moved(one)} ({details})"
     return text if text.startswith(one.method) else text[0].upper() + text[1:]
 
@@ -235,21 +188,10 @@ def judged(one: Comparison) -> str:
 
 def estimate_name(one: Comparison, *, roomy: bool = True) -> str:
     """PLL; AUROC by mutual information; PLL of the best confidence."""
-    name = metric_name(one.metric, roomy=roomy)
+    name = named(one.metric, roomy=roomy)
     if one.score:
-        return f"{name} by {score_name(one.score)}"
+        return f"{name} by {named(one.score)}"
     return f"{name} of the {_bound(one.set)}" if one.set.startswith(BOUNDS) else name
-
-
-def metric_name(metric: str, *, roomy: bool = True) -> str:
-    names = _NAMES.get(metric) or NAMES.get(metric)
-    if names:
-        return names[0 if roomy else 1]
-    return METRICS[metric].title if metric in METRICS else metric.replace("_", " ")
-
-
-def score_name(score: str) -> str:
-    return SCORES[score].title.partition(" (")[0].lower() if score in SCORES else score.replace("_", " ")
 
 
 def place(set_name: str) -> str:
@@ -285,7 +227,7 @@ def _truth(verdict: Verdict) -> str:
 
 def _moved(one: Comparison) -> str:
     before, now = before_and_now(one)
-    unit = _UNITS.get(one.unit, "")
+    unit = UNITS.get(one.unit, "")
     if math.isnan(one.current) or math.isnan(one.baseline):
         pairs = zip((before, now), _values(one), strict=True)
         said = ["not a number" if math.isnan(value) else f"{text}{unit}" for text, value in pairs]
@@ -306,7 +248,7 @@ def _details(one: Comparison, gated: int) -> str:
         change, error = changed(one)
         said.append(f"{change} ± {error}" if error else f"{change}, its error not known" if one.se is None else change)
     if one.tolerance is not None:
-        said.append(f"tolerance {amount(one.tolerance)}{_UNITS.get(one.unit, '')}")
+        said.append(f"tolerance {amount(one.tolerance)}{UNITS.get(one.unit, '')}")
     if one.p_value is not None and (one.se is not None or one.harm > 0):
         among = "" if one.p_adjusted is None else f", {chance(one.p_adjusted)} among {gated}"
         said.append(f"p {'' if one.p_value < _SMALLEST else '= '}{chance(one.p_value)}{among}")

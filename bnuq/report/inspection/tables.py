@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Candidate, Domains, Gap, Inspection, LayerGap, LayerNoise, Noise, Pipelines, SiteRow
 from bnuq.report.drawing import short
@@ -27,7 +26,7 @@ from bnuq.report.inspection.lines import (
     values_of,
     worst_first,
 )
-from bnuq.report.numbers import ARROWS, NAMES, count, decimals, number, total
+from bnuq.report.numbers import count, decimals, headed, number, total
 from bnuq.report.parts import Cell, Items, Paragraph, Part, Row, Table
 from bnuq.report.sweep.lines import error_of
 
@@ -290,8 +289,7 @@ def _crossings(found: Domains, name: int) -> Table:
     for metric in dict.fromkeys(metric for one in found.crossings for metric in one.estimates):
         estimates = [estimate for by in held.values() if (estimate := by.get(metric)) is not None]
         digits = _digits(metric, estimates)
-        arrow = ARROWS[METRICS[metric].direction]
-        rows.append((f"{arrow} {NAMES[metric][0]}".strip() if metric in NAMES else metric, ()))
+        rows.append((headed(metric).strip(), ()))
         for domain in dict.fromkeys(one.domain for one in found.crossings):
             row = [held.get((domain, other), {}).get(metric) for other in statistics]
             if any(estimate is not None for estimate in row):

@@ -40,7 +40,8 @@ from bnuq.report.inspection.lines import (
     values_of,
     worst_first,
 )
-from bnuq.report.numbers import NAMES, count, number, signed
+from bnuq.report.numbers import count, number, signed
+from bnuq.report.numbers import named as metric_name
 from bnuq.report.sweep.lines import error_of, interval_of
 
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
@@ -428,7 +429,7 @@ def _of_crossing(name: str, running: Crossing | None, own: Crossing | None) -> s
         change = after.value - before.value
         error = math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
         signs.append(0 if abs(change) <= 2 * error else 1 if change * better > 0 else -1)
-        words = f"{NAMES[metric][0]} {number(before.value, 3)} → {number(after.value, 3)} ({signed(change, 3)})"
+        words = f"{metric_name(metric)} {number(before.value, 3)} → {number(after.value, 3)} ({signed(change, 3)})"
         told.append(words + (", within two errors" if not signs[-1] else ""))
     if not told:
         return None

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.metrics import SCORES
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
-from bnuq.report.numbers import number
+from bnuq.report.numbers import named, number
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def error_of(estimate: Estimate) -> float | None:
 
 
 def score_name(sweep: Sweep) -> str:
-    return "MI" if sweep.score == "mutual_information" else SCORES[sweep.score].title.partition(" (")[0].lower()
+    return "MI" if sweep.score == "mutual_information" else named(sweep.score)
 
 
 def and_error(estimate: Estimate) -> str:

@@ -14,7 +14,7 @@ from bnuq.metrics import METRICS
 from bnuq.records.sweep import Recommended, Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
-from bnuq.report.numbers import NAMES
+from bnuq.report.numbers import named
 from bnuq.report.sweep.lines import (
     Line,
     auroc_of,
@@ -161,7 +161,7 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
             transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: nothing is random",
         )  # fmt: skip
     unit = METRICS[metric].unit
-    axes.set_ylabel(f"mean {NAMES[metric][0]} ({unit})")
+    axes.set_ylabel(f"mean {named(metric)} ({unit})")
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         bare = len(handles) - len(axes.containers)  # matplotlib has what has no bars first

@@ -11,7 +11,7 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint
 from bnuq.report.drawing import short
-from bnuq.report.numbers import ARROWS, NAMES, decimals, number, total, with_error
+from bnuq.report.numbers import decimals, named, number, total, with_error
 from bnuq.report.parts import GAP, Cell, Paragraph, Part, Row, Table, title
 from bnuq.report.sweep.lines import (
     Line,
@@ -51,16 +51,16 @@ def table(sweep: Sweep, line: Line) -> Table:
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
     spread, [test, *_], ood = spread_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
-    wanted = [(metric, test, NAMES[metric][1]) for metric in _OF_TEST.get(sweep.task, ())]
+    wanted = [(metric, test, named(metric, roomy=False)) for metric in _OF_TEST.get(sweep.task, ())]
     of_sets = [(spread, name, f"{_column_name(sweep)} {short(name, 18)}".strip()) for name in (test, *ood)]
     wanted += of_sets
-    wanted += [(metric, test, NAMES[metric][1]) for metric in _AFTER.get(sweep.task, ())]
+    wanted += [(metric, test, named(metric, roomy=False)) for metric in _AFTER.get(sweep.task, ())]
     for metric, name, header in wanted:
         estimates = [estimate_of(point, metric, name) for point in line.points]
         if any(estimate is not None for estimate in estimates):
             every = (estimate_of(point, spread, of) for point in line.points for _, of, _ in of_sets)
             digits = _digits(metric, every if metric == spread else estimates)
-            columns[f"{ARROWS[METRICS[metric].direction].strip()} {header}".strip()] = [
+            columns[f"{METRICS[metric].arrow} {header}".strip()] = [
                 Cell("0") if point.degenerate and metric == spread else with_error(estimate, digits)
                 for point, estimate in zip(line.points, estimates, strict=True)
             ]
@@ -93,7 +93,8 @@ def _column_name(sweep: Sweep) -> str:
 
 def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int:
     """Decimals of a column: four of what has a fixed scale, else so many that the smallest is seen and its error is."""
-    if METRICS[metric].unit not in ("nats", "target unit", "target unit²") or metric == "pll":
+    spread = METRICS[metric].unit == "nats" and METRICS[metric].direction == "none"  # falls as 1/b
+    if METRICS[metric].digits is not None and not spread:
         return 4
     known = [one for one in estimates if one is not None and math.isfinite(one.value) and one.value != 0]
     if not known:
@@ -117,7 +118,7 @@ def compared_parts(line: Line) -> Iterator[Part]:
     rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
     yield from (
         GAP,
-        title(f"{NAMES[metric][1]} on the test set, compared with a single deterministic pass. {line.title}"),
+        title(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass. {line.title}"),
     )
     yield _by_size(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
 

@@ -10,7 +10,7 @@ import numpy as np
 from bnuq.config import ONE_PASS
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
-from bnuq.report.numbers import NAMES, number, signed
+from bnuq.report.numbers import named, number, signed
 from bnuq.report.sweep.lines import (
     Line,
     and_error,
@@ -69,8 +69,9 @@ def _repair_in_words(line: Line, metric: str) -> str:
     as_it_is, repaired = (
         _listed([and_error(point.compared_with[name][metric].difference) for point in ends]) for name in ONE_PASS
     )
+    label = named(metric, roomy=False)
     return (
-        f"the running statistics do not fit the reference. {NAMES[metric][1]} on the test set, MCBN minus the "
+        f"the running statistics do not fit the reference. {label} on the test set, MCBN minus the "
         f"deterministic network: {as_it_is} at {_listed([f'b = {point.batch_size:,}' for point in ends])}; minus the "
         f"network with population statistics: {repaired}. The rest is a repair, not a gain from uncertainty."
     )

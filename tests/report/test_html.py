@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_run
@@ -14,11 +15,41 @@ import small_sweep
 from bnuq.cli.main import main
 from bnuq.records import sweep as sweep_file
 from bnuq.report import drawing
-from bnuq.report.html import SUB, Picture, page, picture_at
-from bnuq.report.parts import Advice, Cell, Drawing, Facts, Items, Listing, Paragraph, PathLine, Table, title
+from bnuq.report.document import (
+    Cell,
+    Drawing,
+    Heading,
+    Items,
+    Listing,
+    Paragraph,
+    Part,
+    PathLine,
+    Picture,
+    Report,
+    Section,
+    Table,
+)
+from bnuq.report.render import draw_pictures, page
+from bnuq.report.render.pictures import drawn_for_page
 
 VOID = {"meta", "br", "use", "path", "rect", "stop"}
-SVG = '<svg viewBox="0 0 100 50"><path d="M 0 0" style="fill: #ffffff"/></svg>'
+
+
+def of(*sections: Section | Part, **fields: Any) -> str:
+    """The page of a report with these sections; parts of their own in one without a title."""
+    made = (each if isinstance(each, Section) else Section("", (each,)) for each in sections)
+    return page(Report("bnuq x", sections=tuple(made), **fields))
+
+
+def picture(kind: str = "p", *, columns: int = 1, how: str = "", instead: tuple[Part, ...] = ()) -> Picture:
+    """A small picture, broad where it has several columns."""
+
+    def draw(path: Path) -> None:
+        with drawing.picture(path, title="a & b", about="of <c>", columns=columns, size=(3.0, 1.0)) as panels:
+            for axes in panels:
+                axes.plot([0, 1], color=drawing.INK)
+
+    return Picture((kind,), draw, how, instead)
 
 
 class Reader(HTMLParser):
@@ -60,58 +91,63 @@ def ran(*arguments: str) -> int:
 
 def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     evil = "<script>alert(1)</script>&\x1b[31m"
-    parts = [
-        title(f"bnuq {evil}"),
-        Facts(((evil, evil),)),
-        title("In short"),
+    parts = (
+        picture(how=evil, instead=(Drawing((evil,)),)),
+        Heading(evil),
         Items((evil,)),
-        title(evil, "bold yellow"),
-        Advice(((evil, evil, evil),)),
-        Paragraph(),
-        Paragraph(evil, "dim"),
-        Drawing((evil,), said=evil),
+        Paragraph(evil, dim=True),
         Table((evil,), ((evil, ()), (evil, (Cell("1.0", "±0.1"),)))),
         Listing("as a file", evil),
-        PathLine(Path("/there/<b>.h5"), evil),
-    ]
-    text = page(parts, [Picture("a & b", (SVG,), evil, evil)])
+    )
+    text = page(
+        Report(
+            evil,
+            subject=evil,
+            facts=((evil, evil),),
+            summary=(evil,),
+            sections=(Section(evil, parts),),
+            warnings=((evil, evil, evil),),
+            notes=(evil,),
+            path=PathLine(Path("/there/<b>.h5"), evil),
+        )
+    )
     read = Reader(text)
     assert read.open == [] and all(link.startswith("#") for link in read.links)
     assert "<script" not in text and "\x1b" not in text
     assert read.tags["script"] == read.tags["b"] == 0
-    once = ("h1", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
+    once = ("h1", "h3", "dl", "table", "caption", "svg", "figure", "main", "pre", "section")
     assert {tag: read.tags[tag] for tag in once} == dict.fromkeys(once, 1)
-    assert (read.tags["h2"], read.tags["ul"]) == (2, 2)
-    # The title twice, the caption of the table; what is drawn in characters not at all, as there is a picture.
-    assert read.text.count("alert(1)") == 2 + 2 + 1 + 1 + 3 + 1 + 1 + 3 + 1 + 1 + 2
-    assert text.index("<ul>") < text.index("<svg") < text.index("<table>")
+    assert (read.tags["h2"], read.tags["nav"]) == (4, 1)
+    assert text.index("<ul>") < text.index("<dl>") < text.index("<nav") < text.index("<svg") < text.index("<table>")
 
 
-def test_without_pictures_what_is_drawn_in_characters_is_there() -> None:
-    parts = [title("bnuq x"), title("A"), Drawing(("▁▂<b>",), said="so")]
-    assert "▁▂&lt;b&gt;" in page(parts) and "so" in page(parts)
-    drawn = page([*parts, title("B"), Paragraph("b")], [Picture("a", (SVG,))])
-    assert "▁▂" not in drawn and ">A</h2>" not in drawn and ">B</h2>" in drawn
+def test_without_pictures_what_is_drawn_in_characters_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = Section("A", (picture(instead=(Drawing(("▁▂<b>",), "so"),)),))
+    assert "▁▂" not in of(curve) and "<svg" in of(curve)
+    monkeypatch.setattr(drawing, "why_not", lambda: "matplotlib is not installed")
+    assert "▁▂&lt;b&gt;" in of(curve) and "so" in of(curve) and "<svg" not in of(curve)
 
 
 def test_a_page_may_load_and_run_nothing() -> None:
-    text = page([title("bnuq x")])
+    text = of()
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
     assert text.index("Content-Security-Policy") < text.index("<style>")
 
 
 def test_text_between_two_backticks_is_code_and_a_lone_one_is_itself() -> None:
-    text = page([title("bnuq x"), Items(("set `a<b` and `",))])
-    assert "set <code>a&lt;b</code> and `" in text
+    assert "set <code>a&lt;b</code> and `" in of(Items(("set `a<b` and `",)))
 
 
-def test_pictures_take_the_pages_colours_and_names_of_their_own(tmp_path: Path) -> None:
-    with drawing.for_page(), drawing.picture(tmp_path / "x.svg", title="a <b>", about="of --> & c") as [axes]:
-        axes.plot([0, 1], [0, 1], color=drawing.INK, label="<!-- --> </svg><script>")
-        axes.legend()
-    picture = picture_at(tmp_path / "x.svg", "read it so")
-    assert (picture.name, picture.about, picture.how) == ("a <b>", "of --> & c", "read it so")
-    text = page([title("bnuq x")], [picture, picture])
+def test_pictures_take_the_pages_colours_and_names_of_their_own() -> None:
+    def draw(path: Path) -> None:
+        with drawing.picture(path, title="a <b>", about="of --> & c") as [axes]:
+            axes.plot([0, 1], [0, 1], color=drawing.INK, label="<!-- --> </svg><script>")
+            axes.legend()
+
+    pictures = tuple(Picture((name,), draw, "read it so") for name in ("one", "two"))
+    drawn = drawn_for_page(Report("", sections=(Section("", pictures),)))["one",]
+    assert (drawn.name, drawn.about, drawn.how) == ("a <b>", "of --> & c", "read it so")
+    text = of(Section("", pictures))
     read = Reader(text)
     assert read.tags["svg"] == 2 and read.tags["script"] == read.tags["title"] - 1 == 0
     body = text[text.index("<body>") :]
@@ -120,6 +156,7 @@ def test_pictures_take_the_pages_colours_and_names_of_their_own(tmp_path: Path) 
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', text)) <= set(ids)
     assert 'role="img" aria-label="a &lt;b&gt;. read it so. of --&gt; &amp; c"' in text
+    assert text.count("<span>read it so</span>") == 1  # what both say is said once
 
 
 def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_saved_file_is_one(
@@ -131,13 +168,12 @@ def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_
                 axes.plot([0, number], label="a")
             panels[0].legend()
 
-    draw(tmp_path / "saved.svg")
-    with drawing.for_page():
-        draw(tmp_path / "page.svg")
-    assert drawing.parts_of(tmp_path / "saved.svg") == [tmp_path / "saved.svg"]
-    assert [path.name for path in drawing.parts_of(tmp_path / "page.svg")] == ["page.svg", "page__01.svg"]
+    report = Report("", sections=(Section("", (Picture(("two",), draw),)),))
+    assert draw_pictures(report, tmp_path) == (tmp_path / "two.svg",)
+    assert [path.name for path in tmp_path.iterdir()] == ["two.svg"]
+    drawn = drawn_for_page(report)["two",]
+    assert len(drawn.svgs) == 2 and drawn.broad
     assert not drawing.on_page()
-    assert picture_at(tmp_path / "page.svg").broad
 
 
 def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> None:
@@ -146,7 +182,7 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
         red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    text = page([title("bnuq x")])
+    text = of()
     schemes = re.findall(r":root \{([^}]+)\}", text)
     assert len(schemes) == 2
     for scheme in schemes:
@@ -159,7 +195,7 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
 
 def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
     rows = (("mcbn", ()), ("  one", (Cell("1"),)), ("mcdo", ()), ("  two", (Cell("2"),)))
-    text = page([title("bnuq x"), title("Estimates"), Table(("a",), rows)])
+    text = of(Section("Estimates", (Table(("a",), rows),)))
     read = Reader(text)
     assert "<caption>Estimates</caption>" in text and read.tags["tbody"] == 2
     scopes = Counter(re.findall(r'scope="(\w+)"', text))
@@ -167,40 +203,45 @@ def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
 
 
 def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
-    parts = [title("bnuq x"), title("In short"), Items(("a",))]
-    parts += [title("B & c"), title("under", f"bold {SUB}"), title("B c"), title("D")]
-    text = page(parts)
+    sections = [Section("B & c", (Heading("under"), Paragraph("x"))), Section("B c", (Paragraph("x"),))]
+    text = of(*sections, Section("empty", ()), Section("D", (Paragraph("x"),)), summary=("a",))
     assert re.findall(r"<(h\d)", text) == ["h1", "h2", "h2", "h3", "h2", "h2"]
     links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', text)
     assert [name for _, name in links] == ["B &amp; c", "B c", "D"]
     assert all(f'id="{name}"' in text for name, _ in links) and len({name for name, _ in links}) == 3
 
 
-def test_the_summary_comes_first_and_the_facts_before_it_follow_it() -> None:
-    parts = [title("bnuq x"), Facts((("model", "m.pt"),)), title("In short"), Items(("found",))]
-    text = page([*parts, title("A"), Items(("a",)), title("B"), title("C")])
-    places = [text.index(sign) for sign in ("<h1>", '<section class="summary"', "found", "</section>", "m.pt", "<nav")]
-    assert places == sorted(places) and text.index("<nav") < text.index(">A</h2>")
-    kept = page([title("bnuq x"), title("A"), Facts((("model", "m.pt"),)), title("In short"), Items(("found",))])
-    assert kept.index("m.pt") < kept.index("found")  # facts of a section stay in it
+def test_the_answer_comes_first_and_says_which_warnings_follow() -> None:
+    provenance = Section("From", (Paragraph("x"),), only_on_page=True)
+    warning = ("odd", "odd-outputs", "look")
+    text = of(
+        *(provenance, Section("A", (Paragraph("x"),))),
+        facts=(("model", "m.pt"),),
+        summary=("answer",),
+        warnings=(warning,),
+        notes=("n",),
+    )
+    signs = ("<h1>", '<section class="summary"', "answer", "1 warning below", "</section>", "m.pt", "<nav")
+    signs += (">A</h2>", ">Warnings</h2>", "look", ">Notes</h2>", ">From</h2>")
+    places = [text.index(sign) for sign in signs]
+    assert places == sorted(places)
 
 
 def test_two_sections_of_a_narrow_picture_each_stand_beside_each_other_and_no_others() -> None:
-    narrow, broad = Picture("n", (SVG,)), Picture("b", (SVG, SVG))
-    sections = [title("A"), narrow, title("B"), narrow, title("C"), narrow, title("D"), broad, title("E"), narrow]
-    text = page([title("bnuq x"), *sections, Paragraph("more")])
+    def sections(*names: str) -> list[Section]:
+        return [Section(name, (picture(name, columns=2 if name == "D" else 1),)) for name in names]
+
+    text = of(*sections("A", "B", "C", "D", "E"), Paragraph("more"))
     assert text.count('<div class="pair">') == 1
     pair = text[text.index('<div class="pair">') : text.index("</section></div>")]
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", pair) == ["A", "B"] and pair.count("<section>") == 2
     assert Reader(text).open == []
-    assert '<div class="pair">' not in page(
-        [title("bnuq x"), title("A"), narrow, Paragraph("said"), title("B"), narrow]
-    )
+    assert '<div class="pair">' not in of(Section("A", (picture(), Paragraph("said"))), *sections("B"))
 
 
 def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:
     # Collapsed borders belong to the table: a cell that stays while others move paints over them.
-    text = page([title("bnuq x"), Table(("a",), (("b", (Cell("1"),)),))])
+    text = of(Table(("a",), (("b", (Cell("1"),)),)))
     assert "position: sticky" in text and "border-collapse: separate; border-spacing: 0" in text
     assert "border-collapse: collapse" not in text
 

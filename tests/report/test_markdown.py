@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bnuq.report.markdown import code, markdown, text
-from bnuq.report.parts import GAP, Cell, Drawing, Facts, Items, Paragraph, PathLine, Table, title
+from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, Section, Table
+from bnuq.report.render.markdown import code, markdown, text
 from bnuq.report.sanitize import printable
-from bnuq.report.terminal import report_parts
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -126,6 +125,11 @@ def test_an_ordinary_text_stays_readable_in_the_source(plain: str) -> None:
     assert text(plain) == plain
 
 
+def of(*parts: Part) -> str:
+    """A report of these parts alone, as Markdown."""
+    return markdown(Report("bnuq x", sections=(Section("", parts),)))
+
+
 def grid(document: str) -> list[list[str]]:
     """The cells of the only table in the document, row by row."""
     rows: list[list[str]] = []
@@ -141,7 +145,7 @@ def grid(document: str) -> list[list[str]]:
 def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
     for evil in HOSTILE:
         table = Table((evil, "b"), ((evil, ()), (f"  {evil}", (Cell(evil, evil), Cell("1.0", "±0.1")))))
-        document = markdown([table])
+        document = of(table)
         told = shown(evil)
         heading, inset = grid(document)[1], grid(document)[2]
         assert grid(document)[0] == ["", told, "b"]
@@ -152,49 +156,53 @@ def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
 
 def test_numbers_stand_to_the_right_and_the_first_column_to_the_left() -> None:
     table = Table(("a", "b"), (("x", (Cell("1"), Cell("2"))),))
-    html = MarkdownIt("commonmark").enable("table").render(markdown([table]))
+    html = MarkdownIt("commonmark").enable("table").render(of(table))
     assert html.count('style="text-align:right"') == 4 and html.count('style="text-align:left"') == 2
 
 
 def test_a_table_without_header_is_still_one() -> None:
-    assert grid(markdown([Table(("", ""), (("x", (Cell("▁█"), Cell("1 → 2"))),))]))[1] == ["x", "▁█", "1 → 2"]
+    assert grid(of(Table(("", ""), (("x", (Cell("▁█"), Cell("1 → 2"))),))))[1] == ["x", "▁█", "1 → 2"]
 
 
 def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
-    parts = [
-        title("the first"),
-        Facts((("name", "what it is"),)),
-        GAP,
-        title("Notes"),
-        Items(tuple(f"note {number}" for number in range(9))),
-        title("Warnings", "bold yellow"),
-        Items(("one",)),
-        Paragraph("first legend", "dim"),
-        Paragraph("second legend", "dim"),
-        Drawing(("▁▂ ```", "```")),
-        PathLine(Path("/there/a_b.h5")),
-    ]
-    document = markdown(parts)
+    legend = (Paragraph("first legend", dim=True), Paragraph("second legend", dim=True))
+    report = Report(
+        "the first",
+        facts=(("name", "what it is"),),
+        summary=("the answer",),
+        sections=(
+            Section("A", (Heading("B"), Drawing(("▁▂ ```", "```")), *legend)),
+            Section("Seldom read", (Paragraph("rest"),), folded=True),
+            Section("Origin", (Paragraph("machine"),), only_on_page=True),
+        ),
+        warnings=(("one", "a-code", "do this"),),
+        notes=tuple(f"note {number}" for number in range(9)),
+        path=PathLine(Path("/there/a_b.h5")),
+    )
+    document = markdown(report)
     tokens = read(document)
     headings = [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"]
-    assert headings == [("h2", "the first"), ("h3", "Notes"), ("h3", "Warnings")]
-    assert document.count("<details>") == document.count("</details>") == 2  # the notes, and how to read it
+    assert headings == [
+        ("h2", "the first"),
+        ("h3", "In short"),
+        ("h3", "A"),
+        ("h4", "B"),
+        ("h3", "Warnings"),
+        ("h3", "Notes"),
+    ]
+    # The section, the notes, and how to read it.
+    assert document.count("<details>") == document.count("</details>") == 3 and "machine" not in document
     [fence] = [token for token in tokens if token.type == "fence"]
     assert fence.content == "▁▂ ```\n```\n"
-    assert "Result: `/there/a_b.h5`" in document
-    assert markdown(parts, level=1).startswith("# the first\n")
+    assert "- one `a-code` **What to do:** do this" in document and "Result: `/there/a_b.h5`" in document
+    assert markdown(report, level=1).startswith("# the first\n")
 
 
-@pytest.mark.parametrize("name", ["four_methods", "deterministic", "validated", "regression", "without_tau"])
-def test_a_whole_report_reads_back_with_its_tables(request: pytest.FixtureRequest, name: str) -> None:
-    result = request.getfixturevalue(name)
-    parts = list(report_parts(result))
-    document = markdown(parts)
-    tables = [part for part in parts if isinstance(part, Table)]
-    tokens = read(document)
-    assert sum(token.type == "table_open" for token in tokens) == len(tables)
-    assert sum(token.type == "tr_open" for token in tokens) == sum(1 + len(table.rows) for table in tables)
-    assert "In short" in document and f"`{result.path}`" in document
-    accuracy = result.methods["deterministic"].sets["test"].estimates
-    known = accuracy["accuracy"] if "accuracy" in accuracy else accuracy["rmse"]
-    assert f"{known.value:.4f}"[:5] in document
+def test_of_a_check_the_first_line_is_the_verdict_and_what_is_wrong_comes_before_the_facts() -> None:
+    report = Report(
+        "PLL got worse", facts=(("current", "a.h5"),), summary=("mcbn",), verdict="failed", warnings=(("w", "c", ""),)
+    )
+    document = markdown(report)
+    assert document.startswith("## ❌ PLL got worse\n")
+    places = [document.index(sign) for sign in ("- mcbn", "### Warnings", "<details>", "a.h5")]
+    assert places == sorted(places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -390,8 +391,16 @@ def _tell(record: Any, kind: Kind, figures: Path | None, *, as_json: bool, quiet
     if figures is not None and kind.draw is not None:
         kind.draw(record, figures, "svg")
         kind.draw(record, figures, "png")
-    assert kind.show is not None
-    tell(record, summary=kind.summary, show=kind.show, as_json=as_json, quiet=quiet, strict=False, cautions=())
+    show = kind.show
+    if kind.report is not None:
+        from bnuq.report.render import draw_pictures, print_record
+
+        if figures is not None:
+            for form in ("svg", "png"):
+                draw_pictures(kind.report(record), figures, form)
+        show = partial(print_record, kind.report)
+    assert show is not None
+    tell(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, cautions=())
 
 
 # ── results, shown again ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -429,9 +438,9 @@ def _uci() -> Kind:
 
 
 def _toy() -> Kind:
-    from experiments.toy import Toy, print_toy, report_parts, save_figure, summary
+    from experiments.toy import Toy, report, summary
 
-    return Kind("toy", _reader(Toy, summary), summary, print_toy, report_parts, _single(save_figure))
+    return Kind("toy", _reader(Toy, summary), summary, report=report)
 
 
 def _batch_size() -> Kind:

@@ -10,8 +10,9 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -27,22 +28,7 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.randomness import generators_restored
 from bnuq.records.summary import json_number
 from bnuq.report import drawing
-from bnuq.report.parts import (
-    GAP,
-    Cell,
-    Drawing,
-    Facts,
-    Items,
-    Paragraph,
-    Part,
-    PathLine,
-    Row,
-    Table,
-    cleaner,
-    columns_of,
-    draw,
-    title,
-)
+from bnuq.report.document import Cell, Drawing, Heading, Part, PathLine, Picture, Report, Row, Section, Table, dim
 from experiments.summary import summary_of
 from experiments.work import one_thread
 
@@ -414,61 +400,64 @@ def _place(mc_sd: Array, error: Array) -> Place:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def print_toy(toy: Toy, stream: TextIO, *, width: int | None = None) -> None:
-    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    columns = columns_of(stream, width)
-    blocks = cleaner(getattr(stream, "encoding", None) or "utf-8")("█") == "█"
-    draw(report_parts(toy, columns, "░▒█·▔" if blocks else ".:#o="), stream, columns)
-
-
-def report_parts(toy: Toy, columns: int = 100, marks: str = "░▒█·▔") -> Iterator[Part]:
-    """What the report is made of; `marks` are those of a curve in characters."""
-    made = toy.experiment
-    near, far = made["data"]
-    yield title(f"bnuq {toy.COMMAND}  {toy.provenance['bnuq']}")
-    yield Paragraph(f"{SOURCE}.")
-    yield Facts(
-        (
-            ("data", f"{made['formula']} of sd {made['noise']}; x in {_clusters(near, far)}"),
-            ("points", ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in made["points"].items())),
-            ("network", f"{'-'.join(map(str, made['layers']))} units, ReLU, {made['steps']} steps; one of each kind"),
-            ("passes", f"{made['samples']} a point, seed {made['seed']}"),
+def report(toy: Toy, *, columns: int = 100) -> Report:
+    """The report: every curve, its spread where data lie and where not, and its scores."""
+    setup = toy.experiment
+    near, far = setup["data"]
+    return Report(
+        command=f"bnuq {toy.COMMAND}",
+        version=toy.provenance["bnuq"],
+        facts=(
+            ("source", f"{SOURCE}."),
+            ("data", f"{setup['formula']} of sd {setup['noise']}; x in {_clusters(near, far)}"),
+            ("points", ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in setup["points"].items())),
+            ("network", f"{'-'.join(map(str, setup['layers']))} units, ReLU, {setup['steps']} steps; one of each kind"),
+            ("samples", f"{setup['samples']} per point, seed {setup['seed']}"),
             ("took", f"{toy.seconds['wall']:.1f} s, one thread"),
-        )
+        ),
+        summary=tuple(_summary(toy)),
+        sections=tuple(_sections(toy, columns)),
+        path=None if toy.path is None else PathLine(toy.path),
     )
-    yield from (GAP, title("In short"), Items(tuple(_in_short(toy))))
-    band95, band50, mean, true, _ = marks
-    marked = (
-        f"{mean} mean, {band50} 50 % and {band95} 95 % band with observation noise, {true} the curve that the data "
-        "were made from. The line below the x axis marks where training data lie."
+
+
+def _sections(toy: Toy, columns: int) -> Iterator[Section]:
+    legend = (
+        f"{_MEAN} mean, {_BAND50} 50 % and {_BAND95} 95 % band with observation noise, {_TRUTH} the curve that the "
+        "data were made from. The line below the x axis marks where training data lie."
     )
+    curves: list[Part] = []
     for number, curve in enumerate(toy.curves.values(), 1):
-        yield from (GAP, title(_name(curve)))
-        yield Drawing(tuple(_drawn(toy, curve, columns, marks)), said=marked if number == len(toy.curves) else "")
+        caption = legend if number == len(toy.curves) else ""
+        curves += (Heading(_name(curve)), Drawing(tuple(_rows(toy, curve, columns)), caption, _IN_ASCII))
+    yield Section("Curves", (Picture(("toy",), partial(_draw, toy), instead=tuple(curves)),))
     names = tuple(_short(curve) for curve in toy.curves.values())
-    yield from (GAP, title("MC sd, and the mean's error against the true curve"))
-    yield Table(names, tuple(_place_rows(toy)), stacks=True)
-    yield from (GAP, title(f"{made['points']['test']} test points among the data"))
-    yield Table(names, tuple(_score_rows(toy)), stacks=True)
-    yield GAP
-    for text in (
+    places = Table(names, tuple(_place_rows(toy)), stacks=True)
+    yield Section("MC sd, and the mean's error against the true curve", (places,))
+    scores = Table(names, tuple(_score_rows(toy)), stacks=True)
+    yield Section(f"{toy.experiment['points']['test']} test points among the data", (scores,))
+    yield Section("", tuple(dim(_legend(toy))))
+
+
+def _legend(toy: Toy) -> Iterator[str]:
+    yield (
         "± standard error over test points; another seed trains other networks, which differ by more. MC sd and error "
-        "are root mean squares over the curve, in target units.",
+        "are root mean squares over the curve, in target units."
+    )
+    yield (
         "Normalised: 0 is one constant uncertainty for all points, 100 the best one for each. The noise here is the "
-        "same everywhere, so that among the data nothing beats a constant by much.",
+        "same everywhere, so that among the data nothing beats a constant by much."
+    )
+    yield (
         "Observation noise (1/√τ) and the constant are fitted to held-out points among the data by CRPS, nothing to "
-        "the gap or the outside. CRPS is of the Gaussian of the samples' moments, PLL of their mixture.",
-    ):
-        yield Paragraph(text, "dim")
+        "the gap or the outside. CRPS is of the Gaussian of the samples' moments, PLL of their mixture."
+    )
     for curve in toy.curves.values():
         if curve.tau_at_end == "infinite":
-            yield Paragraph(
-                f"{_name(curve)}: its samples spread enough for the noise too, so that none was added; its "
-                "PLL is that of the Gaussian.",
-                "dim",
+            yield (
+                f"{_name(curve)}: its samples spread enough for the noise too, so that none was added; its PLL is that "
+                "of the Gaussian."
             )
-    if toy.path is not None:
-        yield from (GAP, PathLine(toy.path))
 
 
 def _clusters(near: float, far: float) -> str:
@@ -483,7 +472,7 @@ def _short(curve: Curve) -> str:
     return f"MCBN {curve.batch_size}" if curve.method == "mcbn" else "MCDO"
 
 
-def _in_short(toy: Toy) -> Iterator[str]:
+def _summary(toy: Toy) -> Iterator[str]:
     for curve in toy.curves.values():
         inside, gap, outside = (curve.places[place] for place in _PLACES)
         said = [
@@ -499,9 +488,12 @@ def _in_short(toy: Toy) -> Iterator[str]:
         )
 
 
-def _drawn(toy: Toy, curve: Curve, columns: int, marks: str) -> Iterator[str]:
+_BAND95, _BAND50, _MEAN, _TRUTH, _DATA = "░▒█·▔"
+_IN_ASCII = dict(zip("░▒█·▔−", ".:#o=-", strict=True))
+
+
+def _rows(toy: Toy, curve: Curve, columns: int) -> Iterator[str]:
     """The curve and its bands in rows of characters, axes included."""
-    band95, band50, mean_mark, true_mark, data_mark = marks
     margin = 6
     room = columns - margin - 1
     end = float(toy.experiment["end"])
@@ -514,20 +506,19 @@ def _drawn(toy: Toy, curve: Curve, columns: int, marks: str) -> Iterator[str]:
 
     canvas = np.full((_ROWS, room), " ", dtype="<U1")
     rows = np.arange(_ROWS)[:, None]
-    for level, mark in (("95", band95), ("50", band50)):
+    for level, mark in (("95", _BAND95), ("50", _BAND50)):
         low, high = curve.band(level)
         canvas[(rows >= row_of(high)) & (rows <= row_of(low))] = mark
-    canvas[rows == row_of(toy.truth)] = true_mark
-    canvas[rows == row_of(curve.mean)] = mean_mark
+    canvas[rows == row_of(toy.truth)] = _TRUTH
+    canvas[rows == row_of(curve.mean)] = _MEAN
     for number, line in enumerate(canvas):
         label = {0: top - step / 2, _ROWS // 2: 0.0, _ROWS - 1: -top + step / 2}.get(number)
         axis = "" if label is None else f"{label:.1f}".replace("-", "−")
-        axis = axis if data_mark == "▔" else axis.replace("−", "-")
         yield f"{axis:>{margin - 1}} |{''.join(line)}".rstrip()
     near, far = toy.experiment["data"]
     there = (np.abs(at) >= near) & (np.abs(at) <= far)
-    yield f"{'':{margin}} {''.join(np.where(there, data_mark, ' '))}".rstrip()
-    yield f"{'x':>{margin - 1}} {_ticks(end, room, minus='−' if data_mark == '▔' else '-')}".rstrip()
+    yield f"{'':{margin}} {''.join(np.where(there, _DATA, ' '))}".rstrip()
+    yield f"{'x':>{margin - 1}} {_ticks(end, room)}".rstrip()
 
 
 def _reach(toy: Toy) -> float:
@@ -535,10 +526,10 @@ def _reach(toy: Toy) -> float:
     return _ROOM * float(max(np.abs(toy.truth).max(), np.abs(toy.train_y).max()))
 
 
-def _ticks(end: float, room: int, *, minus: str) -> str:
+def _ticks(end: float, room: int) -> str:
     line = [" "] * (room + 2)
     for value in range(-int(end), int(end) + 1):
-        text = f"{value}".replace("-", minus)
+        text = f"{value}".replace("-", "−")
         middle = 1 + round((value + end) / (2 * end) * (room - 1))
         start = min(max(0, middle - (len(text) - 1)), len(line) - len(text))
         line[start : start + len(text)] = text
@@ -571,12 +562,8 @@ def _score_rows(toy: Toy) -> Iterator[Row]:
         )
 
 
-def save_figure(toy: Toy, folder: Path, *, kind: drawing.Format = "svg") -> Path:
-    """Write `folder`/toy.svg or toy.png: data, true curve, mean and bands of each network, and its MC sd below.
-
-    RequestError without matplotlib; ResultError where it cannot be written. Returns the path.
-    """
-    path = folder / f"toy.{kind}"
+def _draw(toy: Toy, path: Path) -> None:
+    """Data, true curve, mean and bands of each network, and its MC sd below."""
     count, made = len(toy.curves), toy.experiment
     about = (
         f"{made['formula']} of sd {made['noise']}, {made['points']['train']} training points (shaded: where they lie); "
@@ -599,7 +586,6 @@ def save_figure(toy: Toy, folder: Path, *, kind: drawing.Format = "svg") -> Path
                 lower.tick_params(labelleft=False)
         panels[0].legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)  # curves go up there
         panels[-1].legend(loc="upper center", ncols=3, handlelength=1.6, columnspacing=1.2, borderaxespad=0.2)
-    return path
 
 
 def _draw_curve(axes: Axes, toy: Toy, curve: Curve, *, colour: str) -> None:

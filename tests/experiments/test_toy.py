@@ -15,10 +15,11 @@ import torch
 
 from bnuq.cli.main import main as bnuq_main
 from bnuq.errors import RequestError, ResultError
+from bnuq.report.render import draw_pictures, print_record
 from bnuq.store import codec
 from experiments import toy as experiment
 from experiments.__main__ import main
-from experiments.toy import Toy, print_toy, reproduce, save_figure, summary
+from experiments.toy import Toy, report, reproduce, summary
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn(toy: Toy, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_toy(toy, stream, width=width)
+    print_record(report, toy, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -221,12 +222,12 @@ def test_a_newer_a_damaged_and_another_file_are_told_apart(toy, tmp_path):
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_report_fits_every_width_in_either_encoding(toy, width, encoding):
-    report = drawn(toy, width=width, encoding=encoding)
-    assert all(len(line) <= width and line == line.rstrip() for line in report.splitlines())
-    assert "?" not in report
-    assert "in the manner of" in " ".join(report.split())
+    text = drawn(toy, width=width, encoding=encoding)
+    assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())
+    assert "?" not in text
+    assert "in the manner of" in " ".join(text.split())
     for curve in toy.curves.values():
-        assert f"{curve.places['gap'].mc_sd:.3f}" in report
+        assert f"{curve.places['gap'].mc_sd:.3f}" in text
 
 
 @pytest.mark.parametrize(("encoding", "mean", "data", "minus"), [("utf-8", "█", "▔", "−"), ("ascii", "#", "=", "-")])
@@ -252,9 +253,9 @@ def test_words_follow_the_estimates(toy):
     curve = toy.curves["mcdo"]
     inside = curve.places["inside"]
     flat = replace(curve, places={name: replace(inside, error=1.0) for name in curve.places})
-    report = " ".join(drawn(replace(toy, curves={"mcdo": flat}), width=100).split())
-    assert "does not grow where there are no data" in report
-    assert "which is too sure" in report
+    text = " ".join(drawn(replace(toy, curves={"mcdo": flat}), width=100).split())
+    assert "does not grow where there are no data" in text
+    assert "which is too sure" in text
 
 
 def test_a_network_that_needs_no_noise_is_told_and_kept(toy, tmp_path):
@@ -269,8 +270,10 @@ def test_a_network_that_needs_no_noise_is_told_and_kept(toy, tmp_path):
 
 def test_the_picture_is_the_same_bytes_again(toy, tmp_path):
     pytest.importorskip("matplotlib")
-    first = save_figure(toy, tmp_path).read_bytes()
-    assert first == save_figure(toy, tmp_path).read_bytes()
+    [path] = draw_pictures(report(toy), tmp_path)
+    first = path.read_bytes()
+    [path] = draw_pictures(report(toy), tmp_path)
+    assert first == path.read_bytes()
     assert b"<svg" in first
 
 

@@ -170,14 +170,16 @@ def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Iterator[Text]:
-    shown = [part for part in parts if not isinstance(part, Picture) or part.instead]
+    shown = [shown for part in parts for shown in (part.instead if isinstance(part, Picture) else (part,))]
     if not shown:
         return
     yield Text()
     if title:
         yield from _paragraph(title, width, clean, style="bold")
     for number, part in enumerate(shown):
-        apart = isinstance(part, Heading | Drawing | Listing | Picture) or (isinstance(part, Table) and not title)
+        apart = (isinstance(part, Heading | Drawing | Listing) and not isinstance(shown[number - 1], Heading)) or (
+            isinstance(part, Table) and not title
+        )
         if number and (apart or (isinstance(part, Paragraph) and part.dim and isinstance(shown[number - 1], Table))):
             yield Text()
         yield from _part(part, width, clean)
@@ -204,9 +206,6 @@ def _part(part: Part, width: int, clean: Clean) -> Iterator[Text]:
         yield from (Text(clean(line)) for line in part.text.splitlines())
     elif isinstance(part, PathLine):
         yield from _path(part.path, part.name, width, clean)
-    else:
-        for replacement in part.instead:
-            yield from _part(replacement, width, clean)
 
 
 def _paragraph(text: str, width: int, clean: Clean, *, style: str = "") -> Iterator[Text]:

@@ -432,9 +432,9 @@ def _read(path: Path) -> tuple[Kind, Any]:
 
 def _uci() -> Kind:
     from experiments.uci.record import Reproduction, summary
-    from experiments.uci.report import print_reproduction, report_parts
+    from experiments.uci.report import report
 
-    return Kind("uci", _reader(Reproduction, summary), summary, print_reproduction, report_parts)
+    return Kind("uci", _reader(Reproduction, summary), summary, report=report)
 
 
 def _toy() -> Kind:
@@ -452,10 +452,9 @@ def _batch_size() -> Kind:
 
 
 def _pll_over_samples() -> Kind:
-    from experiments.pll_over_samples import PllOverSamples, print_pll, report_parts, save_figure, summary
+    from experiments.pll_over_samples import PllOverSamples, report, summary
 
-    read = _reader(PllOverSamples, summary)
-    return Kind("pll-over-samples", read, summary, print_pll, report_parts, _single(save_figure))
+    return Kind("pll-over-samples", _reader(PllOverSamples, summary), summary, report=report)
 
 
 def _bn_noise() -> Kind:

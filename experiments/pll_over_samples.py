@@ -6,8 +6,9 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TextIO
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -20,8 +21,8 @@ from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
+from bnuq.report.document import Cell, PathLine, Picture, Report, Row, Section, Table, dim
 from bnuq.report.numbers import count, number, of_reference, signed, total
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"
@@ -44,8 +45,9 @@ class Step:
     """PLL of so many draws, in nats per point; more is better.
 
     `first` is that of the first draws, as published; `mean` that of each of the `groups` disjoint groups of as many
-    draws, averaged; `gain` how far `mean` lies above the network as it is, its `se` over paired points. Monte Carlo
-    errors are None where there are too few draws to tell. `published` and `replication` are None where there is none.
+    draws, averaged; `gain` how far `mean` lies above the deterministic network, its `se` over paired points. Monte
+    Carlo errors are None where there are too few draws to tell. `published` and `replication` are None
+    where there is none.
     """
 
     samples: int
@@ -59,14 +61,14 @@ class Step:
 
     @property
     def reaches(self) -> bool:
-        """Whether `mean` is at least the PLL of the network as it is."""
+        """Whether `mean` is at least the PLL of the deterministic network."""
         return self.gain.value >= 0
 
 
 @dataclass(frozen=True)
 class PllOverSamples:
     """The whole experiment. `experiment` says what was evaluated: model, data, sizes; `accuracies` are those of the
-    first draws, by how many, and 0 is the network as it is. `published` holds the row ("samples", "pll",
+    first draws, by how many, and 0 is the deterministic network. `published` holds the row ("samples", "pll",
     "replication"), both baselines, and their sources."""
 
     KIND: ClassVar[str] = "pll-over-samples"
@@ -102,7 +104,7 @@ class PllOverSamples:
 
     @property
     def baseline(self) -> Estimate:
-        """PLL of the network as it is, with its error over points."""
+        """PLL of the deterministic network, with its error over points."""
         return Estimate(float(self.deterministic.mean()), se=standard_error(self.deterministic, group=self.group))
 
     def rows(self) -> tuple[Step, ...]:
@@ -110,7 +112,7 @@ class PllOverSamples:
         return tuple(self._row(count) for count in sorted(self.accuracies) if count)
 
     def break_even(self) -> int | None:
-        """The fewest draws, of those in the table, whose PLL reaches that of the network as it is; None where none
+        """The fewest draws, of those in the table, whose PLL reaches that of the deterministic network; None where none
         does."""
         return next((row.samples for row in self.rows() if row.reaches), None)
 
@@ -247,53 +249,53 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
 # ── the report ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def print_pll(record: PllOverSamples, stream: TextIO, *, width: int | None = None) -> None:
-    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    columns = columns_of(stream, width)
-    draw(report_parts(record), stream, columns)
-
-
-def report_parts(record: PllOverSamples) -> Iterator[Part]:
-    """What the report is made of."""
-    made, told = record.experiment, record.published
-    augmented = "through the training pipeline" if made["augment"] else "without augmentation"
-    yield title(f"bnuq {record.COMMAND}  {record.provenance['bnuq']}")
-    yield Paragraph(f"{told['source']}: PLL of MCBN against the number of passes T.")
-    size = f"{made['parameters']:,} parameters, {count(made['batchnorm_layers'], 'BatchNorm layer')}"
-    drawn = f"mini-batches of {made['batch_size']} from {of_reference(made['train'])}, {augmented}"
-    yield Facts(
-        (
-            ("model", f"{made['model']}: {size}"),
-            ("test", f"{of_reference(made['test'])}, {count(made['n'], 'point')}{_of(made['n'], made['test_points'])}"),
-            ("passes", f"{made['samples']}, {drawn}, seed {made['seed']}"),
-            ("took", f"{record.seconds['total']:.0f} s on {made['device']}"),
-        )
+def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
+    """The report: PLL at every T, and beside the published values."""
+    setup = record.experiment
+    augmented = "through the training pipeline" if setup["augment"] else "without augmentation"
+    size = f"{setup['parameters']:,} parameters, {count(setup['batchnorm_layers'], 'BatchNorm layer')}"
+    drawn = f"mini-batches of {setup['batch_size']} from {of_reference(setup['train'])}, {augmented}"
+    points = f"{count(setup['n'], 'point')}{_of(setup['n'], setup['test_points'])}"
+    measured = Table(
+        ("first T", "mean of groups", "above deterministic", "groups", "accuracy"), tuple(_measured(record)), True
     )
-    yield from (GAP, title("In short"), Items(tuple(_in_short(record))))
-    yield from (GAP, title("PLL, nats"))
-    yield Table(("first T", "mean of groups", "above as it is", "groups", "accuracy"), tuple(_measured(record)), True)
-    yield GAP
-    yield Table(("ours", "published", "replication"), tuple(_beside(record)))
-    yield GAP
-    for text in _how(record):
-        yield Paragraph(text, "dim")
-    if record.notes:
-        yield from (GAP, title("Notes"), Items(record.notes))
-    if record.path is not None:
-        yield from (GAP, PathLine(record.path))
+    return Report(
+        command=f"bnuq {record.COMMAND}",
+        version=record.provenance["bnuq"],
+        subject=setup["model"],
+        facts=(
+            ("source", f"{record.published['source']}: PLL of MCBN against the number of samples T"),
+            ("model", f"{setup['model']}: {size}"),
+            ("test", f"{of_reference(setup['test'])}, {points}"),
+            ("samples", f"{setup['samples']}, {drawn}, seed {setup['seed']}"),
+            ("took", f"{record.seconds['total']:.0f} s on {setup['device']}"),
+        ),
+        summary=tuple(_summary(record)),
+        sections=(
+            Section("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
+            Section("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
+            Section("", tuple(dim(_how(record)))),
+        ),
+        notes=record.notes,
+        path=None if record.path is None else PathLine(record.path),
+    )
+
+
+_COLUMNS = ("this network", "published", "replication")
 
 
 def _of(points: int, all_points: int) -> str:
     return "" if points == all_points else f" of {all_points}"
 
 
-def _in_short(record: PllOverSamples) -> Iterator[str]:
+def _summary(record: PllOverSamples) -> Iterator[str]:
     rows, base, even = record.rows(), record.baseline, record.break_even()
     last = rows[-1]
     where = f"at T = {even}" if even else f"at no T up to {last.samples}"
     published = _break_even(record.published["samples"], record.published["pll"], record.published["baseline"])
     said = f"; in the published row at T = {published}" if published else ""
-    yield f"The passes' mean reaches the network as it is (PLL {number(base.value)}) {where}{said}.{_surely(record)}"
+    reached = f"the deterministic network (PLL {number(base.value)}) {where}{said}"
+    yield f"The mean of the samples reaches {reached}.{_surely(record)}"
     yield (
         f"From T = 1 to {last.samples}, PLL rises from {number(rows[0].mean.value)} to {number(last.mean.value)}"
         f"{_rise(record)}."
@@ -321,7 +323,7 @@ def _rise(record: PllOverSamples) -> str:
 def _apart(gain: Estimate) -> str:
     error = total(gain)
     size = f"{number(abs(gain.value))} nats" + (f" ± {number(error)}" if error is not None else "")
-    side = f"{size} {'above' if gain.value > 0 else 'below'} the network as it is"
+    side = f"{size} {'above' if gain.value > 0 else 'below'} the deterministic network"
     if error is None or abs(gain.value) >= _ENOUGH * error:
         return side
     return f"{side}, no more than chance explains"
@@ -336,7 +338,7 @@ def _published_gain(record: PllOverSamples) -> str:
 def _measured(record: PllOverSamples) -> Iterator[Row]:
     base = record.baseline
     blank = Cell("–")
-    yield "as it is", (_cell(base), blank, blank, blank, Cell(f"{record.accuracies[0]:.4f}"))
+    yield "deterministic", (_cell(base), blank, blank, blank, Cell(f"{record.accuracies[0]:.4f}"))
     for row in record.rows():
         yield (
             f"T = {row.samples}",
@@ -364,7 +366,7 @@ def _error(value: float | None) -> str:
 
 def _beside(record: PllOverSamples) -> Iterator[Row]:
     told = record.published
-    yield "as it is", _three(record.baseline.value, told["baseline"], told["replication_baseline"])
+    yield "deterministic", _three(record.baseline.value, told["baseline"], told["replication_baseline"])
     for row in record.rows():
         yield f"T = {row.samples}", _three(row.mean.value, row.published, row.replication)
 
@@ -376,9 +378,9 @@ def _three(*values: float | None) -> tuple[Cell, ...]:
 def _how(record: PllOverSamples) -> Iterator[str]:
     made, told = record.experiment, record.published
     yield (
-        "± of the first T and of the mean of groups is the Monte Carlo error, of the network as it is the standard "
-        "error over points, of a difference both, points paired. The mean is over disjoint groups of T draws out of "
-        f"all of them; chance is told by the jackknife within groups, and by their spread where T is below {FEW}."
+        "± of the first T and of the mean of groups is the Monte Carlo error, of the deterministic network the "
+        "standard error over points, of a difference both, points paired. The mean is over disjoint groups of T draws "
+        f"out of all of them; chance is measured by the jackknife within groups, by their spread for T below {FEW}."
     )
     yield f"Replication: {told['replication_source']}."
     own = "not known" if made["train_batch_size"] is None else str(made["train_batch_size"])
@@ -393,12 +395,9 @@ def _how(record: PllOverSamples) -> Iterator[str]:
     )
 
 
-def save_figure(record: PllOverSamples, folder: Path, *, kind: drawing.Format = "svg") -> Path:
-    """Write `folder`/pll-over-samples.svg or .png: PLL against T, the network as it is, and the published rows.
-
-    RequestError without matplotlib; ResultError where it cannot be written. Returns the path.
-    """
-    path, made, told, rows = folder / f"pll-over-samples.{kind}", record.experiment, record.published, record.rows()
+def _draw(record: PllOverSamples, path: Path) -> None:
+    """PLL against T, the deterministic network, and the published rows."""
+    made, told, rows = record.experiment, record.published, record.rows()
     about = f"{made['model']}, {made['n']} test points, b = {made['batch_size']}, seed {made['seed']}"
     names = ("ours", "published", "replication")
     lines: dict[str, drawing.Line] = dict(zip(names, list(drawing.lines_of(["", *names]).values())[1:], strict=True))
@@ -422,5 +421,4 @@ def save_figure(record: PllOverSamples, folder: Path, *, kind: drawing.Format = 
         axes.minorticks_off()
         axes.set_xlabel("passes T")
         axes.set_ylabel("PLL (nats)")
-        axes.legend(loc="lower right", title="dotted: the network as it is", title_fontsize=8)
-    return path
+        axes.legend(loc="lower right", title="dotted: deterministic", title_fontsize=8)

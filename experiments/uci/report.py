@@ -6,48 +6,47 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TextIO
 
-from bnuq.report.markdown import markdown as page_of
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Table, columns_of, draw, title
+from bnuq.report.document import Cell, Items, Paragraph, PathLine, Report, Section, Table, dim
+from bnuq.report.render import markdown as as_markdown
 from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
+_WIDE = 100  # columns beyond which the 95 % intervals are shown
 _SHORT = {"crps": "CRPS", "pll": "PLL"}
 _METHODS = {"mcbn": "MCBN", "mcdo": "MCDO"}
 _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 
-def print_reproduction(result: Reproduction, stream: TextIO, *, width: int | None = None) -> None:
-    """Draw the table and what explains it on `stream`: in colour on a terminal, plain in a pipe."""
-    draw(report_parts(result), stream, columns_of(stream, width))
+def report(result: Reproduction, *, columns: int = 100) -> Report:
+    """The report: the scores beside the published ones, and what explains them; intervals where there is room."""
+    return Report(
+        command=f"bnuq {result.COMMAND}",
+        version=result.provenance["bnuq"],
+        subject=result.source,
+        facts=tuple(_facts(result)),
+        summary=tuple(_summary(result)),
+        sections=tuple(_sections(result, wide=columns > _WIDE)),
+        notes=tuple(_notes(result)),
+        path=None if result.path is None else PathLine(result.path),
+    )
 
 
 def markdown(result: Reproduction) -> str:
-    """The same as a Markdown page, with the 95 % intervals, and without where the result lies."""
-    return page_of(report_parts(replace(result, path=None), page=True), level=1)
+    """The report as a page of its own: headed by the paper, with the 95 % intervals, without where the result lies."""
+    paper = replace(report(result, columns=_WIDE + 1), command=result.source, version="", path=None)
+    how = Section("", (Paragraph("Run again by `python -m experiments uci`."),))
+    return as_markdown(replace(paper, sections=(how, *paper.sections)), level=1)
 
 
-def report_parts(result: Reproduction, *, page: bool = False) -> Iterator[Part]:
-    """What the report is made of; a `page` has room for intervals, and its title is the paper."""
-    if page:
-        yield from (title(result.source), Paragraph("Run again by `python -m experiments uci`."))
-    else:
-        yield title(f"bnuq {result.COMMAND}  {result.provenance['bnuq']}")
-    yield Facts(tuple(_facts(result)))
-    yield from (GAP, title("In short"), Items(tuple(_in_short(result))))
-    for heading, table in _tables(result, wide=page):
-        yield from (GAP, title(heading), table)
-    yield GAP
-    yield from (Paragraph(text, "dim") for text in _legend())
-    yield from (GAP, title("Verdicts, by our 95 % interval of the mean with the same correction"))
-    yield Items(tuple(_verdicts(result)))
-    if notes := tuple(_notes(result)):
-        yield from (GAP, title("Notes"), Items(notes))
-    if result.path is not None:
-        yield from (GAP, PathLine(result.path))
+def _sections(result: Reproduction, *, wide: bool) -> Iterator[Section]:
+    for heading, table in _tables(result, wide=wide):
+        yield Section(heading, (table,))
+    yield Section("", tuple(dim(_legend())))
+    verdicts = "Verdicts, by the 95 % interval of the mean with the same correction"
+    yield Section(verdicts, (Items(tuple(_verdicts(result))),))
 
 
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sentences ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _facts(result: Reproduction) -> Iterator[tuple[str, str]]:
@@ -81,7 +80,7 @@ def _time(seconds: float) -> str:
     return f"{minutes} min {left:02d} s" if minutes else f"{seconds:.1f} s"
 
 
-def _in_short(result: Reproduction) -> Iterator[str]:
+def _summary(result: Reproduction) -> Iterator[str]:
     cells = [found for *_, found in result.cells() if found.published is not None]
     same = sum(found.value * found.published.value > 0 for found in cells if found.published is not None)
     yield f"{same} of {len(cells)} scores have the published sign."

@@ -18,10 +18,11 @@ import small_run
 from bnuq import metrics
 from bnuq.config import Options, Run, resolve
 from bnuq.errors import RequestError, ResultError
+from bnuq.report.render import draw_pictures, print_record
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.__main__ import main
-from experiments.pll_over_samples import PllOverSamples, print_pll, reproduce, save_figure, summary
+from experiments.pll_over_samples import PllOverSamples, report, reproduce, summary
 
 SAMPLES = 32
 
@@ -67,7 +68,7 @@ def made_up(draws: int, points: int, *, samples: tuple[int, ...], seed: int = 0,
 def drawn(found: PllOverSamples, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_pll(found, stream, width=width)
+    print_record(report, found, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -221,10 +222,10 @@ def test_words_follow_the_estimates():
     several = made_up(8, 500, samples=(1, 2, 4, 8))
     means = [row.mean.value for row in several.rows()]
     early = " ".join(drawn(replace(several, deterministic=np.full(500, means[0]))).split())
-    assert "reaches the network as it is" in early and "at T = 1; in the published row at T = 2." in early
-    assert f"At T = 8 it lies {means[-1] - means[0]:.4f} nats" in early and "above the network as it is" in early
+    assert "reaches the deterministic network" in early and "at T = 1; in the published row at T = 2." in early
+    assert f"At T = 8 it lies {means[-1] - means[0]:.4f} nats" in early and "above the deterministic network" in early
     never = " ".join(drawn(replace(several, deterministic=np.full(500, 0.5))).split())
-    assert "at no T up to 8" in never and "below the network as it is" in never
+    assert "at no T up to 8" in never and "below the deterministic network" in never
     assert "training batch 8; the published text says 32, its code 128" in never
     assert "500 test images instead of 10,000" in never
 
@@ -236,8 +237,10 @@ def test_published_values_stand_beside_their_own_row(found):
 
 def test_the_picture_is_the_same_bytes_again(found, tmp_path):
     pytest.importorskip("matplotlib")
-    first = save_figure(found, tmp_path).read_bytes()
-    assert first == save_figure(found, tmp_path).read_bytes()
+    [path] = draw_pictures(report(found), tmp_path)
+    first = path.read_bytes()
+    [path] = draw_pictures(report(found), tmp_path)
+    assert first == path.read_bytes()
     assert b"<svg" in first
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bnuq.errors import ResultError
+from bnuq.report.render import print_record
 from bnuq.store import codec
 from experiments.uci.published import GAL_RMSE, TABLE_1
 from experiments.uci.record import (
@@ -26,7 +27,7 @@ from experiments.uci.record import (
     summary,
     verdict,
 )
-from experiments.uci.report import markdown, print_reproduction
+from experiments.uci.report import markdown, report
 
 
 def read(path: Path) -> Reproduction:
@@ -184,7 +185,7 @@ def test_a_file_that_is_no_result_is_not_replaced(made: Reproduction, tmp_path: 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_the_report_shows_every_score_beside_the_published_one(made: Reproduction, width: int) -> None:
     stream = io.StringIO()
-    print_reproduction(made, stream, width=width)
+    print_record(report, made, stream, width=width)
     text = stream.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     for _, _, _, found in made.cells():

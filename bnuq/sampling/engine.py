@@ -19,7 +19,7 @@ from bnuq.config import Precision
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.exactness import check_repeatable, close
+from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
 from bnuq.sampling.executor import Planned, Work
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
 from bnuq.sampling.passes import Engine, Interception
@@ -126,6 +126,17 @@ class Stochastic:
         if self._planned is None:
             return self._plain.passes(inputs, start, draws)
         return self._run(self._planned, inputs, start, draws)
+
+    def check_independent(self, inputs: Tensor, start: int = 0) -> None:
+        """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks.
+
+        Only the plain loop can give such outputs: a plan treats every row by itself.
+        """
+        self.passes(inputs, start, range(1))
+        if self._planned is None:
+            check_samples_independent(
+                self._model, self._sites, self._plain.statistics, self._dropout, inputs, start=start
+            )
 
     def _verify(self, inputs: Tensor, start: int) -> None:
         """Give the plan up where it differs from the plain loop on tiles of a size that has not passed before, with as
@@ -304,6 +315,24 @@ def chunks(
         start += outputs.shape[1]
 
 
+class _Independent:
+    """The passes of an engine, each first chunk of its size checked: points must not depend on each other."""
+
+    def __init__(self, engine: Stochastic) -> None:
+        self.samples = engine.samples
+        self._engine = engine
+        self._checked: set[int] = set()  # numbers of points
+
+    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        if len(inputs) not in self._checked:
+            self._engine.check_independent(inputs, start)
+            self._checked.add(len(inputs))
+        return self._engine.passes(inputs, start)
+
+    def shrink(self) -> None:
+        self._engine.shrink()
+
+
 class Predictor:
     """T stochastic passes over any inputs, planned once: `predict` for calls that follow each other.
 
@@ -315,7 +344,7 @@ class Predictor:
     other changes to the network, such as an attribute that its forward reads, make another Predictor.
 
     Raises SamplingError where neither `omega` nor `dropout` is given, and when called, where ω is of another network,
-    no dropout is alive, or there are no inputs.
+    no dropout is alive, there are no inputs, or a point's outputs depend on which points pass with it.
     """
 
     def __init__(
@@ -331,7 +360,7 @@ class Predictor:
         if omega is None and dropout is None:
             raise SamplingError("predict needs omega, dropout or both; for the network as it is, call model(inputs).")
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
-        self._engines: dict[tuple, Stochastic] = {}
+        self._engines: dict[tuple, _Independent] = {}
         self._weights: _Weights | None = None  # that they were made for
 
     def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
@@ -343,7 +372,7 @@ class Predictor:
         )
         return torch.cat(list(blocks), dim=1)
 
-    def _engine(self, inputs: Tensor) -> Stochastic:
+    def _engine(self, inputs: Tensor) -> _Independent:
         weights = _Weights(self._model)
         if weights != self._weights:
             self._engines.clear()
@@ -354,7 +383,8 @@ class Predictor:
             sites = find_sites(self._model, example, compare_with_training=False)
             if self._dropout is not None and not sites.live_dropouts:
                 raise SamplingError("the network has no live dropout: all T passes would be the same.")
-            self._engines[kind] = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout)
+            engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout)
+            self._engines[kind] = _Independent(engine)
         return self._engines[kind]
 
     def _on_halved(self, _why: str, size: int) -> None:
@@ -402,7 +432,7 @@ def predict(
     bounds memory and changes no output beyond rounding. The model is left as it was. For several calls with the same
     arguments `Predictor` plans once.
 
-    Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, or there are no
-    inputs.
+    Raises SamplingError where neither is given, where ω is of another network, no dropout is alive, there are no
+    inputs, or a point's outputs depend on which points pass with it.
     """
     return Predictor(model, omega, dropout=dropout, chunk_size=chunk_size)(inputs)

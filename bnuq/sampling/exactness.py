@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -86,13 +88,16 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         difference, generator = deviation(again, first), _generator_used(states)
         if difference == 0 or (not generator and difference <= _tolerance(first) / 100):
             return first
-        cause = generator or (
-            "its forward keeps something between calls, reads the time, or has a random generator of its own"
-        )
-        raise SamplingError(
-            f"the network gives other outputs{where} when it is called again with the same inputs: {cause}. Its "
-            "estimates would not be reproducible."
-        )
+        raise _not_repeatable(f"{where} when it is called again", generator)
+
+
+def _not_repeatable(when: str, generator: str = "") -> SamplingError:
+    cause = generator or (
+        "its forward keeps something between calls, reads the time, or has a random generator of its own"
+    )
+    return SamplingError(
+        f"the network gives other outputs{when} with the same inputs: {cause}. Its estimates would not be reproducible."
+    )
 
 
 def _generator_used(states: tuple[Any, Any, Any]) -> str:
@@ -135,20 +140,54 @@ def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "") -> f
     return _or_in_float64(check, model, inputs)
 
 
-def _evaluated(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    def outputs(inputs: Tensor) -> Tensor:
+def check_samples_independent(
+    model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None, inputs: Tensor, *, start: int = 0
+) -> None:
+    """Raise SamplingError where the first draw's outputs for `inputs`, points number `start` and following, are others
+    in smaller chunks, by more than rounding. Unlike `check_independent`, it needs no running statistics."""
+
+    def check(network: nn.Module, inputs: Tensor) -> tuple[None, float]:
+        if network is model:
+            return None, _independent(network, _sampled(network, sites, statistics, dropout), inputs, "", start=start)
+        copied = find_sites(network, inputs[:3], compare_with_training=False)
+        wide = {
+            twin.key: (statistics[site.key][0].double(), statistics[site.key][1].double())
+            for site, twin in zip(sites.batchnorms, copied.batchnorms, strict=True)
+            if site.key in statistics
+        }
+        return None, _independent(network, _sampled(network, copied, wide, dropout), inputs, "", start=start)
+
+    _or_in_float64(check, model, inputs)
+
+
+_Run = Callable[[Tensor, int], Tensor]  # inputs and the number of the first of them → outputs
+
+
+def _evaluated(model: nn.Module) -> _Run:
+    def outputs(inputs: Tensor, start: int) -> Tensor:  # noqa: ARG001 - the points' numbers do not matter here
         with undisturbed(model):
             return tensor_output(forward(model, inputs.clone())).clone()
 
     return outputs
 
 
-def _independent(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor, where: str) -> float:
+def _sampled(model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None) -> _Run:
+    def outputs(inputs: Tensor, start: int) -> Tensor:
+        with undisturbed(model), OnePass(sites, statistics, dropout, draw=0, start=start):
+            return tensor_output(forward(model, inputs.clone())).clone()
+
+    return outputs
+
+
+def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0) -> float:
     parts = inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
-    whole = run(inputs)
-    found = deviation(torch.cat([run(part) for part in parts]), whole)
+    firsts = accumulate(map(len, parts), initial=start)
+    whole = run(inputs, start)
+    found = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), whole)
     if found > _tolerance(whole):
         check_repeatable(model, inputs, where=where)
+        if deviation(run(inputs, start), whole) > _tolerance(whole) / 100:
+            raise _not_repeatable(f"{where} when it is called again")
         raise InexactError(
             f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
             f"points together differ from those in {len(parts)} parts by {100 * found:.3g} % of the largest. bnuq "
@@ -254,12 +293,9 @@ def _compared(
 
         statistics = {key: (mean[None], var[None]) for key, (mean, var, _) in measured.items()}
 
-        def predicted(inputs: Tensor) -> Tensor:
-            with OnePass(sites, statistics, None, draw=0, start=0):
-                return tensor_output(forward(model, inputs.clone())).clone()
-
+        predicted = _sampled(model, sites, statistics, None)
         apart = _independent(model, predicted, batch, "")
-        outputs = predicted(batch)
+        outputs = predicted(batch, 0)
     counts = {key: count for key, (_, _, count) in measured.items()}
     exactness = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
     return exactness, max(apart, exactness.deviation or 0.0)

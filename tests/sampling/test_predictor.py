@@ -126,3 +126,74 @@ def test_what_cannot_be_predicted_is_refused_as_predict_refuses_it(net):
         predictor(zoo.points((2, 6, 6), 0))
     with pytest.raises(SamplingError, match="no live dropout"):
         bnuq.Predictor(zoo.made("2d"), dropout=bnuq.Dropout(2))(zoo.points("2d", 3))
+
+
+class Centred(nn.Module):
+    """A dense network that subtracts the mean of its points where many pass together."""
+
+    def __init__(self, *, beyond: int, below: int = 0, track: bool = True) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=track), nn.Dropout(0.4), nn.Linear(6, 3)
+        )
+        self.beyond, self.below = beyond, below
+
+    def forward(self, x):
+        outputs = self.net(x)
+        return outputs - outputs.mean(0) if len(x) > self.beyond or 3 < len(x) < self.below else outputs
+
+
+def settled(**settings) -> nn.Module:
+    return zoo.settled(lambda: Centred(**settings), (4,))
+
+
+@pytest.mark.parametrize("kind", ["omega", "dropout"])
+@pytest.mark.parametrize(
+    ("settings", "chunk_size"),
+    [({"beyond": 100}, None), ({"beyond": 100}, 101), ({"beyond": 999, "below": 8}, 49), ({"beyond": 15}, 16)],
+)
+def test_points_that_depend_on_each_other_at_this_chunk_size_are_refused(settings, chunk_size, kind):
+    net, x = settled(**settings), zoo.points((4,), 300)
+    asked = {"omega": bnuq.draw(settled(beyond=999), x, samples=3, batch_size=8)}
+    if kind == "dropout":
+        asked = {"dropout": bnuq.Dropout(3)}
+    with pytest.raises(SamplingError, match="for a point depends on which points pass with it"):
+        bnuq.predict(net, x, **asked, chunk_size=chunk_size)
+    predictor = bnuq.Predictor(net, **asked, chunk_size=chunk_size)
+    predictor(x[:15])  # so few are independent
+    with pytest.raises(SamplingError, match="for a point depends on which points pass with it"):
+        predictor(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chunk_size", [None, 65])
+def test_no_independent_network_without_a_plan_is_refused(dtype, chunk_size):
+    class Plain(Centred):
+        def forward(self, x):
+            return self.net(x) + 0 * torch.tensor([[float(i)] for i in range(len(x))], dtype=x.dtype)
+
+    net = zoo.settled(lambda: Plain(beyond=0, track=False), (4,)).to(dtype)
+    x = zoo.points((4,), 200, dtype=dtype)
+    asked = {"omega": bnuq.draw(net, x, samples=3, batch_size=8), "dropout": bnuq.Dropout(3)}
+    found = bnuq.predict(net, x, **asked, chunk_size=chunk_size)
+    assert_close(found, bnuq.predict(net, x, **asked, chunk_size=7))
+
+
+def test_a_forward_that_changes_after_some_calls_is_not_said_to_mix_its_points():
+    calls = []
+
+    class Counting(Centred):
+        def forward(self, x):
+            calls.append(len(x))
+            shift = torch.tensor([[float(len(calls) > 12)]] * len(x), dtype=x.dtype)  # which no plan can follow
+            return self.net(x) + shift
+
+    net, x, said = zoo.settled(lambda: Counting(beyond=999), (4,)), zoo.points((4,), 60), []
+    for before in range(12):
+        calls[:] = [0] * before
+        try:
+            bnuq.predict(net, x, dropout=bnuq.Dropout(1))
+        except SamplingError as error:
+            said.append(str(error))
+    assert said
+    assert all("gives other outputs when it is called again" in message for message in said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -15,18 +15,26 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.exactness import Exactness, check_exact, check_independent, check_repeatable
+from bnuq.sampling.exactness import (
+    Exactness,
+    check_exact,
+    check_independent,
+    check_repeatable,
+    check_unchanged,
+)
 from bnuq.sampling.sites import BatchNormSite, Sites
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
+_REPEATED = slice(0, 16)  # test points whose outputs are compared again after the run
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Notes and warnings of the checks."""
+    """Notes and warnings of the checks, and the network's outputs for a few test points."""
 
     notes: tuple[str, ...]
     cautions: tuple[Caution, ...]
+    outputs: Tensor | None = None
 
 
 def check_network(
@@ -57,7 +65,14 @@ def check_network(
         batches = [pipeline.evaluated(sets["test"], slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
         batches = [mini_batch(pipeline, train, size) for size in sizes]
-    return check_mcbn(model, todo.sites, batches, todo.layers)
+    outputs = check_repeatable(model, pipeline.evaluated(sets["test"], _REPEATED), where=" on test")
+    return replace(check_mcbn(model, todo.sites, batches, todo.layers), outputs=outputs)
+
+
+def check_network_unchanged(checked: Checked, model: nn.Module, pipeline: Pipeline, test: Points) -> None:
+    """Raise SamplingError where the network is no longer the one that was checked: one forward of a few points."""
+    assert checked.outputs is not None
+    check_unchanged(model, pipeline.evaluated(test, _REPEATED), checked.outputs, where=" on test")
 
 
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:

@@ -91,6 +91,18 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         raise _not_repeatable(f"{where} when it is called again", generator)
 
 
+def check_unchanged(model: nn.Module, inputs: Tensor, outputs: Tensor, *, where: str = "") -> None:
+    """Raise SamplingError where the network in evaluation mode no longer gives these `outputs` for these inputs."""
+    difference = deviation(_evaluated(model)(inputs, 0), outputs)
+    # accelerators may choose another algorithm as their memory fills
+    if difference > _tolerance(outputs) / (100 if inputs.device.type == "cpu" else 1):
+        raise SamplingError(
+            f"the network changed during the run: its outputs{where} are no longer those that it gave for the same "
+            f"inputs at the start (they differ by {100 * difference:.3g} % of the largest). Its forward keeps "
+            "something between calls, reads the time, or has a random generator of its own; take that out."
+        )
+
+
 def _not_repeatable(when: str, generator: str = "") -> SamplingError:
     cause = generator or (
         "its forward keeps something between calls, reads the time, or has a random generator of its own"

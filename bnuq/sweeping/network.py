@@ -23,7 +23,7 @@ from bnuq.estimates import Caution, Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import Subject, forecast_of_sweep
-from bnuq.evaluation.exactness import check_network
+from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of
 from bnuq.evaluation.reference_check import cautions as reference_cautions
@@ -220,6 +220,7 @@ class Network:
         )
         at_sizes = passed.at
         comparisons = {} if check is None or check.passed else self._comparisons(at_sizes, banks, **shared)
+        check_network_unchanged(checked, prepared.model, prepared.pipeline, self.sets["test"])
         watch.lap("evaluate")
         bound = None
         if self._training is not None:

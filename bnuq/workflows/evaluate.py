@@ -17,7 +17,7 @@ from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
 from bnuq.evaluation.duration import Subject, forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
-from bnuq.evaluation.exactness import check_network
+from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, provenance, request_digest
@@ -99,6 +99,7 @@ def evaluate(
     with ExitStack() as spools:
         train = material.train
         outcome = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
+        check_network_unchanged(checked, model, pipeline, sets["test"])
         watch.lap("evaluate")
         result = Result(
             run=_resolved(run, todo, noise_models).record(),

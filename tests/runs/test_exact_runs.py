@@ -20,15 +20,18 @@ FORWARDS = {
     "centred": "return super().forward(x - x.mean(0))",
     "shifted": "h = super().forward(x); return h - h.mean(0) if self.training else h",
     "random": "return super().forward(x) + random.random()",
+    "clock": "return super().forward(x) * (1 + 0.01 * (time.time() - START))",
+    "counter": "CALLS.append(0); return super().forward(x) + 0.1 * (len(CALLS) > LIMIT) * x.new_ones(len(x), 1)",
 }
 
 
-def written(folder: Path, forward: str) -> None:
-    """The small run, its network with this forward."""
+def written(folder: Path, forward: str, *, limit: int = 0) -> None:
+    """The small run, its network with this forward; `limit` is that of the counter."""
     small_run.write(folder)
     text = small_run.NET.replace("nn.Sequential(", "Net(").replace("-> nn.Module", "")
     (folder / "net.py").write_text(
-        text.replace("from torch import nn", "import random\n\nimport torch\nfrom torch import nn")
+        text.replace("from torch import nn", "import random\nimport time\n\nimport torch\nfrom torch import nn")
+        + f"\n\nSTART, CALLS, LIMIT = time.time(), [], {limit}\n\n"
         + f"\n\nclass Net(nn.Sequential):\n    def forward(self, x):\n        {FORWARDS[forward]}\n"
     )
 
@@ -97,6 +100,17 @@ def test_a_random_forward_is_refused_with_the_set_and_the_cause(tmp_path):
     with pytest.raises(SamplingError, match=r"other outputs on test when .* Python's `random`"):
         small_run.evaluated(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".h5", ".work")]
+
+
+def test_a_network_that_changes_during_the_run_is_refused_at_its_end(tmp_path):
+    for forward, limit in (("clock", 0), ("counter", 20), ("counter", 30), ("counter", 40)):
+        written(tmp_path, forward, limit=limit)
+        with pytest.raises(SamplingError, match="the network changed during the run: its outputs on test"):
+            small_run.evaluated(tmp_path)
+    written(tmp_path, "clock")
+    with pytest.raises(SamplingError, match="the network changed during the run"):
+        sweep([resolve("run.toml", Options(samples=4, out=Path("sweep.h5")), folder=tmp_path)])
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".h5"]
 
 
 def test_nothing_is_drawn_or_changed_by_the_checks(tmp_path):

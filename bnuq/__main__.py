@@ -1,28 +1,42 @@
 """`bnuq` and `python -m bnuq`: answers signals before the imports, which take a second or two."""
 
+# ruff: noqa: E402 - signals are answered before anything else is imported
+
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import os
 import signal
-import sys
-from types import FrameType
-
-from bnuq import surroundings
 
 TYPE_CHECKING = False  # not that of typing, which takes milliseconds
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import NoReturn
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
+def _quit(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+    """Leave at once, where nothing is to be cleaned up: before a command has begun, or after its end."""
+    try:  # noqa: SIM105 - contextlib is not yet there
+        os.write(2, f"bnuq: {_WORDS[signal.Signals(signum)]}.\n".encode())
+    except OSError:
+        pass
+    os._exit(128 + signum)
+
+
+for _number in _WORDS:
+    if signal.getsignal(_number) is not signal.SIG_IGN:
+        signal.signal(_number, _quit)
+
+import contextlib
+import faulthandler
+import sys
+
+from bnuq import surroundings
+
+
 def main() -> None:
     """Run the command line as a process of its own."""
-    for number in _WORDS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _quit)
     with contextlib.suppress(Exception):  # standard error is closed
         faulthandler.enable()  # os.abort and crashes in code that bnuq runs: at which line
     if surroundings.too_small():
@@ -40,13 +54,6 @@ def _refuse(message: str) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, f"bnuq: {message}\n".encode())
     sys.exit(2)
-
-
-def _quit(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    """Leave at once, where nothing is to be cleaned up: before a command has begun, or after its end."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"bnuq: {_WORDS[signal.Signals(signum)]}.\n".encode())
-    os._exit(128 + signum)
 
 
 if __name__ == "__main__":

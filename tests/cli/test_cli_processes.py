@@ -80,6 +80,26 @@ def test_a_killed_run_leaves_the_old_result_and_nothing_beside_it(small):
     assert not list(small.glob(".*"))
 
 
+INTERRUPTED_AT = """
+import os, runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "bnuq.surroundings":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["bnuq", "metrics"]
+"""
+
+
+@pytest.mark.parametrize(
+    "start", ["runpy.run_module('bnuq', {}, '__main__')", "from bnuq.__main__ import main; main()"]
+)
+def test_a_signal_during_the_first_imports_is_answered_in_one_line(start):
+    command = [sys.executable, "-c", INTERRUPTED_AT + start]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "bnuq: interrupted.\n")
+
+
 # ── pipes and closed streams ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -21,6 +21,7 @@ from bnuq import stopping
 from bnuq.errors import BnuqError, RequestError, device_failure_in_words, is_device_failure, is_out_of_memory
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _OWN = f"{Path(__file__).parent}{os.sep}"
 _LIBRARIES = tuple(
@@ -55,6 +56,8 @@ def user_code(
             raised = raised.__cause__
         if isinstance(raised, SystemExit):
             advice = "It is that code itself that asks for the end of the process (sys.exit): take the call out."
+        elif not is_failure(raised):
+            advice = "It is that code itself that raises this, and no operation that fails: mend it there."
         said = message_of(raised)
         place = place_of(raised, file)
         raise error(
@@ -63,6 +66,11 @@ def user_code(
         ) from raised
     finally:
         stopping.check()
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Whether an operation may have raised this: an exception, and one that can be printed."""
+    return isinstance(error, Exception) and _asked(str, error, or_else=None) is not None
 
 
 def message_of(error: BaseException) -> str:
@@ -91,7 +99,7 @@ def place_of(
     return f"{found[-1][0]}, line {found[-1][1]}" if found else ""
 
 
-def _asked(question: Callable[[BaseException], T], error: BaseException, *, or_else: T) -> T:
+def _asked(question: Callable[[BaseException], T], error: BaseException, *, or_else: U) -> T | U:
     """What `question` says of an exception; `or_else` where the exception's own `__str__` fails."""
     try:
         return question(error)

@@ -20,6 +20,7 @@ from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
+from bnuq.user_code import is_failure
 
 DEFAULT_BATCH_SIZE = 128
 
@@ -125,7 +126,7 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     try:
         output = Evaluation(model).passes(example)[0]
     except SamplingError as error:
-        if isinstance(error.__cause__, SystemExit):  # not caused by the points
+        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
             f"the network does not take points of shape {test.point_shape} ({test.reference}): {error}"

@@ -21,6 +21,7 @@ from bnuq.evaluation.plan import device_and_notes
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.sampling.interception import forward, undisturbed
 from bnuq.trust import BY_USER
+from bnuq.user_code import is_failure
 
 Shape = tuple[int, ...]
 
@@ -145,7 +146,7 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
     try:
         _run(model, example)
     except SamplingError as error:
-        if isinstance(error.__cause__, SystemExit):  # not caused by the points
+        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
             f"the network does not take points of shape {points.point_shape} ({points.reference}): {error}"

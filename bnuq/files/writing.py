@@ -68,9 +68,11 @@ def append_text(path: Path, text: str) -> None:
 
 def _target(path: Path) -> Path:
     """The file that is replaced, behind symbolic links. ResultError where that is none: a folder, a pipe, a device."""
-    target = path.resolve()
-    if (exists(target) and not is_file(target)) or _STREAMS.match(str(path.absolute())):
+    target, asked = path.resolve(), str(path.absolute())
+    if (exists(target) and not is_file(target)) or (_STREAMS.match(asked) and exists(path)):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
+    if _STREAMS.match(asked):
+        raise ResultError(f"{path}: the system keeps its own things there, and no files. Name a file elsewhere.")
     return target
 
 

@@ -147,6 +147,10 @@ def test_whether_a_file_can_be_written_is_known_before_and_leaves_nothing(tmp_pa
         with pytest.raises(ResultError, match=r"is not a file|its folder does not exist"):
             check_writable(bad)
 
+    for own in ("/proc/x.h5", "/dev/fd/999.h5"):
+        with pytest.raises(ResultError, match="the system keeps its own things there"):
+            check_writable(Path(own))
+
     def denied(path, *_):
         raise OSError(30, "Read-only file system", str(path))
 

@@ -243,7 +243,8 @@ def _storage_complaint(dataset: Any, name: str) -> str | None:
 
 def _bytes(thing: Any) -> int:
     # In Python's integers: HDF5's own product wraps around.
-    return math.prod(thing.get_space().get_simple_extent_dims()) * thing.get_type().get_size()
+    dims = thing.get_space().get_simple_extent_dims()
+    return 0 if dims is None else math.prod(dims) * thing.get_type().get_size()  # None where it is declared empty
 
 
 def _stored(dataset: Any) -> int:

@@ -424,6 +424,16 @@ def test_a_png_whose_pixels_do_not_match_their_checksum_is_refused(tmp_path):
     assert "1.png: cannot be read as a picture" in refusal(tmp_path)
 
 
+def test_a_data_set_that_is_declared_empty_is_said_to_be_so(tmp_path):
+    for empty in ("x", "y"):
+        with h5py.File(tmp_path / "e.h5", "w") as file:
+            arrays = {"x": np.zeros((3, 2), np.float32), "y": np.arange(3)} | {empty: h5py.Empty("f4")}
+            for name, values in arrays.items():
+                file[name] = values
+            file.attrs["nothing"] = h5py.Empty("f4")
+        assert f"e.h5: {empty} is declared empty and holds nothing" in refusal(tmp_path / "e.h5")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for Ghostscript is a shell script")
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
 def test_postscript_called_a_picture_starts_nothing(tmp_path, monkeypatch, suffix):
@@ -436,7 +446,7 @@ def test_postscript_called_a_picture_starts_nothing(tmp_path, monkeypatch, suffi
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
     (tmp_path / "set" / "a").mkdir(parents=True)
     (tmp_path / "set" / "a" / f"1.{suffix}").write_bytes(script)
-    with pytest.raises(DataError, match=rf"1\.{suffix}: cannot be read as a picture"):
+    with pytest.raises(DataError, match=rf"1\.{suffix}: cannot be read as a picture.*of none of these formats: PNG"):
         load_points(str(tmp_path / "set")).raw(slice(None))
     assert not mark.exists()
 

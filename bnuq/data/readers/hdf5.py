@@ -39,6 +39,8 @@ def sizes_at_the_top(file: Group, path: Path) -> dict[str, int]:
 
 def read_dataset(file: Group, name: str, path: Path) -> NDArray[Any]:
     dataset = file[name]
-    if not isinstance(dataset, Dataset) or dataset.dtype.kind not in "fiub" or dataset.shape is None:
+    if isinstance(dataset, Dataset) and dataset.shape is None:
+        raise DataError(f"{path}: {name} is declared empty and holds nothing; expected an array of numbers.")
+    if not isinstance(dataset, Dataset) or dataset.dtype.kind not in "fiub":
         raise DataError(f"{path}: {name} does not hold numbers; expected an array of numbers.")
     return np.asarray(dataset[()])

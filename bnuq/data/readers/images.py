@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
@@ -201,7 +201,11 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
+        try:
+            opened = Image.open(io.BytesIO(data), formats=_FORMATS)
+        except UnidentifiedImageError:  # whose text is of an object in memory
+            raise ValueError(f"its content is of none of these formats: {', '.join(_FORMATS)}") from None
+        with opened as picture:
             if picture.format == "PNG" and _END_OF_PNG not in data:
                 raise ValueError("its end is missing")  # all pixels may still be there
             yield picture

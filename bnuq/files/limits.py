@@ -23,12 +23,13 @@ def check_size(where: object, declared: int, *, stored: int, error: type[BnuqErr
         check_memory(where, declared, error=error)
 
 
-def check_memory(where: object, needed: int, *, error: type[BnuqError]) -> None:
-    """Raise `error` where reading takes more memory than is available."""
+def check_memory(where: object, needed: int, *, error: type[BnuqError], size: int | None = None) -> None:
+    """Raise `error` where reading takes more memory than is available; `size` is the file's, where that is less."""
     free = available_memory()
     if free is not None and needed > free:
+        has = "" if size in (None, needed) else f"has {in_words(size)}, "
         raise error(
-            f"{where}: takes {in_words(needed)} of memory to read and {in_words(free)} are available. "
+            f"{where}: {has}takes {in_words(needed)} of memory to read and {in_words(free)} are available. "
             f"Use a smaller file, or a machine with more memory."
         )
 
@@ -40,7 +41,7 @@ def read_whole(path: Path, *, copies: int = 1, error: type[BnuqError]) -> bytes:
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        check_memory(path, copies * size, error=error)
+        check_memory(path, copies * size, error=error, size=size)
         data = file.read(size + 1)
     if len(data) != size:
         raise error(f"{path}: changed its size while it was read. Run it again.")

@@ -11,7 +11,7 @@ import pytest
 from bnuq.data import load_points
 from bnuq.errors import DataError
 from bnuq.files import limits
-from bnuq.files.limits import check_size
+from bnuq.files.limits import check_size, read_whole
 
 
 def test_what_deflate_can_pack_is_believed_and_more_is_not():
@@ -27,6 +27,14 @@ def test_what_the_memory_cannot_hold_is_refused_with_both_estimates(monkeypatch)
     check_size("f", 3 * 10**6, stored=10**7, error=DataError)
     with pytest.raises(DataError, match=r"f: takes 4 MB of memory to read and 3 MB are available"):
         check_size("f", 4 * 10**6, stored=10**7, error=DataError)
+
+
+def test_a_file_that_takes_more_memory_than_its_size_is_told_by_both(tmp_path, monkeypatch):
+    (tmp_path / "f").write_bytes(bytes(2 * 10**6))
+    monkeypatch.setattr(limits, "available_memory", lambda: 3 * 10**6)
+    assert len(read_whole(tmp_path / "f", error=DataError)) == 2 * 10**6
+    with pytest.raises(DataError, match=r"f: has 2 MB, takes 4 MB of memory to read and 3 MB are available"):
+        read_whole(tmp_path / "f", copies=2, error=DataError)
 
 
 def test_a_limit_on_the_address_space_counts_as_memory():

@@ -29,6 +29,8 @@ def replaceable(asked: Path, option: str, what: str, opening: bytes) -> Path:
     """Where a file goes; RequestError where one is there that bnuq did not write: that does not begin with the regular
     expression `opening`, and is not empty; ResultError where it cannot be written."""
     path = expanded(asked)
+    if exists(path) and not is_file(path):
+        raise RequestError(f"{option} {asked} is not a regular file, but a folder, a device or a pipe; name a file.")
     if exists(path) and not _begins_with(path, opening):
         raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
     if not path.resolve().parent.is_dir():
@@ -38,8 +40,6 @@ def replaceable(asked: Path, option: str, what: str, opening: bytes) -> Path:
 
 
 def _begins_with(path: Path, opening: bytes) -> bool:
-    if not is_file(path):
-        return False
     try:
         with path.open("rb") as file:
             start = file.read(400)

@@ -349,6 +349,12 @@ def test_no_refusal_leaves_a_green_report(there: Path, cli: Cli, arguments: tupl
     assert "❌" in (there / "change.md").read_text(encoding="utf-8").splitlines()[0]
 
 
+def test_what_is_no_regular_file_is_said_to_be_none(there: Path, cli: Cli) -> None:
+    os.mkfifo(there / "pipe")
+    for name in ("pipe", "."):
+        assert f"--junit {name} is not a regular file" in cli("check", "base.h5", "base.h5", "--junit", name).message
+
+
 def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cli) -> None:
     for name in ("gate.sh", "notes.md"):
         (there / name).write_text("# bnuq check: how we use it\n")

@@ -356,12 +356,15 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
 
 
 def _check_texts(given: Mapping[str, Any]) -> None:
-    """RequestError for an option that is an empty text, or has a NUL in it: nothing can be called so."""
+    """RequestError for an option that is an empty text, or has a NUL in it: nothing can be called so; and for an output
+    that is called like a folder."""
     for key in ("arch", "train", "test", "ood", "validation", "group", "layers", "out", "data_root"):
         value = given.get(key)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and (not text.strip() or "\0" in text):
                 raise RequestError(f"--{key.replace('_', '-')} is {text[:80]!r}; expected a name.")
+    if isinstance(out := given.get("out"), str) and out.endswith(("/", os.sep)):
+        raise RequestError(f"--out {out} names a folder; expected the file to write, such as {out}result.h5.")
 
 
 def _methods(methods: tuple[Method, ...] | None) -> tuple[Method, ...] | None:

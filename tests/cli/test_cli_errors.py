@@ -157,6 +157,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "out in a folder of too long a name": (nothing, ("--out", f"{'r' * 300}/r.h5"), "does not exist"),
     "a test set of too long a name": (nothing, ("--test", "r" * 300), "there is no such file or folder"),
     "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
+    "out is called like a folder": (nothing, ("--out", "results/"), "--out results/ names a folder; expected the file"),
     "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
     "unknown method": (nothing, ("--method", "magic"), "--method is magic; expected deterministic, mcbn"),
     "unknown precision": (nothing, ("--precision", "float16"), "--precision is float16; expected float32, tf32"),

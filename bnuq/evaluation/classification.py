@@ -82,6 +82,7 @@ class Reduction:
         points: int,
         labels: Int64[np.ndarray, " point"] | None = None,
         estimator: Estimator = "plug-in",
+        where: str = "",
     ) -> None:
         self._draws = weights
         self._all = Weights(weights, torch.from_numpy(weights.weights))
@@ -98,7 +99,7 @@ class Reduction:
         self._wrong: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
         self._bins: CalibrationBins | None = None
-        self._spread = Spread()
+        self._spread = Spread(where)
         self._made_in = torch.float32
 
     def add(
@@ -527,7 +528,8 @@ class Scorer:
     def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Reduction:  # noqa: ARG002 - nothing is scored by it
         """The reduction for the outputs of these points."""
         labels = points.targets if labelled else None
-        return Reduction(weights, points=len(points), labels=labels, estimator=self._estimator)
+        where = points.reference
+        return Reduction(weights, points=len(points), labels=labels, estimator=self._estimator, where=where)
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
         """What is fitted to the validation points; None where there are none."""

@@ -64,9 +64,10 @@ def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
 
 
 class Spread:
-    """How much the outputs of the samples differ, block after block."""
+    """How much the outputs of the samples differ, block after block; `where` names the set in messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "") -> None:
+        self._where = where and f" of those evaluated of {where}"
         self._apart = self._size = self._rounding = 0.0
 
     def add(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
@@ -79,7 +80,10 @@ class Spread:
         size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
         if not math.isfinite(size):
             bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
-            raise SamplingError(f"the network's output for point {first + bad} is not finite (NaN or inf).")
+            raise SamplingError(
+                f"the network's output for point {first + bad}{self._where} (counted from 0) is not finite (NaN or "
+                "inf). Mend or leave out that point; where numbers overflow in the network, try --precision float64."
+            )
         self._size = max(self._size, size)
         self._apart = max(self._apart, float(torch.maximum(high - outputs[0], outputs[0] - low).max()))
 

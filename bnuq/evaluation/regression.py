@@ -87,6 +87,7 @@ class Reduction:
         targets: Float[np.ndarray, "point output"] | None = None,
         scale: Scale | None = None,
         fitted: Fitted | None = None,
+        where: str = "",
     ) -> None:
         self._draws = weights
         self._all = Weights(weights, torch.from_numpy(weights.weights))
@@ -98,7 +99,7 @@ class Reduction:
         self._moments: dict[str, list[np.ndarray]] = {}
         self._kept: dict[str, list[np.ndarray]] = {}
         self._by_draw: dict[str, list[np.ndarray]] = {}
-        self._spread = Spread()
+        self._spread = Spread(where)
         self._made_in = torch.float32
 
     def add(
@@ -550,7 +551,13 @@ class Scorer:
         """The reduction for the outputs of these points."""
         targets = points.targets if labelled else None
         return Reduction(
-            weights, points=len(points), scoring_by=self._by, targets=targets, scale=self._scale, fitted=fitted
+            weights,
+            points=len(points),
+            scoring_by=self._by,
+            targets=targets,
+            scale=self._scale,
+            fitted=fitted,
+            where=points.reference,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:

@@ -17,6 +17,7 @@ from bnuq.errors import DataError, RequestError, SamplingError, first_line
 from bnuq.estimates import Caution
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
+from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
@@ -53,7 +54,7 @@ def plan(
     trained_with = run.train_batch_size or trained_with
     task, outputs = _task(run, _output(model, example, test), test)
     sites = find_sites(model, example)
-    reasons = _why_not(run, sites, train)
+    reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     not_stochastic = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
@@ -157,11 +158,20 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
     return task, outputs
 
 
-def _why_not(run: Run, sites: Sites, train: Points | None) -> dict[str, str]:
+def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
+    """What a network without BatchNorm has in its place, such as batch normalization written by hand; mostly empty."""
+    try:
+        held = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
+    except SamplingError:  # which the checks before the passes raise, with more points
+        return ""
+    return "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in held[:3])
+
+
+def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:
     """Why each method cannot be drawn; empty where it can."""
     network = mcdo = ""
     if not sites.batchnorms:
-        network = "the network has no BatchNorm layer"
+        network = f"the network has no BatchNorm layer{unsampled and f' that could be sampled ({unsampled})'}"
     elif not sites.live_batchnorms:
         network = f"none of its {len(sites.batchnorms)} BatchNorm layers is stochastic ({sites.batchnorms[0].reason})"
     mcbn = network

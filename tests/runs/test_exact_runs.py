@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small_run
 import torch
@@ -20,7 +21,7 @@ FORWARDS = {
     "centred": "return super().forward(x - x.mean(0))",
     "shifted": "h = super().forward(x); return h - h.mean(0) if self.training else h",
     "random": "return super().forward(x) + random.random()",
-    "clock": "return super().forward(x) * (1 + 0.01 * (time.time() - START))",
+    "clock": "return super().forward(x) * (1 + 1e-4 * (time.time() - START))",
     "counter": "CALLS.append(0); return super().forward(x) + 0.1 * (len(CALLS) > LIMIT) * x.new_ones(len(x), 1)",
 }
 
@@ -93,6 +94,39 @@ def test_what_training_does_beside_batchnorm_is_named(tmp_path):
     written(tmp_path, "shifted")
     cautions = {caution.code: caution.text for caution in small_run.evaluated(tmp_path).cautions}
     assert cautions["unreachable"].startswith("the network is not sampled: Net computes something else in training")
+
+
+BY_HAND = """from torch import nn
+
+
+class ByHand(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.var(0) + 1).sqrt() if self.training else x
+
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), ByHand(), nn.Linear(8, 3))
+"""
+
+
+def test_batch_normalization_by_hand_alone_is_named_where_nothing_can_be_sampled(tmp_path):
+    small_run.write(tmp_path)
+    (tmp_path / "net.py").write_text(BY_HAND)
+    namespace = {"__name__": "net"}
+    exec(BY_HAND, namespace)
+    torch.save(namespace["net"]().state_dict(), tmp_path / "model.pt")
+    with pytest.raises(SamplingError, match=r"no BatchNorm layer that could be sampled \(2: ByHand computes something"):
+        small_run.evaluated(tmp_path, methods=("mcbn",))
+
+
+def test_an_output_that_is_not_finite_is_named_with_its_set(tmp_path):
+    small_run.write(tmp_path)
+    with np.load(tmp_path / "test.npz") as test:
+        x, y = test["x"], test["y"]
+    x[3] = 3e38
+    np.savez(tmp_path / "test.npz", x=x, y=y)
+    with pytest.raises(SamplingError, match=r"for point 3 of those evaluated of test.npz .*--precision float64"):
+        small_run.evaluated(tmp_path)
 
 
 def test_a_random_forward_is_refused_with_the_set_and_the_cause(tmp_path):

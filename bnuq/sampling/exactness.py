@@ -81,10 +81,7 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         states = random.getstate(), _numpys_state(), torch.get_rng_state()
         again = tensor_output(forward(model, inputs.clone()))
         if first.numel() and not bool(first.isfinite().any()):
-            what = f"the network's outputs{where} are NaN for every point"
-            if not bool(first.isnan().all()):
-                what = f"none of the network's outputs{where} is finite"
-            raise SamplingError(f"{what}: {_why_not_finite(model, inputs)}.")
+            raise _not_finite(model, inputs, first, where)
         difference, generator = deviation(again, first), _generator_used(states)
         if difference == 0 or (not generator and difference <= _tolerance(first) / 100):
             return first
@@ -110,6 +107,24 @@ def _not_repeatable(when: str, generator: str = "") -> SamplingError:
     return SamplingError(
         f"the network gives other outputs{when} with the same inputs: {cause}. Its estimates would not be reproducible."
     )
+
+
+def check_finite(model: nn.Module, batch: Tensor, sites: Sites, layers: Sequence[BatchNormSite]) -> None:
+    """Raise SamplingError with the cause where this mini-batch's statistics are finite and, with them, no output is."""
+    with undisturbed(model):
+        statistics = {key: (mean[None], var[None]) for key, (mean, var, _) in _statistics(model, batch, layers).items()}
+        if not all(bool(value.isfinite().all()) for pair in statistics.values() for value in pair):
+            return
+        outputs = _sampled(model, sites, statistics, None)(batch, 0)
+        if outputs.numel() and not bool(outputs.isfinite().any()):
+            raise _not_finite(model, batch, outputs, "")
+
+
+def _not_finite(model: nn.Module, inputs: Tensor, outputs: Tensor, where: str) -> SamplingError:
+    what = f"the network's outputs{where} are NaN for every point"
+    if not bool(outputs.isnan().all()):
+        what = f"none of the network's outputs{where} is finite"
+    return SamplingError(f"{what}: {_why_not_finite(model, inputs)}.")
 
 
 def _generator_used(states: tuple[Any, Any, Any]) -> str:

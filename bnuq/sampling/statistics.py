@@ -23,7 +23,7 @@ from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
-from bnuq.sampling.exactness import check_exact
+from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.interception import fed, forward, undisturbed
 from bnuq.sampling.measure import Measure, Measured, Measurement
 from bnuq.sampling.planning import plan
@@ -206,6 +206,7 @@ def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "
     selected = select_layers(sites.live_batchnorms, layers)
     for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
         _warn_once(model, f"{layer or 'the network'} stays as it is: {reason}.")
+    check_finite(model, batch, sites, selected)
     return selected
 
 

@@ -462,6 +462,16 @@ def test_outputs_that_are_not_finite_are_traced_to_their_cause():
         check_repeatable(last, points(8), where=" on svhn")
 
 
+def test_a_network_of_nothing_but_nan_has_no_draws():
+    net = made(lambda m, h: m.bn(h), bn=bn)
+    net.last.weight.data.fill_(float("nan"))
+    with pytest.raises(SamplingError, match="outputs are NaN for every point: last is the first to make such numbers"):
+        bnuq.draw(net, points(40), samples=2, batch_size=8)
+    stale = made(lambda m, h: m.bn(h), bn=bn)
+    stale.bn.running_var.fill_(float("nan"))  # which the draws replace
+    assert bnuq.predict(stale, points(4), bnuq.draw(stale, points(40), samples=2, batch_size=8)).isfinite().all()
+
+
 def test_a_deviation_counts_values_that_are_not_finite():
     one = torch.tensor([1.0, float("nan"), -2.0])
     assert deviation(one, one) == 0

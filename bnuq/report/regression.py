@@ -61,8 +61,11 @@ def _repair(result: Result) -> Iterator[str]:
     """What the population statistics of the reference change by themselves."""
     told = ""
     if POPULATION in result.methods:
-        before, after = (result.methods[name].sets["test"].estimates["rmse"] for name in ONE_PASS)
-        told = f"RMSE {_plain(before)} → {_plain(after)}, mean absolute error"
+        plain, repaired = (result.methods[name].sets["test"].estimates for name in ONE_PASS)
+        told = ", ".join(
+            f"{shown} {_plain(plain[metric])} → {_plain(repaired[metric])}"
+            for metric, shown in (("rmse", "RMSE"), ("mae", "MAE"))
+        )
     yield from repair_in_words(result, "mae", told)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bnuq.config import DETERMINISTIC, POPULATION
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report.numbers import decimals, number
@@ -163,6 +164,22 @@ def test_too_few_passes_get_no_verdict(regression):
     report = one_line(drawn(with_estimates(regression, "mcdo", **few)))
     assert "mcdo and a constant σ: CRPS" in report
     assert "too few points or samples to tell whether they differ" in report
+
+
+def test_the_repair_tells_both_errors_from_what_to_what(regression):
+    plain = regression.methods[DETERMINISTIC]
+    test = plain.sets["test"]
+    halved = {name: replace(test.estimates[name], value=test.estimates[name].value / 2) for name in ("rmse", "mae")}
+    points = dict(test.points) | {"mae": test.points["mae"] / 2}
+    better = replace(test, estimates=dict(test.estimates) | halved, points=points)
+    repaired = replace(plain, sets=dict(plain.sets) | {"test": better})
+    report = one_line(
+        drawn(replace(regression, methods={DETERMINISTIC: plain, POPULATION: repaired, **regression.methods}))
+    )
+    number = r"([\d.]+) ± [\d.]+"
+    found = re.search(rf"RMSE {number} → {number}, MAE {number} → {number} \(−", report)
+    assert found, report
+    assert [float(found[k]) / float(found[k + 1]) for k in (1, 3)] == pytest.approx([2, 2], rel=0.02)
 
 
 def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given_tau):

@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import Interception
+from bnuq.sampling.passes import PlainLoop
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.statistics import statistics_of
 
@@ -106,7 +106,7 @@ class Bnuq:
         """The one place that knows how bnuq is asked for passes."""
         given: dict[str, Any] = {"omega": self._omega, "dropout": self._dropout}
         if self._interception:
-            return Interception(self._job.model, self._sites, **given)
+            return PlainLoop(self._job.model, self._sites, **given)
         return Stochastic(self._job.model, self._sites, precision=self._precision, **given)
 
 

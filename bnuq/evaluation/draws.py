@@ -107,7 +107,7 @@ def drawn(
     without replacement, with the biased variance.
     """
     seed, (batch, augment) = pipeline.run.seed, purposes
-    sampler = pipeline.run.sampler if batch in (counter_rng.BATCH, counter_rng.LAW) else DEFAULT_SAMPLER
+    sampler = pipeline.run.sampler if batch in (counter_rng.BATCH, counter_rng.NOISE_MODEL) else DEFAULT_SAMPLER
     check_memory_of_draws(len(draws), layers, batch_size, title=title)
     rows_of = mini_batches(sampler, train, batch_size, seed=seed)
     indices = np.stack([rows_of(t, batch) for t in draws])

@@ -108,7 +108,7 @@ def fit_noise_models(
             range(number),
             todo.batch_size,
             todo.layers,
-            (counter_rng.LAW, counter_rng.LAW_AUGMENT),
+            (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT),
             progress,
             f"Fitting the noise models to {number} mini-batches of {todo.batch_size}",
         )

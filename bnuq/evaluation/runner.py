@@ -30,7 +30,7 @@ from bnuq.progress import Advance, Progress
 from bnuq.records.evaluation import MethodResult, MethodWork
 from bnuq.records.samples import Rounds, Spool
 from bnuq.sampling import counter_rng
-from bnuq.sampling.bank_tiles import FromBank, tiles
+from bnuq.sampling.bank_tiles import BankEngine, tiles
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
@@ -255,7 +255,7 @@ class _Runner:
         )
         if self._bank is None or not _is_of_batchnorm(method):
             return engine
-        return FromBank(engine, samples=len(draws), seed=self._run.seed)
+        return BankEngine(engine, samples=len(draws), seed=self._run.seed)
 
     def _dropout(self, method: str, draws: range) -> Dropout:
         if self._bank is not None and _is_of_batchnorm(method):  # a draw of the bank includes its mask
@@ -335,7 +335,7 @@ class _Runner:
         reduction = self._scorer.reduction(weights, points, fitted=fitted, labelled=name in ("test", VALIDATION))
         first = 0
         for block in blocks:
-            if isinstance(engine, FromBank):
+            if isinstance(engine, BankEngine):
                 for rows in tiles(first, first + block.shape[1]):
                     reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
             else:
@@ -498,7 +498,7 @@ def _spooled(blocks: Iterator[Tensor], rounds: Rounds) -> Iterator[Tensor]:
 
 def _stochastic(engine: Engine) -> Stochastic | None:
     """The engine that draws, also where a bank hands out its draws."""
-    drawing_engine = engine.engine if isinstance(engine, FromBank) else engine
+    drawing_engine = engine.engine if isinstance(engine, BankEngine) else engine
     return drawing_engine if isinstance(drawing_engine, Stochastic) else None
 
 

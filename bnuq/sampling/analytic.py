@@ -16,7 +16,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-FEWEST = 2.0  # independent values: of fewer there is no variance
+MIN_VALUES = 2.0  # independent values: of fewer there is no variance
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def noise_model_of(
         mean=site.running_mean.double().cpu().numpy(),
         var=site.running_var.double().cpu().numpy(),
         values_mean=batch_size * of_mean / shrink,
-        values_deviation=max(FEWEST, batch_size * of_deviation / shrink),
+        values_deviation=max(MIN_VALUES, batch_size * of_deviation / shrink),
         count=batch_size * site.positions,
     )
 
@@ -68,7 +68,7 @@ def draw_chi2(
 
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         degrees = layer.values_deviation - 1
-        uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        uniform = _uniform(draws, counter_rng.NOISE_MODEL_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 2 * gammaincinv(degrees / 2, uniform) / degrees
         return _layer(
             layer, _means(layer, order, draws, seed), layer.var * max(0.0, 1 - 1 / layer.values_mean) * ratio, variance
@@ -91,7 +91,7 @@ def draw_gaussian(
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
         sd = np.sqrt(1 / (2 * layer.values_deviation))  # of S/σ
         below = ndtr(-1 / sd)  # the probability that S < 0
-        uniform = _uniform(draws, counter_rng.LAW_CHI2, len(layer.mean), seed=seed, site=order)
+        uniform = _uniform(draws, counter_rng.NOISE_MODEL_CHI2, len(layer.mean), seed=seed, site=order)
         ratio = 1 + sd * ndtri(below + (1 - below) * uniform)
         return _layer(layer, _means(layer, order, draws, seed), layer.var * np.maximum(ratio, 0) ** 2, variance)
 
@@ -176,7 +176,7 @@ def _layer(
 
 
 def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    return ndtri(_uniform(draws, counter_rng.LAW_NORMAL, count, seed=seed, site=site))
+    return ndtri(_uniform(draws, counter_rng.NOISE_MODEL_NORMAL, count, seed=seed, site=site))
 
 
 def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:

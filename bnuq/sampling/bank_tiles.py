@@ -14,7 +14,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
 
 
-class FromBank:
+class BankEngine:
     """T passes of every point by an engine that holds a bank of more draws.
 
     The draws of a tile depend on the seed and the tile's number alone: no output depends on which points pass together.

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Int64, UInt16, UInt64
 
 # purposes; part of what a seed means
-BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, OF_TILE = range(10)
+BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
 POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
-LAW, LAW_AUGMENT, LAW_NORMAL, LAW_CHI2, QUERY, QUERY_AUGMENT = range(16, 22)  # analytic laws; batches of one query
+NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
+QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 
 TILE = 64  # consecutive points of a set that share their draws of a bank
 
@@ -134,7 +135,7 @@ def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.
 
     They come in the order of their choice, and fewer are the beginning of more.
     """
-    return batch_indices(seed, tile, population=bank, batch_size=samples, purpose=OF_TILE)
+    return batch_indices(seed, tile, population=bank, batch_size=samples, purpose=TILE_DRAWS)
 
 
 def augmentation_words(

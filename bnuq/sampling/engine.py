@@ -20,14 +20,14 @@ from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
-from bnuq.sampling.executor import Planned, Work
+from bnuq.sampling.executor import Executor, Work
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
-from bnuq.sampling.passes import Engine, Interception
+from bnuq.sampling.passes import Engine, PlainLoop
 from bnuq.sampling.planning import Plan, plan
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites
 from bnuq.sampling.trace import (
-    CHECKED,
-    NotOnTapeError,
+    CHECKED_ROWS,
+    NotTraceableError,
     Operation,
     OtherPathError,
     on_other_inputs,
@@ -35,7 +35,7 @@ from bnuq.sampling.trace import (
     record,
 )
 
-_COMPARED = 64  # points of the first chunk on which another arithmetic is compared with float32
+_COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic is compared with float32
 _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points, 8 draws: by 2 %, 32 draws: by 1 %)
 
 
@@ -88,11 +88,11 @@ class Stochastic:
         dropout: Dropout | None = None,
         precision: Precision = "float32",
     ) -> None:
-        self._plain = Interception(model, sites, omega=omega, dropout=dropout)
+        self._plain = PlainLoop(model, sites, omega=omega, dropout=dropout)
         self.samples = self._plain.samples
         self._model, self._sites, self._dropout, self._precision = model, sites, dropout, precision
-        self._planned: Planned | None = None
-        self._exact: Planned | None = None  # the plan in the network's own arithmetic
+        self._executor: Executor | None = None
+        self._exact: Executor | None = None  # the plan in the network's own arithmetic
         self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
         self.why_plain = ""
         """Why there is no plan, once that is known."""
@@ -102,30 +102,30 @@ class Stochastic:
     def work(self, points: int) -> Work | None:
         """What is computed once and what T times, where so many points pass together; None where there is no plan, or
         none yet."""
-        return None if self._planned is None else self._planned.work(points)
+        return None if self._executor is None else self._executor.work(points)
 
     def fit(self, free: int | None) -> None:
         """Bound stacks of draws and tiles by the bytes that are free, where that is known."""
-        if self._planned is not None and free is not None:
-            self._planned.fit(free)
+        if self._executor is not None and free is not None:
+            self._executor.fit(free)
 
     def shrink(self) -> None:
         """Take about half the memory from now on."""
-        if self._planned is not None:
-            self._planned.shrink()
+        if self._executor is not None:
+            self._executor.shrink()
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of their set, in the network's own type.
 
         Of all draws, or of those of these numbers, in their order.
         """
-        if self._planned is None and not self.why_plain:
+        if self._executor is None and not self.why_plain:
             self.prepare(inputs)
-        if self._planned is not None:
+        if self._executor is not None:
             self._verify(inputs, start)
-        if self._planned is None:
+        if self._executor is None:
             return self._plain.passes(inputs, start, draws)
-        return self._run(self._planned, inputs, start, draws)
+        return self._run(self._executor, inputs, start, draws)
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
         """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks.
@@ -141,19 +141,19 @@ class Stochastic:
     def _verify(self, inputs: Tensor, start: int) -> None:
         """Give the plan up where it differs from the plain loop on tiles of a size that has not passed before, with as
         many draws as pass together: a network may treat that many points otherwise than those of its recording."""
-        assert self._planned is not None and self._exact is not None
-        for rows in self._planned.tile_sizes(inputs) - self._verified:
-            tile, stacked = inputs[:rows], range(self._planned.work(rows).stacked)
+        assert self._executor is not None and self._exact is not None
+        for rows in self._executor.tile_sizes(inputs) - self._verified:
+            tile, stacked = inputs[:rows], range(self._executor.work(rows).stacked)
             draws = sorted({0, stacked[-1]})
             pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
             try:
                 with undisturbed(self._model), on_other_inputs():
-                    expected = torch.stack([self._plain.one(pair, start, draw)[:rows] for draw in draws])
+                    expected = torch.stack([self._plain.sample(pair, start, draw)[:rows] for draw in draws])
                     found = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
                 if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
                     raise OtherPathError(f"it treats {rows} points otherwise than a few")
-            except NotOnTapeError as error:
-                self._planned = None
+            except NotTraceableError as error:
+                self._executor = None
                 self._refuse_plan(error)
                 return
             self._verified.add(rows)
@@ -163,36 +163,36 @@ class Stochastic:
         try:
             with undisturbed(self._model):
                 exact = self._checked(inputs)
-        except NotOnTapeError as error:
+        except NotTraceableError as error:
             if isinstance(error, OtherPathError):
-                check_repeatable(self._model, inputs[:CHECKED])
+                check_repeatable(self._model, inputs[:CHECKED_ROWS])
             self._refuse_plan(error)
             return
         if free is not None:
             exact.fit(free)
         coarse = self._precision in ("tf32", "bfloat16")
-        self._planned = self._in_other_arithmetic(exact, inputs[:_COMPARED]) if coarse else exact
+        self._executor = self._in_other_arithmetic(exact, inputs[:_COMPARED_POINTS]) if coarse else exact
         self._exact = exact
 
-    def _refuse_plan(self, why: NotOnTapeError) -> None:
+    def _refuse_plan(self, why: NotTraceableError) -> None:
         self.why_plain = str(why)
         if self._precision in ("tf32", "bfloat16"):
             raise SamplingError(
                 f"precision {self._precision} needs a plan of the network, and there is none: {why}. Use float32."
             )
 
-    def _run(self, planned: Planned, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+    def _run(self, executor: Executor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         rounding = "tf32" if self._precision == "tf32" else "ieee"
         exact = inputs.device.type == "cpu" and is_exact_on_cpu()
         with torch.inference_mode(), nullcontext() if exact else float32_as(rounding):
-            return planned.passes(inputs, start, draws)
+            return executor.passes(inputs, start, draws)
 
-    def _checked(self, inputs: Tensor) -> Planned:
+    def _checked(self, inputs: Tensor) -> Executor:
         sites = self._sites if self._dropout is not None else replace(self._sites, dropouts=())
-        tape = record(self._model, sites, inputs)
-        output = tape.values[tape.output]
+        trace = record(self._model, sites, inputs)
+        output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
-            raise NotOnTapeError("its output has not one row for every point")
+            raise NotTraceableError("its output has not one row for every point")
 
         def sampled(operation: Operation) -> bool:
             site = operation.site
@@ -201,24 +201,24 @@ class Stochastic:
                 return site.key in self._plain.statistics
             return self._dropout is not None and site.stochastic
 
-        made = plan(tape, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
+        made = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
         with on_other_inputs():
-            expected = torch.stack([self._plain.one(other, 0, draw) for draw in draws])
-        planned = self._agreeing(made, other, draws, expected, together=1)
-        if planned.stacks:
+            expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
+        executor = self._agreeing(made, other, draws, expected, together=1)
+        if executor.stacks:
             try:
                 return self._agreeing(made, other, draws, expected, together=2)
-            except NotOnTapeError:  # points that lie along an axis in another order
+            except NotTraceableError:  # points that lie along an axis in another order
                 return self._agreeing(replace(made, stackable=False), other, draws, expected, together=1)
-        return planned
+        return executor
 
     def _agreeing(
         self, made: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
-    ) -> Planned:
-        """The plan at work; NotOnTapeError where it differs from the plain loop by more than rounding."""
+    ) -> Executor:
+        """The plan at work; NotTraceableError where it differs from the plain loop by more than rounding."""
         with on_other_inputs():
-            planned = Planned(
+            executor = Executor(
                 made,
                 samples=self.samples,
                 statistics=self._plain.statistics,
@@ -227,12 +227,12 @@ class Stochastic:
                 device=inputs.device,
             )
             tile = len(inputs) - 3  # two tiles: points that know of one another, or of their place, give others then
-            executor = planned.trial(inputs, draws, tile=tile, together=together)
-        if executor.shape != expected.shape or not close(executor, expected, planned.tolerance):
+            outputs = executor.trial(inputs, draws, tile=tile, together=together)
+        if outputs.shape != expected.shape or not close(outputs, expected, executor.tolerance):
             raise OtherPathError("its recorded operations do not give what it gives")
-        return planned
+        return executor
 
-    def _in_other_arithmetic(self, exact: Planned, inputs: Tensor) -> Planned:
+    def _in_other_arithmetic(self, exact: Executor, inputs: Tensor) -> Executor:
         # the last draws: of several batch sizes' draws those of the largest, which differ the least
         draws = range(max(0, self.samples - _COMPARED_DRAWS), self.samples)
         with torch.inference_mode(), float32_as("ieee"):

@@ -29,14 +29,14 @@ from bnuq.sampling.interception import (
     tensors_in,
     undisturbed,
 )
-from bnuq.sampling.measure import Measure, Measurement
-from bnuq.sampling.passes import OnePass, Statistics, tensor_output
+from bnuq.sampling.measure import Measurement, MeasurementMode
+from bnuq.sampling.passes import SamplePass, Statistics, tensor_output
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
 _COARSE = 0.05  # the same for networks that compute in half precision
 _DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
-_MOST_HELD = 64  # modules, or kinds of modules, that may stay in evaluation mode
+_MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
 
 @dataclass(frozen=True)
@@ -357,11 +357,11 @@ def _compared_with_training(
             return Exactness(len(batch), None, "a copy of it runs layers of the original")
         if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
             return Exactness(len(batch), None, "its evaluation mode is written into it")
-        with undisturbed(model), _recorded_modules(model) as own, OnePass(sites, statistics, None, draw=0, start=0):
+        with undisturbed(model), _recorded_modules(model) as own, SamplePass(sites, statistics, None, draw=0, start=0):
             forward(model, batch.clone())
         culprit = "" if expected is None else _first_difference(own, training.modules(batch))
         more = _alike(twin, culprit)
-        if not more or len(set(held.values())) > _MOST_HELD:
+        if not more or len(set(held.values())) > _MAX_EVALUATION_MODULES:
             if expected is None:
                 return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
             raise InexactError(
@@ -380,9 +380,9 @@ def _compared_with_training(
 def _statistics(model: nn.Module, batch: Tensor, layers: Sequence[BatchNormSite]) -> Measurement:
     if not layers:
         return {}
-    with Measure(layers) as mode:
+    with MeasurementMode(layers) as mode:
         forward(model, batch.clone())
-    return mode.found()
+    return mode.measurement()
 
 
 def _training_copy(model: nn.Module) -> tuple[nn.Module | None, str]:

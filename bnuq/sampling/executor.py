@@ -15,13 +15,22 @@ from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.passes import Statistics
 from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
-from bnuq.sampling.program import LARGE_PRODUCT, Now, Program, Step, alike, entries_at_sample_level, plain_step
+from bnuq.sampling.program import (
+    LARGE_PRODUCT_SIZE,
+    Program,
+    Step,
+    StepContext,
+    entries_at_sample_level,
+    plain_step,
+    split_evenly,
+)
 from bnuq.sampling.sites import BatchNormSite, DropoutSite
 from bnuq.sampling.trace import Operation, filled
 
-STACKED = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value, over stacked draws
-FOLDED = 2**18  # entries of folded weights that are made in one go, for as many draws as that comes to
-BLOCK = 2**25  # entries of the chunk-level values that are kept for the rows in work
+# By device: entries of the largest value, over stacked draws.
+STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}
+FOLDED_ENTRIES = 2**18  # entries of folded weights that are made in one go, for as many draws as that comes to
+BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are kept for the rows in work
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Work:
     bytes: int
 
 
-class Planned(Program):
+class Executor(Program):
     """T passes by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` what makes dropouts live.
 
     `dtype` is that of the arithmetic, None for that of the recording; outputs have the network's own.
@@ -64,13 +73,13 @@ class Planned(Program):
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
-        self._stacked = STACKED.get(device.type, STACKED["cpu"]) if plan.stackable else 0
-        self._kept = sum(plan.tape.values[n].entries_per_row for n in plan.boundary)
-        self._block = max(self.tile, BLOCK // max(1, self._kept))
+        self._stacked = STACKED_ENTRIES.get(device.type, STACKED_ENTRIES["cpu"]) if plan.stackable else 0
+        self._kept = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
+        self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._kept))
 
-    def in_arithmetic(self, dtype: torch.dtype) -> Planned:
+    def in_arithmetic(self, dtype: torch.dtype) -> Executor:
         """The same passes, computed in another type."""
-        made = Planned(
+        made = Executor(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
@@ -121,7 +130,7 @@ class Planned(Program):
         for i in self.plan.at(Level.SAMPLE):
             operation = self.plan.operations[i]
             if self._dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
-                value = self.plan.tape.values[operation.arguments[0].number]
+                value = self.plan.trace.values[operation.arguments[0].number]
                 of_features = operation.site.variety.startswith("feature")
                 entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if of_features else 1))
         return bytes_of_mask(entries * rows, self._itemsize, self._device)
@@ -130,14 +139,14 @@ class Planned(Program):
         """Some passes with every replacement of an operation at work, however small the work is."""
         self._large_product = 0
         outputs = self.some_passes(inputs, 0, draws, tile=tile, together=together)
-        self._large_product = LARGE_PRODUCT
+        self._large_product = LARGE_PRODUCT_SIZE
         self._bound.clear()
         return outputs
 
     @property
     def tolerance(self) -> float:
         """By how much its outputs may differ from the plain loop's, relative to the largest: by rounding alone."""
-        return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.tape.values) else 1e-9
+        return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.trace.values) else 1e-9
 
     @property
     def stacks(self) -> bool:
@@ -147,21 +156,21 @@ class Planned(Program):
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         """Raw outputs (T, n, …), of all draws or of these; call it in inference mode."""
         numbers = range(self.samples) if draws is None else draws
-        blocks = alike(inputs, self._block)
+        blocks = split_evenly(inputs, self._block)
         starts = accumulate((len(block) for block in blocks), initial=start)
         outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def tile_sizes(self, inputs: Tensor) -> set[int]:
         """The numbers of rows that pass together where these points pass."""
-        return {len(tile) for block in alike(inputs, self._block) for tile in alike(block, self.tile)}
+        return {len(tile) for block in split_evenly(inputs, self._block) for tile in split_evenly(block, self.tile)}
 
     def some_passes(
         self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
     ) -> Tensor:
         """Those of some draws, in tiles of no more rows than that and so many draws at once: draws outside, tiles
         inside, so that a folding serves all the rows."""
-        tiles = alike(inputs, tile or self.tile)
+        tiles = split_evenly(inputs, tile or self.tile)
         counts = [len(one) for one in tiles]
         firsts = list(accumulate(counts, initial=0))[:-1]
         together = together or max(1, min(len(draws), self._stacked // (counts[0] * self._widest)))
@@ -176,8 +185,8 @@ class Planned(Program):
             if done == 0 or len(group) < together:
                 stacked = [self._repeated(chunk, len(group)) for chunk in chunks]
             for first, count, chunk in zip(firsts, counts, stacked, strict=True):
-                values = self._sample_level(chunk, count, Now(group, start + first, folded, index=index))
-                output = values[self.plan.tape.output]
+                values = self._sample_level(chunk, count, StepContext(group, start + first, folded, index=index))
+                output = values[self.plan.trace.output]
                 output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
                 if outputs is None:
                     shape = len(draws), len(inputs), *output.shape[2:]
@@ -189,7 +198,7 @@ class Planned(Program):
     def _repeated(self, chunk: dict[int, Tensor], draws: int) -> dict[int, Tensor]:
         if draws == 1:
             return chunk
-        axes = {number: self.plan.tape.values[number].axis for number in chunk}
+        axes = {number: self.plan.trace.values[number].axis for number in chunk}
         return {n: v if (axis := axes[n]) is None else torch.cat([v] * draws, dim=axis) for n, v in chunk.items()}
 
     def _is_sampled(self, operation: Operation) -> bool:
@@ -208,13 +217,13 @@ class Planned(Program):
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
-        own = self.plan.tape.values[operation.gives[0]].dtype
+        own = self.plan.trace.values[operation.gives[0]].dtype
         return scale.to(self._device, own), shift.to(self._device, own)
 
     def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
         """Weights and biases of the layers that took up a BatchNorm, draw by draw; those of small layers in one go."""
         entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
-        step = max(1, FOLDED // max(1, entries))
+        step = max(1, FOLDED_ENTRIES // max(1, entries))
         for first in range(0, len(draws), step):
             some = draws[first : first + step]
             index = self._index(some)
@@ -256,8 +265,8 @@ class Planned(Program):
     def _folded_step(self, position: int, operation: Operation, arguments: tuple, function: Any) -> Step:
         source, rest, result = arguments[0].number, arguments[3:], operation.gives[0]
 
-        def compute(values: list[Any], now: Now) -> None:
-            values[result] = function(values[source], *now.folded[position], *rest)
+        def compute(values: list[Any], context: StepContext) -> None:
+            values[result] = function(values[source], *context.folded[position], *rest)
 
         return compute
 
@@ -269,9 +278,9 @@ class Planned(Program):
         run_affine = self._affine_step(position, operation, draws)
         between = layer.gives[0]
 
-        def compute(values: list[Any], now: Now) -> None:
-            run_layer(values, now)
-            run_affine(values, now)
+        def compute(values: list[Any], context: StepContext) -> None:
+            run_layer(values, context)
+            run_affine(values, context)
             values[between] = None
 
         return compute
@@ -280,11 +289,11 @@ class Planned(Program):
         source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
         assert isinstance(site, BatchNormSite)
         scale, shift = self._affine[position]
-        if draws == 1 and len(self.plan.tape.values[source].shape) == 2:
+        if draws == 1 and len(self.plan.trace.values[source].shape) == 2:
             scales, shifts = scale.unbind(), shift.unbind()
 
-            def compute_table(values: list[Any], now: Now) -> None:
-                t = now.draws[0]
+            def compute_table(values: list[Any], context: StepContext) -> None:
+                t = context.draws[0]
                 values[result] = _affine(values[source], scales[t], shifts[t])
 
             return compute_table
@@ -292,18 +301,19 @@ class Planned(Program):
             mean, var = self._statistics[site.key]
             weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
 
-            def compute(values: list[Any], now: Now) -> None:
-                t = now.draws[0]
+            def compute(values: list[Any], context: StepContext) -> None:
+                t = context.draws[0]
                 values[result] = torch.batch_norm(
                     values[source], weight, bias, mean[t], var[t], False, 0.0, site.eps, torch.backends.cudnn.enabled
                 )
 
             return compute
-        spread = (draws, 1, -1, *[1] * (len(self.plan.tape.values[source].shape) - 2))
+        spread = (draws, 1, -1, *[1] * (len(self.plan.trace.values[source].shape) - 2))
 
-        def compute_stacked(values: list[Any], now: Now) -> None:
+        def compute_stacked(values: list[Any], context: StepContext) -> None:
             x = values[source].unflatten(0, (draws, -1))
-            values[result] = _affine(x, scale[now.index].view(spread), shift[now.index].view(spread)).flatten(0, 1)
+            scales, shifts = scale[context.index].view(spread), shift[context.index].view(spread)
+            values[result] = _affine(x, scales, shifts).flatten(0, 1)
 
         return compute_stacked
 
@@ -315,9 +325,9 @@ class Planned(Program):
         assert isinstance(site, DropoutSite)
         in_place = bool(operation.writes)
 
-        def compute(values: list[Any], now: Now) -> None:
+        def compute(values: list[Any], context: StepContext) -> None:
             call = DropoutCall(values[source], site.p, site.variety, in_place, training=False)
-            values[result] = dropped(call, site, dropout, now.draws, now.start)
+            values[result] = dropped(call, site, dropout, context.draws, context.start)
 
         return compute
 
@@ -330,4 +340,4 @@ def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def _output_dtype(plan: Plan) -> torch.dtype:
-    return plan.tape.values[plan.tape.output].dtype
+    return plan.trace.values[plan.trace.output].dtype

@@ -14,14 +14,14 @@ from bnuq.errors import SamplingError
 from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.planning import Level, Plan, peak_entries
-from bnuq.sampling.program import Now, Program, Step, alike
+from bnuq.sampling.program import Program, Step, StepContext, split_evenly
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
 from bnuq.sampling.trace import Operation
 
 Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, occurrence) → mean, variance, values
 
 
-class Measured(Program):
+class MeasurementProgram(Program):
     """The statistics of mini-batches: every BatchNorm at `sites` normalises by those of the batch that passes.
 
     A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
@@ -36,7 +36,7 @@ class Measured(Program):
 
     def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
         """Mean, variance and values a channel of every sampled BatchNorm, by address and occurrence."""
-        parts_of_batch = alike(batch, tile or self.tile)
+        parts_of_batch = split_evenly(batch, tile or self.tile)
         tiles = [self._fixed.copy() for _ in parts_of_batch]
         for rows, values in zip(parts_of_batch, tiles, strict=True):
             for number, value in self._chunk_level(rows, 0).items():
@@ -44,7 +44,7 @@ class Measured(Program):
         programs = [self._steps(Level.SAMPLE, len(rows), 1) for rows in parts_of_batch]
         found = {}
         begin = 0
-        now = Now(range(1), 0, {})
+        context = StepContext(range(1), 0, {})
         for end, i in enumerate((*self.plan.at(Level.SAMPLE), None)):
             operation = None if i is None else self.plan.operations[i]
             if operation is not None and not self._is_measured(operation):
@@ -52,7 +52,7 @@ class Measured(Program):
             parts = []
             for program, values in zip(programs, tiles, strict=True):
                 for step in program[begin:end]:
-                    step(values, now)
+                    step(values, context)
                 if operation is not None:
                     x = values[operation.arguments[0].number]
                     parts.append((x.numel() // x.shape[1], *moments(x)))
@@ -63,16 +63,16 @@ class Measured(Program):
                 mean, var = merged(parts)
                 var = with_divisor(var, count, self._variance)
                 found[operation.site.key] = mean, var, count
-                now = Now(range(1), 0, {}, (mean, var))
+                context = StepContext(range(1), 0, {}, (mean, var))
                 begin = end
         return found
 
     @property
     def bytes_per_point(self) -> int:
         """About what one point of a mini-batch takes, all of which pass together."""
-        values, plan = self.plan.tape.values, self.plan
+        values, plan = self.plan.trace.values, self.plan
         entries = peak_entries(plan, Level.SAMPLE) + sum(values[n].entries_per_row for n in plan.boundary)
-        return entries * values[plan.tape.input].dtype.itemsize
+        return entries * values[plan.trace.input].dtype.itemsize
 
     def _is_measured(self, operation: Operation) -> bool:
         site = operation.site
@@ -86,15 +86,15 @@ class Measured(Program):
         assert isinstance(site, BatchNormSite)
         weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
 
-        def compute(values: list[Any], now: Now) -> None:
-            assert now.measured is not None
-            mean, var = now.measured
+        def compute(values: list[Any], context: StepContext) -> None:
+            assert context.measured is not None
+            mean, var = context.measured
             values[result] = torch.batch_norm(values[source], weight, bias, mean, var, False, 0.0, site.eps, False)
 
         return compute
 
 
-class Measure(Mode):
+class MeasurementMode(Mode):
     """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
 
     def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
@@ -102,7 +102,7 @@ class Measure(Mode):
         self._variance: Variance = variance
         self._wanted = {site.key: site for site in sites}
         self._calls = BatchNormCalls(sites)
-        self._found: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
+        self._measurement: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         call = stochastic_call(func, args, kwargs or {})
@@ -115,12 +115,12 @@ class Measure(Mode):
         check_count(count, self._wanted[key], len(call.input))
         mean, var = moments(call.input)
         var = with_divisor(var, count, self._variance)
-        self._found[key] = mean, var, count
+        self._measurement[key] = mean, var, count
         return call.normalized(mean, var)
 
-    def found(self) -> Measurement:
+    def measurement(self) -> Measurement:
         self._calls.check_complete()
-        return self._found
+        return self._measurement
 
 
 def with_divisor(biased: Tensor, count: int, variance: Variance) -> Tensor:

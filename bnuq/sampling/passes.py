@@ -41,7 +41,7 @@ class Evaluation:
             return tensor_output(forward(self._model, inputs.clone()))[None]  # a network may write into its input
 
 
-class Interception:
+class PlainLoop:
     """T stochastic passes by intercepting the network's operations: the plain loop, which every other engine is
     verified against.
 
@@ -74,17 +74,17 @@ class Interception:
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         with undisturbed(self._model):
             numbers = range(self.samples) if draws is None else draws
-            return torch.stack([self.one(inputs, start, draw) for draw in numbers])
+            return torch.stack([self.sample(inputs, start, draw) for draw in numbers])
 
-    def one(self, inputs: Tensor, start: int, draw: int) -> Tensor:
+    def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
-        with OnePass(self._sites, self.statistics, self._dropout, draw=draw, start=start) as one_pass:
+        with SamplePass(self._sites, self.statistics, self._dropout, draw=draw, start=start) as sample_pass:
             output = forward(self._model, inputs.clone())  # a network may write into its input
-        one_pass.check_complete()
+        sample_pass.check_complete()
         return tensor_output(output).clone()
 
 
-class OnePass(Mode):
+class SamplePass(Mode):
     """One pass of one chunk, draw number `draw`."""
 
     def __init__(self, sites: Sites, statistics: Statistics, dropout: Dropout | None, *, draw: int, start: int) -> None:

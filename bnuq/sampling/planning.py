@@ -11,7 +11,7 @@ from typing import Any
 
 from bnuq.sampling.interception import aten
 from bnuq.sampling.sites import DropoutSite
-from bnuq.sampling.trace import Operation, PerRow, Ref, Tape, refs_in
+from bnuq.sampling.trace import Operation, PerRow, Ref, Trace, refs_in
 
 FOLDING_COST = 3  # passes over a layer's weights that folding costs, against one over its output
 
@@ -30,7 +30,7 @@ class Plan:
     `operations` to the layer that it is folded into.
     """
 
-    tape: Tape
+    trace: Trace
     rows: int
     operations: tuple[Operation, ...]
     levels: tuple[Level, ...]
@@ -51,7 +51,7 @@ class Plan:
         last = {n: i for i in self.at(level) for n in self.operations[i].gives}
         for i in self.at(level):
             last |= {n: i for n in self.reads(i) if n in last}
-        return {n: i for n, i in last.items() if n != self.tape.output}
+        return {n: i for n, i in last.items() if n != self.trace.output}
 
     def at(self, level: Level) -> tuple[int, ...]:
         """The positions of the operations of one level, in order."""
@@ -59,36 +59,36 @@ class Plan:
 
 
 def plan(
-    tape: Tape, *, sampled: Callable[[Operation], bool], rows: int = 0, goals: Collection[int] | None = None
+    trace: Trace, *, sampled: Callable[[Operation], bool], rows: int = 0, goals: Collection[int] | None = None
 ) -> Plan:
     """The plan of a trace whose sites named by `sampled` differ between draws, for the values `goals` (the output). A
     folding is shared by `rows` rows, and is done where it costs less than it saves.
     """
-    tape = _without_empty_pads(tape)
-    operations = tape.operations
+    trace = _without_empty_pads(trace)
+    operations = trace.operations
     live = tuple(operation.site is not None and sampled(operation) for operation in operations)
-    levels = _levels(tape, live)
-    folded = _foldable(tape, levels, live, rows)
+    levels = _levels(trace, live)
+    folded = _foldable(trace, levels, live, rows)
     swallowed = {id(layer) for layer in folded.values()}
-    kept = _needed(tape, swallowed, folded, goals if goals is not None else (tape.output,))
+    kept = _needed(trace, swallowed, folded, goals if goals is not None else (trace.output,))
     position = {old: new for new, old in enumerate(kept)}
     operations = tuple(operations[i] for i in kept)
     levels = tuple(levels[i] for i in kept)
     folded = {position[i]: layer for i, layer in folded.items() if i in position}
     drafted = Plan(
-        tape=tape,
+        trace=trace,
         rows=rows,
         operations=operations,
         levels=levels,
         folded=folded,
-        channels_last=_takes_channels_last(operations, tape),
+        channels_last=_takes_channels_last(operations, trace),
         stackable=False,
         boundary=(),
         in_place={},
     )
     made = {n for i in drafted.at(Level.SAMPLE) for n in operations[i].gives}
-    by_chunk = {tape.input} | {n for i in drafted.at(Level.CHUNK) for n in operations[i].gives}
-    read = {n for i in drafted.at(Level.SAMPLE) for n in drafted.reads(i)} | {tape.output}
+    by_chunk = {trace.input} | {n for i in drafted.at(Level.CHUNK) for n in operations[i].gives}
+    read = {n for i in drafted.at(Level.SAMPLE) for n in drafted.reads(i)} | {trace.output}
     return replace(
         drafted,
         stackable=_stackable(drafted, made),
@@ -97,20 +97,20 @@ def plan(
     )
 
 
-def _without_empty_pads(tape: Tape) -> Tape:
+def _without_empty_pads(trace: Trace) -> Trace:
     """The trace without empty pads, which only copy; the copy stays where an operation writes into either tensor."""
-    written = {group for operation in tape.operations for group in operation.writes}
+    written = {group for operation in trace.operations for group in operation.writes}
     original: dict[int, int] = {}
     kept = []
-    for one in tape.operations:
+    for one in trace.operations:
         operation = replace(one, arguments=_renamed(one.arguments, original))
         if operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1]):
             source, (copy,) = operation.arguments[0].number, operation.gives
-            if written.isdisjoint((tape.values[source].group, tape.values[copy].group)):
+            if written.isdisjoint((trace.values[source].group, trace.values[copy].group)):
                 original[copy] = source
                 continue
         kept.append(operation)
-    return replace(tape, operations=tuple(kept), output=original.get(tape.output, tape.output))
+    return replace(trace, operations=tuple(kept), output=original.get(trace.output, trace.output))
 
 
 def _renamed(tree: Any, names: Mapping[int, int]) -> Any:
@@ -119,41 +119,41 @@ def _renamed(tree: Any, names: Mapping[int, int]) -> Any:
     return type(tree)(_renamed(one, names) for one in tree) if isinstance(tree, (tuple, list)) else tree
 
 
-def _levels(tape: Tape, live: Sequence[bool]) -> tuple[Level, ...]:
+def _levels(trace: Trace, live: Sequence[bool]) -> tuple[Level, ...]:
     """The lowest level of every operation at which its inputs are available and no operation writes into what a later
     pass reads."""
     levels = [Level.SAMPLE if one else Level.ONCE for one in live]
-    maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
+    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
     settled = False
     while not settled:
         settled = True
         written: dict[int, Level] = defaultdict(lambda: Level.ONCE)
-        for operation, level in zip(tape.operations, levels, strict=True):
+        for operation, level in zip(trace.operations, levels, strict=True):
             for group in operation.writes:
                 written[group] = max(written[group], level)
         read: dict[int, Level] = defaultdict(lambda: Level.ONCE)
-        for i, operation in enumerate(tape.operations):
-            groups = operation.writes.union(tape.values[number].group for number in operation.gives)
+        for i, operation in enumerate(trace.operations):
+            groups = operation.writes.union(trace.values[number].group for number in operation.gives)
             needs = [levels[i], *(written[group] for group in groups), *(read[group] for group in operation.writes)]
             for number in operation.reads:
                 needs.append(
-                    Level.CHUNK if number == tape.input else levels[maker[number]] if number in maker else Level.ONCE
+                    Level.CHUNK if number == trace.input else levels[maker[number]] if number in maker else Level.ONCE
                 )
-            if _grows(operation, tape):
+            if _grows(operation, trace):
                 needs.append(Level.CHUNK)
             if max(needs) > levels[i]:
                 levels[i], settled = max(needs), False
             for number in operation.reads:
-                group = tape.values[number].group
+                group = trace.values[number].group
                 read[group] = max(read[group], levels[i])
     return tuple(levels)
 
 
-def _grows(operation: Operation, tape: Tape) -> bool:
+def _grows(operation: Operation, trace: Trace) -> bool:
     def in_tree(tree: Any) -> bool:
         return isinstance(tree, PerRow) or (isinstance(tree, (tuple, list)) and any(map(in_tree, tree)))
 
-    return in_tree(operation.arguments) or any(tape.values[number].axis is not None for number in operation.gives)
+    return in_tree(operation.arguments) or any(trace.values[number].axis is not None for number in operation.gives)
 
 
 _LAYERS = {  # operations that take (input, weight, bias, …): where they say whether they are transposed, their groups
@@ -179,40 +179,40 @@ def output_channels(layer: Operation) -> int | None:
     return 1 if layer.arguments[groups] == 1 else None
 
 
-def _foldable(tape: Tape, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
+def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
     """Position of every sampled BatchNorm that can be folded into the layer before it → that layer."""
-    maker = {number: i for i, operation in enumerate(tape.operations) for number in operation.gives}
+    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
     readers: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
-    for i, operation in enumerate(tape.operations):
+    for i, operation in enumerate(trace.operations):
         for number in operation.reads:
             readers[number].append(i)
-    for number, value in enumerate(tape.values):
+    for number, value in enumerate(trace.values):
         members[value.group].append(number)
-    static = set(tape.constants) | {
-        n for i, op in enumerate(tape.operations) if levels[i] is Level.ONCE for n in op.gives
+    static = set(trace.constants) | {
+        n for i, op in enumerate(trace.operations) if levels[i] is Level.ONCE for n in op.gives
     }
     found = {}
-    for i, operation in enumerate(tape.operations):
+    for i, operation in enumerate(trace.operations):
         if not live[i] or operation.function.overloadpacket is not aten.batch_norm:
             continue
         number = operation.arguments[0].number
-        if number not in maker or number == tape.output:
+        if number not in maker or number == trace.output:
             continue
         at = maker[number]
-        layer = tape.operations[at]
+        layer = trace.operations[at]
         if (
             layer.function.overloadpacket not in _LAYERS
             or levels[at] is not Level.SAMPLE
             or readers[number] != [i]
-            or members[tape.values[number].group] != [number]
+            or members[trace.values[number].group] != [number]
         ):
             continue
         own = [*refs_in(layer.arguments[1:3]), *refs_in(operation.arguments[1:3])]
         axis = output_channels(layer)
-        weight, output = tape.values[layer.arguments[1].number], tape.values[number]
-        inputs = tape.values[layer.arguments[0].number]
-        written_between = any(inputs.group in other.writes for other in tape.operations[at:i])
+        weight, output = trace.values[layer.arguments[1].number], trace.values[number]
+        inputs = trace.values[layer.arguments[0].number]
+        written_between = any(inputs.group in other.writes for other in trace.operations[at:i])
         if (
             set(own) <= static
             and axis is not None
@@ -225,13 +225,13 @@ def _foldable(tape: Tape, levels: Sequence[Level], live: Sequence[bool], rows: i
     return found
 
 
-def _needed(tape: Tape, swallowed: set[int], folded: Mapping[int, Operation], goals: Collection[int]) -> list[int]:
+def _needed(trace: Trace, swallowed: set[int], folded: Mapping[int, Operation], goals: Collection[int]) -> list[int]:
     """The positions of the operations that the goals depend on."""
     numbers = set(goals)
-    groups = {tape.values[number].group for number in goals}
+    groups = {trace.values[number].group for number in goals}
     kept = []
-    for i in reversed(range(len(tape.operations))):
-        operation = tape.operations[i]
+    for i in reversed(range(len(trace.operations))):
+        operation = trace.operations[i]
         if id(operation) in swallowed:
             continue
         if numbers.isdisjoint(operation.gives) and groups.isdisjoint(operation.writes):
@@ -239,7 +239,7 @@ def _needed(tape: Tape, swallowed: set[int], folded: Mapping[int, Operation], go
         kept.append(i)
         for number in (*operation.reads, *(folded[i].reads if i in folded else ())):
             numbers.add(number)
-            groups.add(tape.values[number].group)
+            groups.add(trace.values[number].group)
     return kept[::-1]
 
 
@@ -248,18 +248,18 @@ BY_LAYOUT = {  # whether they give an alias or a copy depends on how memory lies
 }  # fmt: skip
 
 
-def _takes_channels_last(operations: Sequence[Operation], tape: Tape) -> bool:
+def _takes_channels_last(operations: Sequence[Operation], trace: Trace) -> bool:
     """Whether pictures may be stored channels last: there are pictures, and no operation depends on the layout."""
     written: set[int] = set()
     for operation in reversed(operations):
-        groups = {tape.values[number].group for number in operation.gives}
+        groups = {trace.values[number].group for number in operation.gives}
         if operation.function.overloadpacket in BY_LAYOUT and not written.isdisjoint(groups):
             return False
         written |= operation.writes
     packets = {operation.function.overloadpacket for operation in operations}
     strided = {aten.as_strided, aten.as_strided_, aten.set_, aten.lstm, aten.gru}
     pictures = any(
-        operation.function.overloadpacket in _LAYERS and len(tape.values[operation.gives[0]].shape) == 4
+        operation.function.overloadpacket in _LAYERS and len(trace.values[operation.gives[0]].shape) == 4
         for operation in operations
     )
     return pictures and packets.isdisjoint(strided)
@@ -267,7 +267,7 @@ def _takes_channels_last(operations: Sequence[Operation], tape: Tape) -> bool:
 
 def _stackable(drafted: Plan, made: set[int]) -> bool:
     """Whether draws can be stacked along the row axis, as if they were more points."""
-    values = drafted.tape.values
+    values = drafted.trace.values
     if any(values[number].axis is None for number in made):
         return False
     for i in drafted.at(Level.SAMPLE):
@@ -298,9 +298,9 @@ _IN_PLACE = {
 
 def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
     """Where an operation of the sample level may overwrite an argument that is not needed any more."""
-    tape, last = drafted.tape, drafted.last_reads(Level.SAMPLE)
+    trace, last = drafted.trace, drafted.last_reads(Level.SAMPLE)
     groups: dict[int, list[int]] = defaultdict(list)
-    for number, value in enumerate(tape.values):
+    for number, value in enumerate(trace.values):
         groups[value.group].append(number)
     written = {group for operation in drafted.operations for group in operation.writes}
     found = {}
@@ -316,15 +316,15 @@ def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
         for place, argument in enumerate(candidates):
             if not isinstance(argument, Ref):
                 continue
-            value, given = tape.values[argument.number], tape.values[result]
+            value, given = trace.values[argument.number], trace.values[result]
             members = groups[value.group]
             if (
                 made.issuperset(members)
                 and value.group not in written
                 and all(last.get(number, len(drafted.operations)) <= i for number in members)
                 and (value.shape, value.dtype, value.axis) == (given.shape, given.dtype, given.axis)
-                and all(prod(tape.values[number].shape) == prod(value.shape) for number in members)  # none overlaps
-                and [tape.values[number].group for number in operation.reads].count(value.group) == 1
+                and all(prod(trace.values[number].shape) == prod(value.shape) for number in members)  # none overlaps
+                and [trace.values[number].group for number in operation.reads].count(value.group) == 1
             ):
                 found[i] = form, place
                 break
@@ -333,7 +333,7 @@ def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
 
 def multiply_adds(made: Plan) -> dict[Level, int]:
     """Multiply-adds of one row at every level; an operation that is no layer counts one an entry."""
-    values, total = made.tape.values, dict.fromkeys(Level, 0)
+    values, total = made.trace.values, dict.fromkeys(Level, 0)
     for i, operation in enumerate(made.operations):
         layer = made.folded.get(i, operation)
         entries = sum(values[number].entries_per_row for number in operation.gives)
@@ -347,7 +347,7 @@ def multiply_adds(made: Plan) -> dict[Level, int]:
 
 def peak_entries(made: Plan, level: Level) -> int:
     """Entries of one row that are alive at once, at most, among the values of a level."""
-    values, last = made.tape.values, made.last_reads(level)
+    values, last = made.trace.values, made.last_reads(level)
     alive = peak = 0
     for i in made.at(level):
         given = {values[n].group: values[n].entries_per_row for n in made.operations[i].gives}

@@ -13,14 +13,14 @@ from bnuq.sampling.interception import aten
 from bnuq.sampling.planning import Level, Plan, is_layer
 from bnuq.sampling.trace import Operation, Ref, filled
 
-TILE = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in one tile of rows
-SMALLEST_TILE = 16
-LARGE_PRODUCT = 2**21  # multiply-adds from which oneDNN's start-up is worth its while
+TILE_ENTRIES = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in a tile
+MIN_TILE_ROWS = 16
+LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN's start-up is worth its while
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @dataclass(frozen=True)
-class Now:
+class StepContext:
     """What the steps of one pass need to know: the draws that pass together, the first point, the folded weights, and
     where several draws pass together, what picks them out of a table."""
 
@@ -31,7 +31,7 @@ class Now:
     index: slice | Tensor | None = None
 
 
-Step = Callable[[list[Any], Now], None]
+Step = Callable[[list[Any], StepContext], None]
 
 
 class Program:
@@ -43,18 +43,18 @@ class Program:
     def __init__(self, plan: Plan, *, dtype: torch.dtype | None, device: torch.device) -> None:
         self.plan = plan
         self._dtype, self._device = dtype, device
-        self._large_product = LARGE_PRODUCT
+        self._large_product = LARGE_PRODUCT_SIZE
         self.tile = tile_rows(plan, device)
-        tape = plan.tape
+        trace = plan.trace
         exact = _kept_exact(plan)
-        own = {n: tensor if n in exact else self._converted(tensor) for n, tensor in tape.constants.items()}
+        own = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
         if plan.channels_last:
             for number in _picture_weights(plan) & own.keys():
                 own[number] = own[number].contiguous(memory_format=torch.channels_last)
-        self._fixed: list[Any] = [own.get(number) for number in range(len(tape.values))]
+        self._fixed: list[Any] = [own.get(number) for number in range(len(trace.values))]
         self._bound: dict[tuple[Level, int, int], list[Step]] = {}
         for step in self._steps(Level.ONCE, 0, 1):
-            step(self._fixed, Now(range(0), 0, {}))
+            step(self._fixed, StepContext(range(0), 0, {}))
 
     def _chunk_level(self, inputs: Tensor, start: int) -> dict[int, Tensor]:
         """What the sample level needs of these rows."""
@@ -62,18 +62,18 @@ class Program:
         if self.plan.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         values = self._fixed.copy()
-        values[self.plan.tape.input] = inputs
+        values[self.plan.trace.input] = inputs
         for step in self._steps(Level.CHUNK, len(inputs), 1):
-            step(values, Now(range(0), start, {}))
+            step(values, StepContext(range(0), start, {}))
         return {number: values[number] for number in self.plan.boundary}
 
-    def _sample_level(self, tile: Mapping[int, Tensor], rows: int, now: Now) -> list[Any]:
+    def _sample_level(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> list[Any]:
         """The values after one pass of these rows, or of several stacked draws."""
         values = self._fixed.copy()
         for number, value in tile.items():
             values[number] = value
-        for step in self._steps(Level.SAMPLE, rows, len(now.draws)):
-            step(values, now)
+        for step in self._steps(Level.SAMPLE, rows, len(context.draws)):
+            step(values, context)
         return values
 
     def _steps(self, level: Level, rows: int, draws: int) -> list[Step]:
@@ -116,7 +116,7 @@ class Program:
         """
         if function is not aten.linear.default or not _HAS_ONEDNN or self._device.type != "cpu":
             return function
-        output, weight = (self.plan.tape.values[n] for n in (layer.gives[0], layer.arguments[1].number))
+        output, weight = (self.plan.trace.values[n] for n in (layer.gives[0], layer.arguments[1].number))
         float32 = output.dtype == weight.dtype == torch.float32 and self._dtype is None
         if not float32 or output.entries_per_row * weight.shape[1] * rows < self._large_product:
             return function
@@ -134,17 +134,17 @@ def tile_rows(plan: Plan, device: torch.device) -> int:
     """How many rows pass together: few enough that the largest value stays in the cache, enough for the weights that
     are read with every tile to be a small part of what is read."""
     given = entries_at_sample_level(plan)
-    weights = sum(tensor.numel() for tensor in plan.tape.constants.values())
-    largest = TILE.get(device.type, TILE["cpu"]) // max(given, default=1)
-    return max(SMALLEST_TILE, largest, 2 * weights // max(1, sum(given)))
+    weights = sum(tensor.numel() for tensor in plan.trace.constants.values())
+    largest = TILE_ENTRIES.get(device.type, TILE_ENTRIES["cpu"]) // max(given, default=1)
+    return max(MIN_TILE_ROWS, largest, 2 * weights // max(1, sum(given)))
 
 
 def entries_at_sample_level(plan: Plan) -> list[int]:
-    values = plan.tape.values
+    values = plan.trace.values
     return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].gives]
 
 
-def alike(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
+def split_evenly(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
     """The rows split into parts of at most that size and of similar sizes; never a single row, because some networks
     drop axes of length 1."""
     return rows.tensor_split(max(1, -(-len(rows) // largest)))
@@ -166,8 +166,8 @@ def _then_free(compute: Step, dead: Sequence[int] | None) -> Step:
     if not dead:
         return compute
 
-    def step(values: list[Any], now: Now) -> None:
-        compute(values, now)
+    def step(values: list[Any], context: StepContext) -> None:
+        compute(values, context)
         for number in dead:
             values[number] = None
 
@@ -188,7 +188,7 @@ def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) ->
     deep = any(_has_refs(value) for value in named.values())
     number = result.number if isinstance(result, Ref) else None
 
-    def compute(values: list[Any], now: Now) -> None:  # noqa: ARG001 - every step is called so
+    def compute(values: list[Any], context: StepContext) -> None:  # noqa: ARG001 - every step is called so
         given = template.copy()
         for place, one in slots:
             given[place] = values[one]
@@ -236,7 +236,7 @@ def _kept_exact(plan: Plan) -> set[int]:
 
 
 def _is_output_layer(plan: Plan, operation: Operation) -> bool:
-    return is_layer(operation) and operation.gives == (plan.tape.output,)
+    return is_layer(operation) and operation.gives == (plan.trace.output,)
 
 
 def _in_dtype_of_weight(layer: Any) -> Any:
@@ -257,4 +257,4 @@ def _picture_weights(plan: Plan) -> set[int]:
         for operation in layers
         if "conv" in operation.function.overloadpacket.__name__ and isinstance(operation.arguments[1], Ref)
     }
-    return {number for number in weights if len(plan.tape.values[number].shape) == 4}
+    return {number for number in weights if len(plan.trace.values[number].shape) == 4}

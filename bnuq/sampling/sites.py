@@ -197,14 +197,14 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
             )
     two, three = (torch.cat([example] * 3)[:count] for count in (2, 3))
     with undisturbed(model):
-        calls = _trace(model, two)
-        again = _trace(model, three)
+        calls = _recorded_calls(model, two)
+        again = _recorded_calls(model, three)
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
             "the network calls other BatchNorm or dropout layers when the number of points changes; "
             "bnuq needs a network whose path does not depend on the size of the batch."
         )
-    training = _training_trace(model, two) if compare_with_training else None
+    training = _training_calls(model, two) if compare_with_training else None
     frozen = {t.layer for t in training or () if isinstance(t.call, BatchNormCall) and not t.call.training}
 
     batchnorms: list[BatchNormSite] = []
@@ -274,7 +274,7 @@ def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | 
         for points in (largest, len(batch)):
             with undisturbed(twin, evaluation=False), Watch():
                 forward(twin, batch[:points].clone())
-    except Exception:  # as in _training_trace
+    except Exception:  # as in _training_calls
         return None
     return seen[len(batch)] > seen[largest] if seen else None
 
@@ -319,7 +319,7 @@ def _calls_alike(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tenso
 
 
 @dataclass(frozen=True)
-class _Traced:
+class _RecordedCall:
     """A call seen in a trace: a BatchNorm, a dropout, or the name of another operation that draws random numbers."""
 
     layer: str
@@ -327,16 +327,19 @@ class _Traced:
     depends_on_input: bool
 
 
-def _trace(model: nn.Module, inputs: Tensor) -> list[_Traced]:
-    trace, before = _Trace(model, inputs), states_outside_torch()
-    with _hooked(trace.enter, trace.leave), trace:
+def _recorded_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall]:
+    recorder, before = _CallRecorder(model, inputs), states_outside_torch()
+    with _hooked(recorder.enter, recorder.leave), recorder:
         forward(model, inputs)
     if states_outside_torch() == before:
-        return trace.calls
-    drawing = _Drawing(trace.paths)  # another forward, as looking at the states takes longer than small layers do
+        return recorder.calls
+    drawing = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
     with _hooked(drawing.enter, drawing.leave):
         forward(model, inputs)
-    return [*trace.calls, *(_Traced(layer, f"random numbers of {name}", False) for layer, name in drawing.seen)]
+    return [
+        *recorder.calls,
+        *(_RecordedCall(layer, f"random numbers of {name}", False) for layer, name in drawing.seen),
+    ]
 
 
 @contextmanager
@@ -352,7 +355,7 @@ def _hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[
             hook.remove()
 
 
-class _Drawing:
+class _GeneratorWatch:
     """Which modules draw from the global generators of Python and numpy during a forward."""
 
     def __init__(self, paths: Mapping[int, str]) -> None:
@@ -372,12 +375,12 @@ class _Drawing:
         self.seen |= {(self._inside[-1], name): None for name in before if before[name] != self._states[name]}
 
 
-class _Trace(Mode):
+class _CallRecorder(Mode):
     """Records the stochastic calls of one forward, in which layer they were, and whether they see the input at all."""
 
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         super().__init__()
-        self.calls: list[_Traced] = []
+        self.calls: list[_RecordedCall] = []
         self.paths = {id(module): original_name(name) for name, module in model.named_modules(remove_duplicate=True)}
         self._owners = {
             tensor.data_ptr(): original_name(name.rpartition(".")[0])
@@ -405,7 +408,7 @@ class _Trace(Mode):
         call = stochastic_call(func, args, kwargs) or _hidden_randomness(func, args, kwargs)
         if call is not None:
             layer = self._owners.get(call.address) if isinstance(call, BatchNormCall) and call.address else None
-            self.calls.append(_Traced(layer or self._inside[-1] or _anonymous(call), call, depends))
+            self.calls.append(_RecordedCall(layer or self._inside[-1] or _anonymous(call), call, depends))
         return result
 
 
@@ -426,12 +429,12 @@ def _anonymous(call: BatchNormCall | DropoutCall | str) -> str:
     return "batch_norm" if isinstance(call, BatchNormCall) else "dropout" if isinstance(call, DropoutCall) else ""
 
 
-def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
+def _training_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall] | None:
     try:
         twin = copy.deepcopy(model)
         with undisturbed(twin, evaluation=False):
             twin.train()
-            calls = _trace(twin, inputs)
+            calls = _recorded_calls(twin, inputs)
     except Exception:  # a network that cannot be copied, or trains otherwise, tells nothing here
         return None
     batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
@@ -444,7 +447,7 @@ def _training_trace(model: nn.Module, inputs: Tensor) -> list[_Traced] | None:
 
 
 def _batchnorm_site(
-    name: str, order: int, traced: _Traced, other: _Traced, occurrence: int, calls: Mapping[int, int]
+    name: str, order: int, traced: _RecordedCall, other: _RecordedCall, occurrence: int, calls: Mapping[int, int]
 ) -> BatchNormSite:
     call = traced.call
     assert isinstance(call, BatchNormCall) and isinstance(other.call, BatchNormCall)
@@ -507,7 +510,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _unreachable(
-    model: nn.Module, calls: Sequence[_Traced], training: Sequence[_Traced] | None
+    model: nn.Module, calls: Sequence[_RecordedCall], training: Sequence[_RecordedCall] | None
 ) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], None] = {}
     seen = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}

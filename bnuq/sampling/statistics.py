@@ -25,7 +25,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.interception import fed, forward, undisturbed
-from bnuq.sampling.measure import Measure, Measured, Measurement
+from bnuq.sampling.measure import Measurement, MeasurementMode, MeasurementProgram
 from bnuq.sampling.planning import plan
 from bnuq.sampling.sites import (
     BatchNormSite,
@@ -36,7 +36,7 @@ from bnuq.sampling.sites import (
     other_calls,
     select_layers,
 )
-from bnuq.sampling.trace import NotOnTapeError, on_other_inputs, other_inputs, record
+from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs, record
 
 
 def draw(
@@ -235,29 +235,29 @@ def _measure(
     """The function that takes the statistics of a mini-batch: a compiled plan of the network's operations, or the
     network itself where no plan agrees with it. They are compared on other inputs, and on the first mini-batch of every
     size."""
-    planned = _planned(model, sites, batch, variance) if len(batch) > 1 else None
-    each = planned.bytes_per_point if planned is not None else 0
+    program = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
+    each = program.bytes_per_point if program is not None else 0
     if memory_limit is not None and each * len(batch) > memory_limit:
         raise too_large(len(batch), memory_limit // each)
     verified: set[int] = set()
 
     def measure(batch: Tensor) -> Measurement:
-        nonlocal planned
-        if planned is not None and len(batch) in verified:
-            return planned.statistics(batch)
+        nonlocal program
+        if program is not None and len(batch) in verified:
+            return program.statistics(batch)
         try:
             expected = _plainly(model, sites, batch, variance)
         except OtherCallsError:
             raise other_calls(model, sites, batch) from None
-        if planned is None:
+        if program is None:
             return expected
         try:
             with on_other_inputs():
-                found = planned.statistics(batch)
-        except NotOnTapeError:
+                found = program.statistics(batch)
+        except NotTraceableError:
             found = {}
         if not _agree(found, expected):
-            planned = None
+            program = None
             return expected
         verified.add(len(batch))
         return found
@@ -266,28 +266,30 @@ def _measure(
 
 
 def _plainly(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor, variance: Variance) -> Measurement:
-    with Measure(sites, variance) as mode:
+    with MeasurementMode(sites, variance) as mode:
         forward(model, batch.clone())  # a network may write into its input
-    return mode.found()
+    return mode.measurement()
 
 
-def _planned(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, variance: Variance) -> Measured | None:
+def _compiled(
+    model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, variance: Variance
+) -> MeasurementProgram | None:
     try:
-        tape = record(model, Sites(tuple(sites), ()), example)
+        trace = record(model, Sites(tuple(sites), ()), example)
         wanted = {site.key for site in sites}
-        normalisations = [operation for operation in tape.operations if operation.site is not None]
+        normalisations = [operation for operation in trace.operations if operation.site is not None]
         made = plan(
-            tape,
+            trace,
             sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in wanted,
             goals=[number for operation in normalisations for number in operation.gives],
         )
         other = other_inputs(example)
         with on_other_inputs():
-            planned = Measured(made, sites, device=example.device, variance=variance)
-            expected, found = _plainly(model, sites, other, variance), planned.statistics(other, tile=len(other) - 3)
-    except NotOnTapeError:
+            program = MeasurementProgram(made, sites, device=example.device, variance=variance)
+            expected, found = _plainly(model, sites, other, variance), program.statistics(other, tile=len(other) - 3)
+    except NotTraceableError:
         return None
-    return planned if _agree(found, expected) else None
+    return program if _agree(found, expected) else None
 
 
 def _agree(found: Measurement, expected: Measurement) -> bool:

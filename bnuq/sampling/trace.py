@@ -26,14 +26,14 @@ from bnuq.sampling.interception import (
 )
 from bnuq.sampling.sites import BatchNormCalls, OtherCallsError, Site, Sites
 
-CHECKED = 8  # rows on which what is made of a tape is held against the network itself
+CHECKED_ROWS = 8  # rows on which what is made of a trace is held against the network itself
 
 
-class NotOnTapeError(BnuqError):
+class NotTraceableError(BnuqError):
     """The network cannot be recorded as a fixed sequence of operations; the message says why."""
 
 
-class OtherPathError(NotOnTapeError):
+class OtherPathError(NotTraceableError):
     """Two forwards did not run the same operations."""
 
 
@@ -96,7 +96,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Tape:
+class Trace:
     """A forward from value `input` to value `output`; `constants` are the parameters and buffers it reads."""
 
     operations: tuple[Operation, ...]
@@ -106,11 +106,11 @@ class Tape:
     output: int
 
 
-def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
+def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
     """The trace of `model`, from a forward of two rows of `example` and one of three; call it inside `undisturbed`.
 
-    NotOnTapeError where the two differ in more than numbers that grow with the rows, where an operation hands data to
-    Python, is random, or writes into the network's own tensors, and where it computes in half precision.
+    Raises NotTraceableError where the two differ in more than numbers that grow with the rows, where an operation hands
+    data to Python, is random, or writes into the network's own tensors, and where it computes in half precision.
     """
     three = torch.cat([example] * 3)[:3]
     forward(model, three[:2].clone())  # some networks keep for the next call what they made in the first
@@ -139,14 +139,14 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Tape:
     own = {groups[number] for number in large.constants}
     for operation in operations:
         if operation.writes & own:
-            raise NotOnTapeError(f"{_name(operation.function)} writes into the network's own tensors")
+            raise NotTraceableError(f"{_name(operation.function)} writes into the network's own tensors")
     if any(values[number].axis is not None for number in large.constants):
-        raise NotOnTapeError("it makes tensors in Python whose size depends on the number of points")
+        raise NotTraceableError("it makes tensors in Python whose size depends on the number of points")
     for number, value in enumerate(values):
         if number not in large.constants and value.dtype in (torch.float16, torch.bfloat16):
             kind = str(value.dtype).removeprefix("torch.")
-            raise NotOnTapeError(f"it computes in {kind}, too coarse to tell a right plan from a wrong one")
-    return Tape(tuple(_of_any_rows(one, values) for one in operations), values, large.constants, 0, large_output)
+            raise NotTraceableError(f"it computes in {kind}, too coarse to tell a right plan from a wrong one")
+    return Trace(tuple(_of_any_rows(one, values) for one in operations), values, large.constants, 0, large_output)
 
 
 class _Recorder(Mode):
@@ -196,7 +196,7 @@ class _Recorder(Mode):
 
     def number_of_output(self, output: Any) -> int:
         if not isinstance(output, Tensor) or id(output) not in self.numbers:
-            raise NotOnTapeError("its output is not one tensor made by its operations")
+            raise NotTraceableError("its output is not one tensor made by its operations")
         return self.numbers[id(output)]
 
     def _site(self, call: BatchNormCall | DropoutCall | None) -> Site | None:
@@ -227,7 +227,7 @@ class _Recorder(Mode):
 
 
 class _HandedToPython(TorchFunctionMode):
-    """Raises NotOnTapeError where the network reads a value that depends on its input without an operation."""
+    """Raises NotTraceableError where the network reads a value that depends on its input without an operation."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class _HandedToPython(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READERS and self._recorder.depends_on_input(args[0]):
-            raise NotOnTapeError(f"{func.__name__} hands its data to Python")
+            raise NotTraceableError(f"{func.__name__} hands its data to Python")
         return func(*args, **(kwargs or {}))
 
 
@@ -269,11 +269,11 @@ def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
         of_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
         by_data = bool(func._schema.returns) and not of_shape
     if by_data:
-        raise NotOnTapeError(f"{name} lets its path or its sizes depend on the data")
+        raise NotTraceableError(f"{name} lets its path or its sizes depend on the data")
     rate = given.get("dropout_p", given.get("dropout"))
     active = given.get("train", given.get("training", True)) if rate is None else rate > 0 and given.get("train", True)
     if torch.Tag.nondeterministic_seeded in func.tags and active:
-        raise NotOnTapeError(f"{name} draws random numbers")
+        raise NotTraceableError(f"{name} draws random numbers")
 
 
 def _name(func: Any) -> str:
@@ -316,7 +316,7 @@ def _value(two: Tensor, three: Tensor, group: int) -> Value:
         raise OtherPathError("it takes another path when the number of points changes")
     grown = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
     if len(grown) > 1:
-        raise NotOnTapeError("one of its tensors grows with the number of points along more than one axis")
+        raise NotTraceableError("one of its tensors grows with the number of points along more than one axis")
     axis = grown[0] if grown else None
     rows = three.shape[axis] - two.shape[axis] if axis is not None else 1
     return Value(tuple(three.shape), three.dtype, axis, rows, group)
@@ -345,7 +345,7 @@ def _as_function_of_rows(two: Any, three: Any, func: Any) -> Any:
         return three
     if type(two) is int and type(three) is int:
         return PerRow(three - two, 3 * two - 2 * three)
-    raise NotOnTapeError(f"an argument of {_name(func)} depends on the number of points")
+    raise NotTraceableError(f"an argument of {_name(func)} depends on the number of points")
 
 
 def filled(tree: Any, rows: int) -> Any:
@@ -357,21 +357,21 @@ def filled(tree: Any, rows: int) -> Any:
 
 @contextmanager
 def on_other_inputs() -> Iterator[None]:
-    """NotOnTapeError where a network, or its operations, cannot be run again on other inputs."""
+    """NotTraceableError where a network, or its operations, cannot be run again on other inputs."""
     try:
         yield
-    except (NotOnTapeError, OtherCallsError):
+    except (NotTraceableError, OtherCallsError):
         raise
     except (SamplingError, RuntimeError, IndexError, TypeError, ValueError) as error:
         if is_out_of_memory(error) or is_device_failure(error):
             raise
-        raise NotOnTapeError(f"its operations cannot be run again ({str(error).splitlines()[0]})") from error
+        raise NotTraceableError(f"its operations cannot be run again ({str(error).splitlines()[0]})") from error
 
 
 def other_inputs(inputs: Tensor) -> Tensor:
     """Rows that the network was not recorded with, but might have been given."""
-    rows = torch.cat([inputs[:CHECKED]] * CHECKED)[:CHECKED]
+    rows = torch.cat([inputs[:CHECKED_ROWS]] * CHECKED_ROWS)[:CHECKED_ROWS]
     if not rows.is_floating_point():
         return rows.flip(0)
-    factors = torch.linspace(0.8, 1.0, CHECKED, dtype=rows.dtype, device=rows.device)  # no two rows alike
+    factors = torch.linspace(0.8, 1.0, CHECKED_ROWS, dtype=rows.dtype, device=rows.device)  # no two rows alike
     return (0.8 * rows.flip(0) + 0.2 * rows.roll(1, 0)) * factors.view(-1, *[1] * (rows.ndim - 1))

@@ -23,9 +23,9 @@ from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
 from bnuq.report.terminal import print_report
 from bnuq.sampling import counter_rng
-from bnuq.sampling.bank_tiles import FromBank, tiles
+from bnuq.sampling.bank_tiles import BankEngine, tiles
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import Interception
+from bnuq.sampling.passes import PlainLoop
 from bnuq.sampling.sites import find_sites
 
 T, N, K = 9, 24, 4
@@ -237,13 +237,13 @@ def test_every_tile_passes_under_its_own_draws_of_the_bank_whatever_passes_toget
     omega = bnuq.draw(net, x, samples=N, batch_size=8, seed=1)
     dropout = bnuq.Dropout(N, seed=1) if with_dropout else None
     engine = Stochastic(net, sites, omega=omega, dropout=dropout)
-    all_draws = Interception(net, sites, omega=omega, dropout=dropout).passes(x)
-    own = FromBank(engine, samples=T, seed=5)
+    all_draws = PlainLoop(net, sites, omega=omega, dropout=dropout).passes(x)
+    own = BankEngine(engine, samples=T, seed=5)
     outputs = torch.cat([own.passes(x[i : i + chunk], i) for i in range(0, 150, chunk)], dim=1)
     assert outputs.shape == (T, 150, 3) and not engine.why_plain
     for rows, numbers in draws_of(150, seed=5):
         assert torch.allclose(outputs[:, rows.start : rows.stop], all_draws[numbers, rows.start : rows.stop], atol=1e-5)
-        plain = Interception(net, sites, omega=omega, dropout=dropout)
+        plain = PlainLoop(net, sites, omega=omega, dropout=dropout)
         assert torch.equal(
             plain.passes(x[rows.start : rows.stop], rows.start, numbers.tolist()),
             torch.stack([plain.passes(x[rows.start : rows.stop], rows.start)[t] for t in numbers]),

@@ -22,7 +22,7 @@ from bnuq.errors import ResultError, SamplingError
 from bnuq.evaluation.batch_composition import check_classes, check_mini_batches, members_of, mini_batches
 from bnuq.sampling import counter_rng
 from bnuq.sampling.sites import find_sites
-from bnuq.sampling.statistics import Measure, fed
+from bnuq.sampling.statistics import MeasurementMode, fed
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
@@ -224,7 +224,7 @@ def test_unbiased_statistics_are_those_of_a_loop_by_hand(kind):
 def test_the_plain_way_and_the_planned_one_agree_on_the_unbiased():
     net, batch = zoo.made("2d"), zoo.points("2d", 9)
     sites = find_sites(net, fed(net, batch)).live_batchnorms
-    with torch.inference_mode(), Measure(sites, "unbiased") as plain:
+    with torch.inference_mode(), MeasurementMode(sites, "unbiased") as plain:
         net(batch)
     omega = bnuq.statistics_of(net, batch[None], variance="unbiased")
     for layer, (mean, var, count) in zip(omega.layers, plain.found().values(), strict=True):

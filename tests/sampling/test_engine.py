@@ -24,9 +24,9 @@ from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
-from bnuq.sampling.measure import Measured
+from bnuq.sampling.measure import MeasurementProgram
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.passes import Interception
+from bnuq.sampling.passes import PlainLoop
 from bnuq.sampling.sites import Sites, find_sites
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)
@@ -49,13 +49,13 @@ def methods(net: nn.Module, x: Tensor, reference: Tensor) -> list[dict]:
     return [{"omega": omega}, *([{"dropout": dropout}, {"omega": omega, "dropout": dropout}] if alive else [])]
 
 
-def planned_and_plain(net: nn.Module, x: Tensor, **stochastic: object) -> tuple[Stochastic, Interception]:
+def compiled_and_plain(net: nn.Module, x: Tensor, **stochastic: object) -> tuple[Stochastic, PlainLoop]:
     sites = sites_of(net, x)
-    return Stochastic(net, sites, **stochastic), Interception(net, sites, **stochastic)
+    return Stochastic(net, sites, **stochastic), PlainLoop(net, sites, **stochastic)
 
 
 def stack(monkeypatch: pytest.MonkeyPatch, *, stacked: bool) -> None:
-    monkeypatch.setitem(executor.STACKED, "cpu", 2**30 if stacked else 0)
+    monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 2**30 if stacked else 0)
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -84,7 +84,7 @@ def test_passes_are_those_of_the_plain_loop(name, stacked, monkeypatch):
     net, x = adversaries.made(name), adversaries.points(name, ROWS)
     given, reference = x.clone(), torch.stack([adversaries.points(name, 9, seed=seed) for seed in (5, 6, 7)])
     for stochastic in methods(net, x, reference):
-        engine, plain = planned_and_plain(net, x, **stochastic)
+        engine, plain = compiled_and_plain(net, x, **stochastic)
         for rows in (ROWS, 2) if ADVERSARIES[name].why_plain else (ROWS, 8, 2, 3):
             close(engine.passes(x[:rows], 4), plain.passes(x[:rows], 4))
         assert engine.why_plain == ADVERSARIES[name].why_plain
@@ -97,7 +97,7 @@ def test_passes_in_float32_are_those_of_the_plain_loop_up_to_rounding(name, monk
     net, x = (
         make(*a, dtype=torch.float32) for make, a in ((adversaries.made, [name]), (adversaries.points, [name, ROWS]))
     )
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     found = engine.passes(x)
     assert found.dtype == torch.float32
     close(found, plain.passes(x), 1e-4)
@@ -121,18 +121,18 @@ def test_statistics_taken_in_tiles_are_those_of_the_plain_way(name, monkeypatch)
 
 
 def refuse(*_: object) -> None:
-    raise statistics.NotOnTapeError("a test wants it so")
+    raise statistics.NotTraceableError("a test wants it so")
 
 
 @pytest.mark.parametrize("kind", zoo.KINDS)
 def test_every_kind_of_batchnorm_is_planned(kind, monkeypatch):
     small_tiles(monkeypatch, 5)
     net, x = zoo.made(kind), zoo.points(kind, ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == "" and engine.work(ROWS) is not None
     with undisturbed(net):
-        assert isinstance(statistics._planned(net, sites_of(net, x).live_batchnorms, x, "biased"), Measured)
+        assert isinstance(statistics._compiled(net, sites_of(net, x).live_batchnorms, x, "biased"), MeasurementProgram)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -144,8 +144,8 @@ def test_every_form_of_a_network_is_planned(kind, form):
     else:
         net, x = zoo.made(kind), zoo.points(kind, ROWS)
     other = torch.jit.script(net) if form == "scripted" else torch.jit.trace(net, x)
-    engine, _ = planned_and_plain(other, x, omega=drawn(other, x))
-    _, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, _ = compiled_and_plain(other, x, omega=drawn(other, x))
+    _, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == ""
 
@@ -160,7 +160,7 @@ def transposed() -> nn.Module:
 
 def test_a_transposed_convolution_with_groups_is_not_folded():
     net, x = zoo.settled(transposed, (4, 5, 5)), zoo.points((4, 5, 5), ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x), plain.passes(x))
     assert (
         engine.work(ROWS) is not None and engine.work(ROWS).folded == 1
@@ -170,7 +170,7 @@ def test_a_transposed_convolution_with_groups_is_not_folded():
 @pytest.mark.parametrize("layout", ["channels last", "every second row", "transposed pictures"])
 def test_inputs_may_lie_in_memory_as_they_like(layout):
     net, x = zoo.made("in a shortcut"), zoo.points("in a shortcut", 2 * ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     other = {
         "channels last": lambda: x.contiguous(memory_format=torch.channels_last),
         "every second row": lambda: x[::2],
@@ -185,11 +185,11 @@ def test_a_channel_without_variance_and_weights_of_nan_are_no_obstacle():
         net[3].weight[1], net[3].bias[1] = 0.0, 0.7
     omega = drawn(net, x)
     assert np.abs(omega.layers[1].var[:, 1]).max() < 1e-20
-    engine, plain = planned_and_plain(net, x, omega=omega)
+    engine, plain = compiled_and_plain(net, x, omega=omega)
     close(engine.passes(x), plain.passes(x))
     with torch.no_grad():
         net[7].weight[0, 0] = float("nan")
-    engine, plain = planned_and_plain(net, x, dropout=None)
+    engine, plain = compiled_and_plain(net, x, dropout=None)
     assert_close(engine.passes(x), plain.passes(x), equal_nan=True)
     assert engine.why_plain == ""
 
@@ -210,7 +210,7 @@ def test_unselected_layers_that_normalise_by_their_batch_see_the_whole_of_it(mon
 def test_a_plan_that_was_made_from_one_point_holds_for_many(name, monkeypatch):
     small_tiles(monkeypatch, 5)
     net, x = adversaries.made(name), adversaries.points(name, ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     engine.prepare(x[:1])
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == ADVERSARIES[name].why_plain
@@ -218,7 +218,7 @@ def test_a_plan_that_was_made_from_one_point_holds_for_many(name, monkeypatch):
 
 def test_a_network_that_squeezes_takes_a_single_point_as_it_takes_it_among_others():
     net, x = adversaries.made("one_point_squeezed"), adversaries.points("one_point_squeezed", ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x[7:8]), plain.passes(x)[:, 7:8])
 
 
@@ -302,7 +302,7 @@ def test_the_plain_loop_stands_in_and_says_why(forward, why):
     if forward is inputs_of_its_own_kind:
         net._forward = forward
         x = x.clone().index_fill_(1, torch.tensor([2]), 11.0)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     found = engine.passes(x)
     assert engine.why_plain.startswith(why) and engine.work(ROWS) is None
     if forward is not dropout_inside_attention:
@@ -332,7 +332,7 @@ def test_a_network_that_counts_its_calls_in_its_outputs_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_network_in_half_precision_is_left_to_the_plain_loop(dtype):
     net, x = zoo.made("2d").to(dtype), zoo.points("2d", ROWS).to(dtype)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     assert torch.equal(engine.passes(x), plain.passes(x))
     kind = str(dtype).removeprefix("torch.")
     assert engine.why_plain == f"it computes in {kind}, too coarse to tell a right plan from a wrong one"
@@ -341,7 +341,7 @@ def test_a_network_in_half_precision_is_left_to_the_plain_loop(dtype):
 def test_a_network_that_widens_its_outputs_keeps_its_plan():
     net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
     wide = nn.Sequential(net, Net(lambda _, x: x.double())).eval()
-    engine, plain = planned_and_plain(wide, x, omega=drawn(wide, x))
+    engine, plain = compiled_and_plain(wide, x, omega=drawn(wide, x))
     found = engine.passes(x)
     assert found.dtype == torch.float64 and engine.why_plain == ""
     close(found, plain.passes(x), 1e-5)
@@ -355,15 +355,15 @@ def folded_along_the_wrong_axis(monkeypatch):
 
 
 def folded_with_the_next_draw(monkeypatch):
-    original = executor.Planned._foldings
+    original = executor.Executor._foldings
     monkeypatch.setattr(
-        executor.Planned, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
+        executor.Executor, "_foldings", lambda self, draws: original(self, [(t + 1) % self.samples for t in draws])
     )
 
 
 def stacked_in_the_wrong_order(monkeypatch):
     stack(monkeypatch, stacked=True)
-    original = executor.Planned._affine_step
+    original = executor.Executor._affine_step
 
     def step(self, position, operation, draws):
         compute = original(self, position, operation, draws)
@@ -371,12 +371,12 @@ def stacked_in_the_wrong_order(monkeypatch):
             return compute
         return lambda values, now: compute(values, replace(now, index=torch.tensor(now.draws[::-1])))
 
-    monkeypatch.setattr(executor.Planned, "_affine_step", step)
+    monkeypatch.setattr(executor.Executor, "_affine_step", step)
 
 
 def numbered_from_the_first_point_in_every_tile(monkeypatch):
-    original = executor.Planned._chunk_level
-    monkeypatch.setattr(executor.Planned, "_chunk_level", lambda self, x, start: original(self, x + start, start))
+    original = executor.Executor._chunk_level
+    monkeypatch.setattr(executor.Executor, "_chunk_level", lambda self, x, start: original(self, x + start, start))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_a_wrong_plan_is_caught_and_the_plain_loop_stands_in(fault, monkeypatch)
     stack(monkeypatch, stacked=False)
     fault(monkeypatch)
     net, x = zoo.settled(transposed, (4, 5, 5)), zoo.points((4, 5, 5), ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x), plain.passes(x))
     assert engine.why_plain == OTHERWISE
 
@@ -394,7 +394,7 @@ def test_a_wrong_plan_is_caught_and_the_plain_loop_stands_in(fault, monkeypatch)
 def test_a_wrong_order_of_stacked_draws_is_caught_and_one_passes_at_a_time(monkeypatch):
     stacked_in_the_wrong_order(monkeypatch)
     net, x = zoo.made("nested"), zoo.points("nested", ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     close(engine.passes(x), plain.passes(x))
     assert engine.work(ROWS) is not None and engine.work(ROWS).stacked == 1
 
@@ -478,7 +478,7 @@ def test_bfloat16_needs_a_plan():
 
 def test_float32_deviates_from_nothing():
     net, x = zoo.made("2d"), zoo.points("2d", 5)
-    engine, _ = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, _ = compiled_and_plain(net, x, omega=drawn(net, x))
     engine.passes(x)
     assert engine.deviation is None
 
@@ -525,15 +525,15 @@ def test_an_error_that_is_not_of_memory_is_not_taken_for_one():
 
 def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(monkeypatch):
     net, x = zoo.made("2d"), zoo.points("2d", ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
-    original, failures = executor.Planned.some_passes, [True]
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
+    original, failures = executor.Executor.some_passes, [True]
 
     def once_too_much(self, *args, **options):
         if failures:
             raise torch.OutOfMemoryError(failures.pop())
         return original(self, *args, **options)
 
-    monkeypatch.setattr(executor.Planned, "some_passes", once_too_much)
+    monkeypatch.setattr(executor.Executor, "some_passes", once_too_much)
     told: list[int] = []
     found = torch.cat(
         list(chunks(engine, ROWS, lambda rows: x[rows], size=16, on_halved=lambda _, size: told.append(size))), dim=1
@@ -545,14 +545,14 @@ def test_memory_that_ends_while_the_plan_is_made_is_no_reason_against_the_plan(m
 def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypatch):
     net, x = zoo.made("2d", torch.float32), zoo.points("2d", ROWS, dtype=torch.float32)
     engine = Stochastic(net, sites_of(net, x), omega=drawn(net, x), precision="bfloat16")
-    original = executor.Planned.passes
+    original = executor.Executor.passes
 
     def too_much(self, inputs, *rest, **draws):
         if len(inputs) > 8 and self._dtype == torch.bfloat16:
             raise torch.OutOfMemoryError("memory")
         return original(self, inputs, *rest, **draws)
 
-    monkeypatch.setattr(executor.Planned, "passes", too_much)
+    monkeypatch.setattr(executor.Executor, "passes", too_much)
     assert torch.cat(list(chunks(engine, ROWS, lambda rows: x[rows], size=16)), dim=1).shape == (3, ROWS, 3)
     assert engine.deviation is not None and engine.deviation.points == 8
 
@@ -560,7 +560,7 @@ def test_bfloat16_says_how_far_it_deviates_where_memory_ended_at_first(monkeypat
 def test_work_is_counted_as_by_hand(monkeypatch):
     stack(monkeypatch, stacked=False)
     net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", ROWS)
-    engine, _ = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, _ = compiled_and_plain(net, x, omega=drawn(net, x))
     assert engine.work(ROWS) is None
     engine.passes(x)
     work = engine.work(ROWS)
@@ -572,7 +572,7 @@ def test_work_is_counted_as_by_hand(monkeypatch):
 
 def test_draws_of_small_work_are_stacked():
     net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", ROWS)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x, samples=7))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x, samples=7))
     close(engine.passes(x), plain.passes(x))
     assert engine.work(ROWS) is not None and engine.work(ROWS).stacked == 7
 
@@ -605,10 +605,10 @@ def test_moments_are_sound_where_the_mean_dwarfs_the_spread(layout):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_large_products_are_those_of_the_plain_loop(dtype, monkeypatch):
-    monkeypatch.setattr(program, "LARGE_PRODUCT", 1)
+    monkeypatch.setattr(program, "LARGE_PRODUCT_SIZE", 1)
     stack(monkeypatch, stacked=False)
     net, x = zoo.made("nested", dtype), zoo.points("nested", ROWS, dtype=dtype)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     found, expected = engine.passes(x), plain.passes(x)
     assert not engine.why_plain
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -627,10 +627,10 @@ def test_a_pad_by_nothing_is_no_operation_unless_somebody_writes_into_the_copy()
 
     for write, pads in ((False, 0), (True, 1)):
         net, x = zoo.settled(lambda write=write: Pads(write), (4,)), zoo.points((4,), ROWS)
-        engine, plain = planned_and_plain(net, x, omega=drawn(net, x))
+        engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
         close(engine.passes(x), plain.passes(x))
-        assert engine._planned is not None
-        names = [operation.function.overloadpacket.__name__ for operation in engine._planned.plan.operations]
+        assert engine._executor is not None
+        names = [operation.function.overloadpacket.__name__ for operation in engine._executor.plan.operations]
         assert names.count("pad") + names.count("constant_pad_nd") == pads
 
 
@@ -667,7 +667,7 @@ def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
     net, x = zoo.made("2d"), zoo.points("2d", 40).reshape(2, 20, 2, 4, 5)
     layers = sites_of(net, x[0]).live_batchnorms
     with undisturbed(net):
-        each = statistics._planned(net, layers, x[0], "biased").bytes_per_point
+        each = statistics._compiled(net, layers, x[0], "biased").bytes_per_point
     assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
     with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
         bnuq.statistics_of(net, x, layers=layers, memory_limit=7 * each + 1)
@@ -693,11 +693,11 @@ def test_a_bfloat16_plan_of_a_network_with_tensors_of_its_own_making_runs_withou
 
 def test_running_out_of_memory_makes_tiles_and_stacks_smaller_too():
     net, x = zoo.made("1d on (N, C)"), zoo.points("1d on (N, C)", 40)
-    engine, plain = planned_and_plain(net, x, omega=drawn(net, x, samples=6))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x, samples=6))
     engine.passes(x)
-    before = engine._planned.tile
+    before = engine._executor.tile
     engine.shrink()
-    assert engine._planned.tile == before // 2
+    assert engine._executor.tile == before // 2
     for _ in range(30):
         engine.shrink()
     assert engine.work(40).stacked == 1 and engine.work(40).tile == 1

@@ -92,7 +92,7 @@ def prepared(net: nn.Module, x: Tensor, **stochastic: object) -> Stochastic:
 @pytest.mark.parametrize(("samples", "chunks"), [(1, 1), (5, 1), (5, 3)])
 def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stacked, monkeypatch):
     if not stacked:
-        monkeypatch.setitem(executor.STACKED, "cpu", 0)
+        monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, omega=bnuq.draw(net, x, samples=samples, batch_size=4))
     for chunk in x.chunk(chunks):
@@ -104,7 +104,7 @@ def test_what_precedes_the_first_draw_is_run_once_a_chunk(samples, chunks, stack
 
 
 def test_only_what_follows_the_first_dropout_is_run_again(monkeypatch):
-    monkeypatch.setitem(executor.STACKED, "cpu", 0)
+    monkeypatch.setitem(executor.STACKED_ENTRIES, "cpu", 0)
     net, x = zoo.settled(Prefixed, (2, 4, 4)), zoo.points((2, 4, 4), 9)
     engine = prepared(net, x, dropout=bnuq.Dropout(5))
     engine.passes(x)

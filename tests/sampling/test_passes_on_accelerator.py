@@ -86,7 +86,7 @@ def test_the_host_never_waits_inside_a_group_of_stacked_draws(log: Log, dropout)
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_draws_of_a_bank_cost_one_wait_a_group_whatever_the_number_of_layers(log: Log, monkeypatch, stacked):
-    monkeypatch.setitem(executor.STACKED, NAME, 2**28 if stacked else 0)
+    monkeypatch.setitem(executor.STACKED_ENTRIES, NAME, 2**28 if stacked else 0)
     net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
     engine = Stochastic(net, find_sites(net, x[:3]), omega=bnuq.draw(net, x, samples=8, batch_size=8))
     engine.passes(x, draws=[5, 2, 7])

@@ -55,14 +55,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is how Python, or torch on any device, says that memory is exhausted."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and _says(error, _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and _mentions(error, _OUT_OF_MEMORY)
 
 
 def is_device_failure(error: BaseException) -> bool:
     """Whether the accelerator or its libraries failed, for another cause than memory."""
     if not isinstance(error, RuntimeError) or is_out_of_memory(error):
         return False
-    return type(error).__name__ == "AcceleratorError" or _says(error, _DEVICE)
+    return type(error).__name__ == "AcceleratorError" or _mentions(error, _DEVICE)
 
 
 def device_failure_in_words(error: BaseException) -> str:
@@ -79,6 +79,6 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(". ") if lines else type(error).__name__
 
 
-def _says(error: BaseException, signs: tuple[str, ...]) -> bool:
+def _mentions(error: BaseException, signs: tuple[str, ...]) -> bool:
     text = str(error).lower()
     return any(sign in text for sign in signs)

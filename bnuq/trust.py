@@ -58,15 +58,15 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
     try:
         source = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
-        why = (
+        cause = (
             "there is no such file"
             if isinstance(error, FileNotFoundError)
             else getattr(error, "strerror", None) or str(error)
         )
-        raise RequestError(f"{spec}: cannot read {path}: {why}. Check the path.") from error
+        raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
     _allow(spec, hashlib.sha256(source).hexdigest(), str(path), named_by=named_by, trust=trust)
-    asking = _asking(path.parent, spec, named_by=named_by, trust=trust)
-    return _from_source(spec, path, source, function, asking)
+    finder = _trust_finder(path.parent, spec, named_by=named_by, trust=trust)
+    return _from_source(spec, path, source, function, finder)
 
 
 def names_a_file(spec: str) -> bool:
@@ -74,20 +74,20 @@ def names_a_file(spec: str) -> bool:
     return spec.rpartition(":")[0].lower().endswith(".py")
 
 
-def running(spec: str, doing: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """The wall around what `spec` names, while bnuq is `doing` this with it."""
-    return user_code(f"{spec}: {doing} failed with", advice="Mend the code, or name another function.", file=path)
+def running(spec: str, action: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
+    """The wall around what `spec` names, while bnuq is `action` this with it."""
+    return user_code(f"{spec}: {action} failed with", advice="Mend the code, or name another function.", file=path)
 
 
 def _from_source(
-    spec: str, path: Path, source: bytes, function: str, asking: MetaPathFinder | None
+    spec: str, path: Path, source: bytes, function: str, finder: MetaPathFinder | None
 ) -> Callable[..., Any]:
     # Compiled from the bytes that were hashed: a loader would take an older __pycache__ that nobody has looked at.
     name = f"bnuq_code_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
     module = importlib.util.module_from_spec(module_spec)
-    importable = functools.partial(_importable, path.parent, {}, asking)
+    importable = functools.partial(_importable, path.parent, {}, finder)
     before = sys.modules.get(name)
     sys.modules[name] = module  # dataclasses look their module up while the class is made
     try:
@@ -106,16 +106,16 @@ def _from_source(
 def _from_module(
     spec: str, name: str, function: str, *, base: Path, named_by: NamedBy, trust: bool
 ) -> Callable[..., Any]:
-    asking = _asking(base, spec, named_by=named_by, trust=trust)
-    importable = functools.partial(_importable, base, {}, asking) if asking else functools.partial(_on_path, base)
+    finder = _trust_finder(base, spec, named_by=named_by, trust=trust)
+    importable = functools.partial(_importable, base, {}, finder) if finder else functools.partial(_on_path, base)
     with importable():
-        found = _module_spec(name)
-        if found is None:
+        module_spec = _module_spec(name)
+        if module_spec is None:
             raise RequestError(
                 f"{spec}: there is no module {name!r} in this environment. "
                 "Install it, or name a file as file.py:function."
             )
-        origin = Path(found.origin) if found.has_location and found.origin else None
+        origin = Path(module_spec.origin) if module_spec.has_location and module_spec.origin else None
         digest = sha256_of_file(origin) if origin else None
         _allow(spec, digest, str(origin or name), named_by=named_by, trust=trust)
         known = set(sys.modules)
@@ -136,14 +136,14 @@ def _module_spec(name: str) -> ModuleSpec | None:
     """Where a module's code lies. Unlike `importlib.util.find_spec`, without running its parents."""
     top, *rest = name.split(".")
     try:
-        found = importlib.util.find_spec(top)
+        module_spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
     for depth, _ in enumerate(rest, start=2):
-        if found is None or found.submodule_search_locations is None:
+        if module_spec is None or module_spec.submodule_search_locations is None:
             return None
-        found = PathFinder.find_spec(".".join([top, *rest][:depth]), found.submodule_search_locations)
-    return found
+        module_spec = PathFinder.find_spec(".".join([top, *rest][:depth]), module_spec.submodule_search_locations)
+    return module_spec
 
 
 def _function_of(module: ModuleType, function: str, where: str) -> Callable[..., Any]:
@@ -151,9 +151,9 @@ def _function_of(module: ModuleType, function: str, where: str) -> Callable[...,
     if callable(factory):
         return factory
     public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
-    own = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
-    there = ", ".join(sorted(own or public)[:20]) or "no functions at all"
-    raise RequestError(f"{where}: has no function {function!r}; it has {there}.")
+    defined = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    available = ", ".join(sorted(defined or public)[:20]) or "no functions at all"
+    raise RequestError(f"{where}: has no function {function!r}; it has {available}.")
 
 
 def _guarded(
@@ -170,13 +170,13 @@ def _guarded(
     return guarded
 
 
-def _asking(folder: Path, spec: str, *, named_by: NamedBy, trust: bool) -> MetaPathFinder | None:
+def _trust_finder(folder: Path, spec: str, *, named_by: NamedBy, trust: bool) -> MetaPathFinder | None:
     if named_by.file is None:
         return None
-    return _Asking(folder, functools.partial(_allow, spec, named_by=named_by, trust=trust))
+    return _TrustFinder(folder, functools.partial(_allow, spec, named_by=named_by, trust=trust))
 
 
-class _Asking(MetaPathFinder):
+class _TrustFinder(MetaPathFinder):
     """Finds what is imported from `folder`, asks whether it may run, and runs it from the bytes that were hashed."""
 
     def __init__(self, folder: Path, allow: Callable[[str, str], None]) -> None:
@@ -189,14 +189,14 @@ class _Asking(MetaPathFinder):
         top, _, inner = fullname.partition(".")
         if inner and not _lies_in(sys.modules.get(top), self._folder):
             return None
-        found = PathFinder.find_spec(fullname, path if inner else [str(self._folder)], target)
-        if found is None or not found.has_location or found.origin is None:
+        module_spec = PathFinder.find_spec(fullname, path if inner else [str(self._folder)], target)
+        if module_spec is None or not module_spec.has_location or module_spec.origin is None:
             return None
-        content = Path(found.origin).read_bytes()
-        self._allow(hashlib.sha256(content).hexdigest(), found.origin)
-        if isinstance(found.loader, SourceFileLoader):
-            found.loader = _FromBytes(fullname, found.origin, content)
-        return found
+        content = Path(module_spec.origin).read_bytes()
+        self._allow(hashlib.sha256(content).hexdigest(), module_spec.origin)
+        if isinstance(module_spec.loader, SourceFileLoader):
+            module_spec.loader = _FromBytes(fullname, module_spec.origin, content)
+        return module_spec
 
 
 class _FromBytes(SourceFileLoader):
@@ -209,22 +209,22 @@ class _FromBytes(SourceFileLoader):
 
 
 @contextlib.contextmanager
-def _importable(folder: Path, siblings: dict[str, ModuleType], asking: MetaPathFinder | None) -> Iterator[None]:
+def _importable(folder: Path, siblings: dict[str, ModuleType], finder: MetaPathFinder | None) -> Iterator[None]:
     """`folder` importable inside the block; modules that came from it are kept in `siblings` between blocks."""
     known = {name.partition(".")[0] for name in sys.modules}
     sys.modules.update(siblings)
-    if asking is not None:
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), asking)
+    if finder is not None:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
     try:
         with _on_path(folder):
             yield
     finally:
-        if asking is not None:
-            sys.meta_path.remove(asking)
-        ours = {
+        if finder is not None:
+            sys.meta_path.remove(finder)
+        local_modules = {
             top for top in {n.partition(".")[0] for n in sys.modules} - known if _lies_in(sys.modules.get(top), folder)
         }
-        for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in local_modules]:
             siblings[name] = sys.modules.pop(name)
 
 
@@ -232,10 +232,10 @@ def _lies_in(module: ModuleType | None, folder: Path) -> bool:
     """Directly: a virtual environment inside the project's folder is not the project's code."""
     if module is None:
         return False
-    own = module.__name__
+    name = module.__name__
     file = getattr(module, "__file__", None)
     places = [Path(file)] if file else [Path(place) for place in getattr(module, "__path__", ())]
-    return any(place in (folder / f"{own}.py", folder / own / "__init__.py", folder / own) for place in places)
+    return any(place in (folder / f"{name}.py", folder / name / "__init__.py", folder / name) for place in places)
 
 
 @contextlib.contextmanager
@@ -274,8 +274,8 @@ def _trusted() -> dict[tuple[str, str], str]:
         return {}
 
 
-def _remember(naming: str, code: str, what: str) -> None:
-    trusted = _trusted() | {(naming, code): what}
+def _remember(naming: str, code: str, description: str) -> None:
+    trusted = _trusted() | {(naming, code): description}
     entries = [{"named_by": n, "code": c, "what": w} for (n, c), w in trusted.items()]
     with contextlib.suppress(OSError, ResultError):
         _list_of_trusted().parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""The stochastic network: its sites, the batch statistics ω, dropout masks, and the passes drawn from them."""
+"""The stochastic network: its sites, the batch statistics ω, dropout masks, and the samples drawn with them."""

@@ -16,7 +16,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-MIN_VALUES = 2.0  # independent values: of fewer there is no variance
+MIN_VALUES = 2.0  # independent values: fewer have no variance
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def draw_chi2(
 ) -> BatchStatistics:
     """ω of independent Gaussian values: M ∼ N(μ, σ²/n), n·S²/σ² ∼ χ² with n − 1 degrees of freedom, all independent.
 
-    With other counts for mean and deviation, n_V and n_U: S² ∼ σ²·(1 − 1/n_V)·χ²_ν/ν with ν = n_U − 1, which is the
-    same where they agree. "unbiased" multiplies S² by n/(n − 1), n the nominal count. Draw t depends on (seed, t) and
-    the layer's place among `layers` alone; `fields` are the bank's other fields.
+    With different counts n_V for the mean and n_U for the deviation: S² ∼ σ²·(1 − 1/n_V)·χ²_ν/ν with ν = n_U − 1, which
+    is the same where they agree. "unbiased" multiplies S² by n/(n − 1), n the nominal count. Draw t depends only on
+    (seed, t) and the layer's position in `layers`; `fields` are the bank's other fields.
 
     Source: Shekhovtsov & Flach 2018, §3.1, with S² dividing by n, as batch normalisation does.
     """
@@ -84,8 +84,8 @@ def draw_gaussian(
 ) -> BatchStatistics:
     """ω of the central limit: M ∼ N(μ, σ²/n), S ∼ N(σ, (κ − 1)σ²/(4n)) above 0, all independent.
 
-    A measured count of the deviation holds the kurtosis κ; a nominal one takes κ = 3. S is truncated: drawn from the
-    normal distribution above 0. Draw t depends on (seed, t) alone. Source: Teye et al. 2018, footnotes 8 and 9.
+    A measured count of the deviation includes the kurtosis κ; a nominal count assumes κ = 3. S is truncated: drawn from
+    the normal distribution above 0. Draw t depends only on (seed, t). Source: Teye et al. 2018, footnotes 8 and 9.
     """
 
     def drawn(layer: LayerNoiseModel, order: int) -> LayerStatistics:
@@ -104,8 +104,8 @@ def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covari
     """ω of a Gaussian in (M, ln(S² + ε)) with the moments (divisor R − 1) of R recorded draws.
 
     `covariance` says what varies jointly: the two statistics of a "channel", all of a "layer", or the whole "network";
-    everything else is independent. Under "layer:k" a layer keeps the k principal directions of its correlations, and
-    the rest of every variance as independent noise. Draw t depends on (seed, t) alone.
+    everything else is independent. With "layer:k" a layer keeps the k principal directions of its correlations, and
+    the remaining variance as independent noise. Draw t depends only on (seed, t).
 
     The ε in the logarithm is the layer's: the effect of a channel depends on S² + ε, also where S² is 0.
     """
@@ -132,8 +132,8 @@ def draw_empirical(recorded: BatchStatistics, draws: range, *, seed: int, covari
 def _joint(
     deviations: Float64[np.ndarray, "recorded unit"], draws: range, *, seed: int, site: int, directions: int | None
 ) -> Float64[np.ndarray, "draw unit"]:
-    """Normal numbers with the covariance of the rows of `deviations`: weights on the rows themselves, no matrix is
-    formed."""
+    """Normal numbers with the covariance of the rows of `deviations`, as random combinations of these rows: no
+    covariance matrix is formed."""
     rows, units = deviations.shape
     if directions is None or directions >= min(rows - 1, units):
         return _normal(draws, rows, seed=seed, site=site) @ deviations / np.sqrt(rows - 1)
@@ -141,9 +141,9 @@ def _joint(
     scaled = np.divide(deviations, sd, out=np.zeros_like(deviations), where=sd > 0)
     _, sizes, axes = np.linalg.svd(scaled / np.sqrt(rows - 1), full_matrices=False)
     main = sizes[:directions, None] * axes[:directions]
-    left = np.sqrt(np.maximum((sd > 0) - np.sum(main**2, axis=0), 0))
+    residual = np.sqrt(np.maximum((sd > 0) - np.sum(main**2, axis=0), 0))
     numbers = _normal(draws, directions + units, seed=seed, site=site)
-    return sd * (numbers[:, :directions] @ main + numbers[:, directions:] * left)
+    return sd * (numbers[:, :directions] @ main + numbers[:, directions:] * residual)
 
 
 def _per_channel(
@@ -152,10 +152,10 @@ def _per_channel(
     """Normal numbers with the variances of mean and log variance of every channel, and the covariance of the two."""
     mean, log = np.split(deviations, 2, axis=1)
     first, second = np.split(_normal(draws, deviations.shape[1], seed=seed, site=site), 2, axis=1)
-    sd, other = mean.std(axis=0, ddof=1), log.std(axis=0, ddof=1)
+    sd, log_sd = mean.std(axis=0, ddof=1), log.std(axis=0, ddof=1)
     product = (mean * log).sum(axis=0) / (len(deviations) - 1)
-    r = np.divide(product, sd * other, out=np.zeros_like(product), where=sd * other > 0).clip(-1, 1)
-    return np.concatenate([sd * first, other * (r * first + np.sqrt(1 - r**2) * second)], axis=1)
+    r = np.divide(product, sd * log_sd, out=np.zeros_like(product), where=sd * log_sd > 0).clip(-1, 1)
+    return np.concatenate([sd * first, log_sd * (r * first + np.sqrt(1 - r**2) * second)], axis=1)
 
 
 def _means(layer: LayerNoiseModel, order: int, draws: range, seed: int) -> Float64[np.ndarray, "draw channel"]:
@@ -180,6 +180,6 @@ def _normal(draws: range, count: int, *, seed: int, site: int) -> Float64[np.nda
 
 
 def _uniform(draws: range, purpose: int, count: int, *, seed: int, site: int) -> Float64[np.ndarray, "draw count"]:
-    """Numbers in the open interval (0, 1), from the key of each draw."""
+    """Uniform numbers in the open interval (0, 1), from the key of each draw."""
     words = np.stack([counter_rng.words(seed, t, purpose, count, site=site) for t in draws])
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,4 +1,4 @@
-"""A bank of more than T draws: every tile of 64 consecutive points uses its own T of them."""
+"""An engine for a bank of more than T draws: every tile of 64 consecutive points uses its own T of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bnuq.sampling.engine import Stochastic
 
 
 class BankEngine:
-    """T passes of every point by an engine that holds a bank of more draws.
+    """T samples of every point by an engine that holds a bank of more draws.
 
-    The draws of a tile depend on the seed and the tile's number alone: no output depends on which points pass together.
+    The draws of a tile depend only on the seed and the tile's number: no output depends on how points are chunked.
     """
 
     def __init__(self, engine: Stochastic, *, samples: int, seed: int) -> None:
@@ -36,16 +36,16 @@ class BankEngine:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def shrink(self) -> None:
-        """Take about half the memory from now on."""
+        """Reduce the memory that is used to about half."""
         self.engine.shrink()
 
     def draws(self, rows: range) -> Int64[np.ndarray, " sample"]:
-        """The draws of the bank that these points, all of one tile, use."""
+        """The draws of the bank that these points, all of the same tile, use."""
         tile = rows.start // counter_rng.TILE
         return counter_rng.draws_of_tile(self._seed, tile, bank=self.engine.samples, samples=self.samples)
 
 
 def tiles(start: int, stop: int) -> Iterator[range]:
-    """The points number `start` … `stop` − 1 of a set, cut where its tiles begin."""
+    """The points number `start` … `stop` − 1 of a set, cut at tile boundaries."""
     cuts = [start, *range(start - start % counter_rng.TILE + counter_rng.TILE, stop, counter_rng.TILE), stop]
     yield from (range(first, last) for first, last in pairwise(cuts))

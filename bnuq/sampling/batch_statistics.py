@@ -17,7 +17,7 @@ from bnuq.files.writing import write_bytes
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """T draws of one layer: the mean and the variance of each channel over a mini-batch (and its positions)."""
+    """T draws of a layer's statistics: mean and variance of each channel over a mini-batch (and its positions)."""
 
     name: str
     eps: float
@@ -27,7 +27,7 @@ class LayerStatistics:
 
     @property
     def dead_channels(self) -> int:
-        """Channels whose variance falls below 10 ε in some draw: their effect on a query is determined by ε."""
+        """The number of channels whose variance falls below 10 ε in some draw: ε then determines their effect."""
         return int((self.var < 10 * self.eps).any(axis=0).sum())
 
 
@@ -35,9 +35,9 @@ class LayerStatistics:
 class BatchStatistics:
     """T joint draws of every stochastic BatchNorm layer, in execution order. Source: Teye et al. 2018, Algorithm 1.
 
-    `fingerprint` ties the draws to the network they were taken from; `indices` (T, b) are the reference rows of each
-    mini-batch, None where the batches were given. `variance` is the divisor of their variances: n ("biased"), as
-    training normalises, or n − 1.
+    `fingerprint` identifies the network of the draws; `indices` (T, b) are the reference rows of each mini-batch, None
+    where the mini-batches were given. `variance` is the divisor of the variances: n ("biased"), as in training, or
+    n − 1.
     """
 
     layers: tuple[LayerStatistics, ...]
@@ -52,7 +52,7 @@ class BatchStatistics:
         return len(self.layers[0].mean)
 
     def __getitem__(self, draws: int | slice) -> BatchStatistics:
-        """A part of the draws, in order; one draw is a bank, too."""
+        """The bank of these draws, in order; also for a single draw."""
         if not isinstance(draws, slice):
             number = range(self.samples)[draws]
             draws = slice(number, number + 1)
@@ -60,7 +60,7 @@ class BatchStatistics:
         return replace(self, layers=layers, indices=None if self.indices is None else self.indices[draws])
 
     def joined(self, other: BatchStatistics) -> BatchStatistics:
-        """These draws followed by the other's; both of the same layers of one network."""
+        """These draws followed by those of `other`; both are of the same layers of the same network."""
         layers = tuple(
             replace(
                 layer,
@@ -75,7 +75,7 @@ class BatchStatistics:
         return replace(self, layers=layers, indices=np.concatenate([self.indices, other.indices]))
 
     def pooled(self) -> BatchStatistics:
-        """One draw: the population statistics over all mini-batches together, their variance biased.
+        """A single draw: the population statistics over all mini-batches together, with biased variance.
 
         Source: Wu & Johnson 2021 (PreciseBN).
         """
@@ -129,7 +129,7 @@ class BatchStatistics:
     def read_from(cls, group: Any, where: str) -> BatchStatistics:
         """The bank in an open HDF5 group."""
         try:
-            variance: Any = str(group.attrs.get("variance", "biased"))  # files of the first versions do not say
+            variance: Any = str(group.attrs.get("variance", "biased"))  # missing in files of the first versions
             layers = tuple(
                 LayerStatistics(
                     name=str(layer_group.attrs["name"]),
@@ -173,7 +173,7 @@ def _complaint(bank: BatchStatistics) -> str | None:
     for m in bank.layers:
         floats = m.mean.dtype.kind == m.var.dtype.kind == "f" and m.count.dtype.kind in "iu"
         if not floats or not (np.isfinite(m.mean).all() and np.isfinite(m.var).all() and (m.var >= 0).all()):
-            return f"layer {m.name} holds values that are no batch statistics (NaN, inf or negative)."
+            return f"layer {m.name} holds invalid batch statistics (NaN, inf, or a negative variance)."
     return None
 
 

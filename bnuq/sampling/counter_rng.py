@@ -1,7 +1,7 @@
-"""Random numbers by key: every number depends on (seed, draw, purpose) alone, never on the order of the calls.
+"""Counter-based random numbers: every number depends only on (seed, draw, purpose), never on the order of the calls.
 
-The words come straight from Philox, whose stream numpy promises never to change, so that mini-batches and their
-augmentation are the same on every device, in every process and under every version.
+The words come straight from Philox, whose stream numpy promises never to change. Mini-batches and their augmentation
+are therefore the same on every device, in every process and with every version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int64, UInt16, UInt64
 
-# purposes; part of what a seed means
+# purposes: part of the random key, never to be renumbered
 BATCH, AUGMENT, MASK, CHECK, CHECK_AUGMENT, SUBSET, RANKED, MASK_TIE, MASK_KEY, TILE_DRAWS = range(10)
 POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = range(10, 16)  # what is measured
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
@@ -23,7 +23,8 @@ TILE = 64  # consecutive points of a set that share their draws of a bank
 def words(
     seed: int, draw: int, purpose: int, count: int, *, site: int = 0, block: int = 0
 ) -> UInt64[np.ndarray, " count"]:
-    """`count` random 64-bit words of one key, from block `block` of four on; fewer are the beginning of more."""
+    """`count` random 64-bit words of one key, starting at block `block` of four; a shorter result is a prefix of a
+    longer one."""
     return _philox(seed, draw, purpose, site, block).random_raw(count)
 
 
@@ -41,7 +42,7 @@ def quarters(
     philox = _philox(seed, 0, purpose, site, block)
     state = philox.state
     for row, draw in zip(parts, draws, strict=True):
-        state["state"]["key"][1] = draw  # a tenth of the time that another Philox takes
+        state["state"]["key"][1] = draw  # takes a tenth of the time of a new Philox
         philox.state = state
         row[:] = philox.random_raw(len(row))
     return parts.view(np.uint16)[:, skipped : skipped + count]
@@ -57,21 +58,23 @@ def batch_indices(
     point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """The first `batch_size` entries of draw `draw`'s permutation of range(population): a sample without replacement;
-    or, with replacement, as many independent ones.
+    """`batch_size` indices from range(population): the beginning of a random permutation, or, with `replacement`,
+    independent indices.
 
-    A smaller batch is the beginning of a larger one, so that batch sizes are compared on common random numbers. That
-    holds for these random mini-batches alone, not for those of `stratified_indices` and `indices_of_one_group`. `point`
-    is the number of the evaluated point that the mini-batch is of, where every point has its own.
+    A smaller mini-batch is the beginning of a larger one, so that batch sizes are compared on common random numbers.
+    This does not hold for `stratified_indices` and `indices_of_one_group`. `point` is the number of the evaluated
+    point, where every point has mini-batches of its own.
     """
-    return _some(words(seed, draw, purpose, batch_size, site=point), population, replacement=replacement)
+    return _chosen_indices(words(seed, draw, purpose, batch_size, site=point), population, replacement=replacement)
 
 
-def _some(random: UInt64[np.ndarray, " chosen"], population: int, *, replacement: bool) -> Int64[np.ndarray, " chosen"]:
-    """As many of range(population) as there are random words."""
+def _chosen_indices(
+    random: UInt64[np.ndarray, " chosen"], population: int, *, replacement: bool
+) -> Int64[np.ndarray, " chosen"]:
+    """One index from range(population) per random word."""
     if replacement:
         return (random % np.uint64(population)).astype(np.int64)
-    moved: dict[int, int] = {}  # a Fisher–Yates shuffle that touches only what it moves
+    moved: dict[int, int] = {}  # a sparse Fisher–Yates shuffle: only moved entries are stored
     chosen = np.empty(len(random), dtype=np.int64)
     for i, word in enumerate(map(int, random)):
         j = i + word % (population - i)
@@ -90,22 +93,23 @@ def stratified_indices(
     point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """A sample of the points in `strata` with each stratum's share of `batch_size` points, to within less than one
-    point.
+    """A sample of `batch_size` points in which each stratum has its share, to within less than one point.
 
-    Every point has the probability `batch_size` / N: the N points, sorted by stratum (in an order that each draw draws)
-    and inside by a random key, are passed in equal steps from a random start on. Source: Madow 1949, systematic
-    sampling.
+    Every point has the inclusion probability `batch_size` / N. The N points are sorted by stratum (the strata in random
+    order) and randomly within a stratum, and are taken in equal steps from a random start. Source: Madow 1949,
+    systematic sampling.
     """
     random = words(seed, draw, purpose, len(strata) + 1 + batch_size, site=point)
-    order = _some(random[: len(strata)], len(strata), replacement=False)  # or some strata would never come together
+    order = _chosen_indices(
+        random[: len(strata)], len(strata), replacement=False
+    )  # in a fixed order some strata would never be drawn together
     population = sum(map(len, strata))
     passed, unused = int(random[len(strata)]) % population, random[len(strata) + 1 :]
     chosen = []
     for number in order:
         reached = passed + len(strata[number]) * batch_size
         share = reached // population - passed // population
-        chosen.append(strata[number][_some(unused[:share], len(strata[number]), replacement=replacement)])
+        chosen.append(strata[number][_chosen_indices(unused[:share], len(strata[number]), replacement=replacement)])
         passed, unused = reached, unused[share:]
     return np.concatenate(chosen)
 
@@ -120,20 +124,21 @@ def indices_of_one_group(
     point: int = 0,
     replacement: bool = False,
 ) -> Int64[np.ndarray, " batch_size"]:
-    """A sample from a single group of `groups`, which is chosen with probability proportional to its size.
+    """A sample from a single group, which is chosen with probability proportional to its size.
 
-    Every point has the probability `batch_size` / N. Without replacement no group may be smaller than that.
+    Every point has the inclusion probability `batch_size` / N. Without replacement, no group may be smaller than
+    `batch_size`.
     """
     first, *_ = random = words(seed, draw, purpose, 1 + batch_size, site=point)
     ends = np.cumsum([len(group) for group in groups])
     group = groups[int(np.searchsorted(ends, int(first) % int(ends[-1]), side="right"))]
-    return group[_some(random[1:], len(group), replacement=replacement)]
+    return group[_chosen_indices(random[1:], len(group), replacement=replacement)]
 
 
 def draws_of_tile(seed: int, tile: int, *, bank: int, samples: int) -> Int64[np.ndarray, " sample"]:
-    """The draws 0 … `bank` − 1 that tile `tile` uses: points `tile`·64 … `tile`·64 + 63 of any set; none twice.
+    """The distinct draws, out of 0 … `bank` − 1, that tile `tile` uses: points `tile`·64 … `tile`·64 + 63 of any set.
 
-    They come in the order of their choice, and fewer are the beginning of more.
+    They are in the order in which they are drawn; a smaller selection is the beginning of a larger one.
     """
     return batch_indices(seed, tile, population=bank, batch_size=samples, purpose=TILE_DRAWS)
 

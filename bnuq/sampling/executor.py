@@ -1,4 +1,4 @@
-"""T passes by a plan: each operation as rarely as it may be, foldings and small draws together, tiles in the cache."""
+"""Runs a plan: each operation as rarely as possible, folded BatchNorms, stacked draws, tiles that stay in the cache."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from bnuq.sampling.trace import Operation, filled
 
 # By device: entries of the largest value, over stacked draws.
 STACKED_ENTRIES = {"cpu": 2**16, "cuda": 2**28, "mps": 2**24}
-FOLDED_ENTRIES = 2**18  # entries of folded weights that are made in one go, for as many draws as that comes to
-BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are kept for the rows in work
+FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
+BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
 
 
 @dataclass(frozen=True)
 class Work:
-    """How a plan does its passes: multiply-adds of one point that are done once and those done for every draw, layers
-    that a BatchNorm was folded into, and, for as many points as it was made for, the draws that pass together, the rows
-    of a tile, and the bytes that all of it takes."""
+    """The cost of a plan: multiply-adds per point that are done `once` and those for `each` draw, the number of layers
+    with a folded BatchNorm, and, for a given number of points, the stacked draws, the rows of a tile and the bytes."""
 
     once: int
     each: int
@@ -48,9 +47,9 @@ class Work:
 
 
 class Executor(Program):
-    """T passes by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` what makes dropouts live.
+    """T samples by a plan. `statistics` hold ω of the sampled BatchNorms, `dropout` makes dropouts active.
 
-    `dtype` is that of the arithmetic, None for that of the recording; outputs have the network's own.
+    `dtype` is that of the arithmetic, None for that of the recording; outputs have the network's dtype.
     """
 
     def __init__(
@@ -67,19 +66,19 @@ class Executor(Program):
         self.samples = samples
         self._statistics = statistics
         self._dropout = dropout
-        # Not in bfloat16: rounding the folded weights of each draw would add noise that counts as uncertainty.
+        # Not in bfloat16: the rounding error of folded weights differs between draws and would count as uncertainty.
         self._folded = plan.folded if dtype is None else {}
         self._affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
         self._widest = max(entries_at_sample_level(plan), default=1)
         self._stacked = STACKED_ENTRIES.get(device.type, STACKED_ENTRIES["cpu"]) if plan.stackable else 0
-        self._kept = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
-        self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._kept))
+        self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
+        self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
 
     def in_arithmetic(self, dtype: torch.dtype) -> Executor:
-        """The same passes, computed in another type."""
-        made = Executor(
+        """The same samples, computed in another dtype."""
+        executor = Executor(
             self.plan,
             samples=self.samples,
             statistics=self._statistics,
@@ -87,37 +86,37 @@ class Executor(Program):
             dtype=dtype,
             device=self._device,
         )
-        made.tile, made._stacked, made._block = self.tile, self._stacked, self._block
-        return made
+        executor.tile, executor._stacked, executor._block = self.tile, self._stacked, self._block
+        return executor
 
     def shrink(self) -> None:
-        """Take half the memory from now on, as far as tiles and stacks decide it."""
+        """Halve the tiles, the stacks of draws and the blocks, and so about half of the memory."""
         self.tile, self._stacked = max(1, self.tile // 2), self._stacked // 2
         self._block = max(1, self._block // 2)
 
     def fit(self, free: int) -> None:
-        """From now on stack so few draws, and take so small tiles, that they hold a quarter of the `free` bytes."""
-        room, itemsize = free // 4, self._itemsize
-        a_pass = (peak_entries(self.plan, Level.SAMPLE) + self._kept) * itemsize + self._mask_bytes(1)
-        a_row = max(a_pass, peak_entries(self.plan, Level.CHUNK) * itemsize)
-        self.tile = max(1, min(self.tile, room // max(1, a_row)))
-        self._stacked = min(self._stacked, room // max(1, a_pass) * self._widest)
-        self._block = max(self.tile, min(self._block, room // max(1, a_pass)))
+        """Limit stacks of draws and tiles so that they take at most a quarter of the `free` bytes."""
+        budget, itemsize = free // 4, self._itemsize
+        pass_bytes = (peak_entries(self.plan, Level.SAMPLE) + self._boundary_entries) * itemsize + self._mask_bytes(1)
+        row_bytes = max(pass_bytes, peak_entries(self.plan, Level.CHUNK) * itemsize)
+        self.tile = max(1, min(self.tile, budget // max(1, row_bytes)))
+        self._stacked = min(self._stacked, budget // max(1, pass_bytes) * self._widest)
+        self._block = max(self.tile, min(self._block, budget // max(1, pass_bytes)))
 
     def work(self, points: int) -> Work:
-        """What is computed how often, and in what memory, where so many points pass together."""
+        """The arithmetic and the memory where `points` points are evaluated together."""
         arithmetic = multiply_adds(self.plan)
         rows = max(1, min(self.tile, points))
         draws = max(1, min(self.samples, self._stacked // (rows * self._widest)))
         live = max(peak_entries(self.plan, Level.SAMPLE) * draws, peak_entries(self.plan, Level.CHUNK)) * rows
-        kept = self._kept * min(self._block, points) * draws
+        boundary = self._boundary_entries * min(self._block, points) * draws
         return Work(
             once=arithmetic[Level.CHUNK],
             each=arithmetic[Level.SAMPLE],
             folded=len(self._folded),
             stacked=draws,
             tile=rows,
-            bytes=(live + kept) * self._itemsize + self._mask_bytes(rows * draws),
+            bytes=(live + boundary) * self._itemsize + self._mask_bytes(rows * draws),
         )
 
     @property
@@ -125,18 +124,18 @@ class Executor(Program):
         return (self._dtype or _output_dtype(self.plan)).itemsize
 
     def _mask_bytes(self, rows: int) -> int:
-        """What the largest mask of so many rows takes."""
+        """The bytes of the largest mask of `rows` rows."""
         entries = 0
         for i in self.plan.at(Level.SAMPLE):
             operation = self.plan.operations[i]
             if self._dropout is not None and isinstance(operation.site, DropoutSite) and operation.site.stochastic:
                 value = self.plan.trace.values[operation.arguments[0].number]
-                of_features = operation.site.variety.startswith("feature")
-                entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if of_features else 1))
+                masks_channels = operation.site.variety.startswith("feature")
+                entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if masks_channels else 1))
         return bytes_of_mask(entries * rows, self._itemsize, self._device)
 
     def trial(self, inputs: Tensor, draws: Sequence[int], *, tile: int, together: int) -> Tensor:
-        """Some passes with every replacement of an operation at work, however small the work is."""
+        """Samples with every replacement of an operation enabled, however small the work is, to verify them."""
         self._large_product = 0
         outputs = self.some_passes(inputs, 0, draws, tile=tile, together=together)
         self._large_product = LARGE_PRODUCT_SIZE
@@ -145,16 +144,17 @@ class Executor(Program):
 
     @property
     def tolerance(self) -> float:
-        """By how much its outputs may differ from the plain loop's, relative to the largest: by rounding alone."""
+        """The largest difference from the plain loop's outputs that rounding explains, relative to the largest
+        output."""
         return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.trace.values) else 1e-9
 
     @property
     def stacks(self) -> bool:
-        """Whether there are passes in which draws are stacked."""
+        """Whether draws are stacked for any number of points."""
         return self.samples > 1 and self._stacked >= 2 * self._widest
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
-        """Raw outputs (T, n, …), of all draws or of these; call it in inference mode."""
+        """Raw outputs (T, n, …) of `draws`, or of all; call it in inference mode."""
         numbers = range(self.samples) if draws is None else draws
         blocks = split_evenly(inputs, self._block)
         starts = accumulate((len(block) for block in blocks), initial=start)
@@ -162,14 +162,14 @@ class Executor(Program):
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def tile_sizes(self, inputs: Tensor) -> set[int]:
-        """The numbers of rows that pass together where these points pass."""
+        """The sizes of the tiles that these points are cut into."""
         return {len(tile) for block in split_evenly(inputs, self._block) for tile in split_evenly(block, self.tile)}
 
     def some_passes(
         self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
     ) -> Tensor:
-        """Those of some draws, in tiles of no more rows than that and so many draws at once: draws outside, tiles
-        inside, so that a folding serves all the rows."""
+        """Raw outputs of `draws`, in tiles of at most `tile` rows and `together` draws at once. Draws are the outer
+        loop and tiles the inner one, so that folded weights serve all the rows."""
         tiles = split_evenly(inputs, tile or self.tile)
         counts = [len(one) for one in tiles]
         firsts = list(accumulate(counts, initial=0))[:-1]
@@ -206,33 +206,34 @@ class Executor(Program):
         return isinstance(site, BatchNormSite) and site.key in self._statistics
 
     def _scale_and_shift(self, position: int) -> tuple[Tensor, Tensor]:
-        """The affine (T, C) each that a sampled BatchNorm is under every draw."""
+        """Scale and shift, (T, C) each, of a sampled BatchNorm under every draw."""
         operation = self.plan.operations[position]
         site = operation.site
         assert isinstance(site, BatchNormSite)
-        mean, var = (one.cpu().double() for one in self._statistics[site.key])
+        mean, var = (statistic.cpu().double() for statistic in self._statistics[site.key])
         weight, bias = (
             None if ref is None else self._fixed[ref.number].cpu().double() for ref in operation.arguments[1:3]
         )
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
-        own = self.plan.trace.values[operation.gives[0]].dtype
-        return scale.to(self._device, own), shift.to(self._device, own)
+        dtype = self.plan.trace.values[operation.gives[0]].dtype
+        return scale.to(self._device, dtype), shift.to(self._device, dtype)
 
     def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
-        """Weights and biases of the layers that took up a BatchNorm, draw by draw; those of small layers in one go."""
+        """Weights and biases of the layers with a folded BatchNorm, draw by draw; small layers for several draws at
+        once."""
         entries = sum(self._fixed[layer.arguments[1].number].numel() for layer in self._folded.values())
         step = max(1, FOLDED_ENTRIES // max(1, entries))
         for first in range(0, len(draws), step):
-            some = draws[first : first + step]
-            index = self._index(some)
-            made = {i: self._folded_layer(i, layer, index) for i, layer in self._folded.items()}
-            for k in range(len(some)):
-                yield {i: (weights[k], biases[k]) for i, (weights, biases) in made.items()}
+            block = draws[first : first + step]
+            index = self._index(block)
+            folded_layers = {i: self._folded_layer(i, layer, index) for i, layer in self._folded.items()}
+            for k in range(len(block)):
+                yield {i: (weights[k], biases[k]) for i, (weights, biases) in folded_layers.items()}
 
     def _index(self, draws: Sequence[int]) -> slice | Tensor:
-        """What picks these draws out of a table, made once for all layers; a slice copies nothing."""
+        """The index that selects these draws from a table, made once for all layers; a slice copies nothing."""
         if isinstance(draws, range):
             return slice(draws.start, draws.stop)
         return torch.tensor(draws, device=self._device)
@@ -240,7 +241,7 @@ class Executor(Program):
     def _folded_layer(
         self, position: int, layer: Operation, index: slice | Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        scale, shift = (one[index] for one in self._affine[position])
+        scale, shift = (table[index] for table in self._affine[position])
         weight = self._fixed[layer.arguments[1].number]
         bias = None if layer.arguments[2] is None else self._fixed[layer.arguments[2].number]
         sizes = [len(scale)] + [1] * weight.ndim
@@ -273,8 +274,8 @@ class Executor(Program):
     def _layer_and_affine(
         self, position: int, operation: Operation, arguments: tuple, layer: Operation, draws: int
     ) -> Step:
-        own = [one if one is None else self._converted(self._fixed[one.number]) for one in arguments[1:3]]
-        run_layer = plain_step(layer.function, (arguments[0], *own, *arguments[3:]), layer.result)
+        parameters = [ref if ref is None else self._converted(self._fixed[ref.number]) for ref in arguments[1:3]]
+        run_layer = plain_step(layer.function, (arguments[0], *parameters, *arguments[3:]), layer.result)
         run_affine = self._affine_step(position, operation, draws)
         between = layer.gives[0]
 

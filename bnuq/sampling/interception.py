@@ -1,8 +1,8 @@
-"""The one point where a network is observed and made stochastic: below autograd, where every form of it meets.
+"""Observes a network and makes it stochastic: intercepts its operations below autograd.
 
 A dispatch mode inside `torch.inference_mode()` sees each BatchNorm and each evaluation-mode dropout as one operation,
-whoever called it: `nn.BatchNorm2d`, a fused layer, `F.dropout`, a scripted module. Nothing in the network is replaced.
-That composite operations arrive whole is not documented, so `_self_test` checks it once a process.
+whether `nn.BatchNorm2d`, a fused layer, `F.dropout` or a scripted module called it. Nothing in the network is replaced.
+torch does not document that composite operations arrive undecomposed, so `_self_test` checks it once per process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 
 class Mode(TorchDispatchMode):
-    """A dispatch mode that does not bring torch's compiler along: importing it takes over a second."""
+    """A dispatch mode that does not import torch's compiler, which takes over a second."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -46,7 +46,7 @@ _DROPOUTS = {
 
 @dataclass(frozen=True)
 class BatchNormCall:
-    """One call of a BatchNorm, whatever module or function made it."""
+    """One call of a BatchNorm, by any module or function."""
 
     input: Tensor
     weight: Tensor | None
@@ -59,12 +59,12 @@ class BatchNormCall:
 
     @property
     def address(self) -> int:
-        """Tells layers apart: where the running mean lies in memory, else the scale; 0 where there is neither."""
-        owned = self.running_mean if self.running_mean is not None else self.weight
-        return 0 if owned is None else owned.data_ptr()
+        """Identifies the layer: the memory address of its running mean, else of its scale; 0 where it has neither."""
+        tensor = self.running_mean if self.running_mean is not None else self.weight
+        return 0 if tensor is None else tensor.data_ptr()
 
     def normalized(self, mean: Tensor, var: Tensor) -> Tensor:
-        """The layer's output with these statistics in place of its own; the layer's own ε is applied here, once."""
+        """The layer's output with these statistics in place of its running ones; the layer's ε is added here, once."""
         return torch.batch_norm(
             self.input, self.weight, self.bias, mean, var, False, 0.0, self.eps, torch.backends.cudnn.enabled
         )
@@ -82,7 +82,7 @@ class DropoutCall:
 
 
 def stochastic_call(func: Any, args: tuple, kwargs: dict) -> BatchNormCall | DropoutCall | None:
-    """What this dispatched operation is, if it is one that can be made stochastic."""
+    """The BatchNorm or dropout call that this dispatched operation is; None for any other operation."""
     packet = func.overloadpacket
     if packet is aten.batch_norm:
         return BatchNormCall(*positional(func, args, kwargs)[:8])
@@ -118,16 +118,16 @@ def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
 
 @contextmanager
 def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
-    """Run `model` in evaluation mode without gradients, and leave its modes and buffers, torch's flags and the global
-    generators as they were. Compiled parts run as they were written.
+    """Run `model` in evaluation mode without gradients, and restore its modes and buffers, torch's flags and the global
+    generators afterwards. Compiled parts run uncompiled.
 
-    Transformers' fused fast path, which hides its dropouts, is off meanwhile, and so is TF32: float32 is float32.
+    The fused fast path of Transformers, which hides its dropouts, is switched off, and so is TF32.
     """
     _self_test()
     check_form(model)
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    values = _Values(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
+    values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with generators_restored(), float32_as("ieee"), uncompiled():
         try:
@@ -141,32 +141,32 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True) -> Iterator[None]:
             for module, training in modes:
                 module.training = training
             for module, name, buffer in buffers:
-                held = module._buffers  # a scripted module's has no `get`
-                if name not in held or held[name] is not buffer:  # a layer may put a new tensor in its place,
-                    held[name] = buffer
-            values.restore()  # count its calls, or update its statistics in every mode
+                module_buffers = module._buffers  # that of a scripted module has no `get`
+                if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor
+                    module_buffers[name] = buffer
+            values.restore()  # a layer may count its calls, or update its statistics in every mode
 
 
-class _Values:
-    """The values of some tensors; restored where they have changed, with one wait for the device for each dtype.
+class _SavedValues:
+    """The saved values of tensors, restored where they have changed; the host waits for the device once per dtype.
 
-    They are compared by value: version counters do not see what batch normalisation writes.
+    Tensors are compared by value: version counters do not register the writes of batch normalisation.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        alike: dict[Any, list[Tensor]] = {}
+        groups: dict[Any, list[Tensor]] = {}
         for tensor in tensors:
-            alone = tensor.is_quantized or tensor.layout is not torch.strided
-            alike.setdefault(id(tensor) if alone else (tensor.device, tensor.dtype), []).append(tensor)
+            is_single = tensor.is_quantized or tensor.layout is not torch.strided
+            groups.setdefault(id(tensor) if is_single else (tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
-            self._kept = [(group, _joined(group), [tensor.shape for tensor in group]) for group in alike.values()]
+            self._saved = [(group, _joined(group), [tensor.shape for tensor in group]) for group in groups.values()]
 
     @torch.inference_mode()
     def restore(self) -> None:
-        for group, kept, shapes in self._kept:
-            if torch.equal(_joined(group), kept):
+        for group, saved, shapes in self._saved:
+            if torch.equal(_joined(group), saved):
                 continue
-            parts = [kept] if len(group) == 1 else kept.split([shape.numel() for shape in shapes])
+            parts = [saved] if len(group) == 1 else saved.split([shape.numel() for shape in shapes])
             for tensor, part, shape in zip(group, parts, shapes, strict=True):
                 before = part if len(group) == 1 else part.view(shape)
                 if not torch.equal(tensor, before):
@@ -179,15 +179,15 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def float32_as(rounding: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Whether CUDA rounds the factors of float32 products to 10 bits (TF32), which is torch's default in convolutions.
+    """Set whether CUDA rounds the factors of float32 products to 10 bits (TF32), torch's default in convolutions.
 
-    From torch 2.9 on there are two interfaces to that. Both are set, so that neither contradicts the other; where they
-    did before, the old one cannot be read and is left alone.
+    Since torch 2.9 there are two interfaces for this. Both are set, so that they agree; where they already disagree,
+    the old one cannot be read and is not changed.
     """
     cudnn = torch.backends.cudnn
     old: list[tuple[Callable[[Any], object], Any]] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the old interface, which torch 2.6 has alone
+        warnings.simplefilter("ignore")  # about the old interface, the only one in torch 2.6
         new = [(setting, setting.fp32_precision) for setting in _precision_settings()]
         with suppress(RuntimeError):
             old.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
@@ -205,13 +205,13 @@ def float32_as(rounding: Literal["ieee", "tf32"]) -> Iterator[None]:
             for restore, value in old:
                 restore(value)
             for setting, before in new:
-                setting.fp32_precision = "none"  # what it inherits; written out only where that was another value
+                setting.fp32_precision = "none"  # inherit; set explicitly only where the value was another
                 if setting.fp32_precision != before:
                     setting.fp32_precision = before
 
 
 def is_exact_on_cpu() -> bool:
-    """Whether a CPU takes float32 products as they are, without `float32_as`, which costs as much as small work."""
+    """Whether a CPU computes float32 products exactly without `float32_as`, whose cost is noticeable in small work."""
     backends: Any = torch.backends
     new = getattr(backends.mkldnn, "matmul", None)
     return (new is not None and new.fp32_precision == "ieee") or (
@@ -227,54 +227,54 @@ def _precision_settings() -> list[Any]:
 
 
 def forward(model: nn.Module, inputs: Tensor) -> Any:
-    """What `model` gives for `inputs`, as a column where it gives one number a point.
+    """The output of `model` for `inputs`, as a column where it is one number per point.
 
-    SamplingError where its forward fails, with what was raised and where.
+    Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
-    doing = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
-    with user_code(doing, advice=_advice, error=SamplingError):
+    failure = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
+    with user_code(failure, advice=_advice, error=SamplingError):
         output = model(inputs)
     if isinstance(output, Tensor) and output.ndim == 1 and len(output) == len(inputs):
         return output[:, None]
     return output
 
 
-def _advice(said: str) -> str:
-    """What to do about a forward that failed so."""
-    if any(word in said for word in ("dtype", "scalar type", "BFloat16", "Half")):
+def _advice(error_text: str) -> str:
+    """The remedy for a forward that failed with this error."""
+    if any(word in error_text for word in ("dtype", "scalar type", "BFloat16", "Half")):
         return (
-            "It mixes types of numbers: weights and inputs are given in one, and --precision says in which. Take casts "
-            "to half precision, and autocast, out of the forward."
+            "The forward mixes dtypes: weights and inputs have the dtype of --precision. Remove casts to half "
+            "precision, and autocast, from the forward."
         )
-    return "Check that the architecture and the data belong together."
+    return "Check that the architecture matches the data."
 
 
 def fed(model: nn.Module, values: Tensor | np.ndarray) -> Tensor:
-    """`values` as `model` takes them: on its device and, where they are floating-point numbers, in its dtype."""
+    """`values` on the device of `model` and, where they are floating-point numbers, in its dtype."""
     if not isinstance(values, Tensor | np.ndarray):
-        raise SamplingError(f"the network would be given a {type(values).__name__}; expected a tensor or an array.")
+        raise SamplingError(f"the network's input is a {type(values).__name__}; expected a tensor or an array.")
     tensor = torch.as_tensor(values)
-    like = next((t for t in chain(model.parameters(), model.buffers()) if t.is_floating_point()), None)
-    if like is None:
+    reference = next((t for t in chain(model.parameters(), model.buffers()) if t.is_floating_point()), None)
+    if reference is None:
         return tensor
-    return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+    return tensor.to(reference.device, reference.dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 @cache
 def _self_test() -> None:
-    seen: list[type] = []
+    seen_calls: list[type] = []
 
     class Watch(Mode):
         def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             call = stochastic_call(func, args, kwargs or {})
             if call is not None:
-                seen.append(type(call))
+                seen_calls.append(type(call))
             return func(*args, **(kwargs or {}))
 
     with torch.inference_mode(), Watch():
         torch.dropout(torch.batch_norm(torch.ones(2, 1), None, None, None, None, True, 0.1, 1e-5, False), 0.5, False)
-    if seen != [BatchNormCall, DropoutCall]:
+    if seen_calls != [BatchNormCall, DropoutCall]:
         raise BnuqError(
-            f"torch {torch.__version__} does not show BatchNorm and dropout to dispatch modes as bnuq needs it "
-            f"(seen: {[kind.__name__ for kind in seen]}). Please use another release of torch and report this one."
+            f"torch {torch.__version__} does not pass BatchNorm and dropout to dispatch modes as whole operations "
+            f"(seen: {[kind.__name__ for kind in seen_calls]}). Use another release of torch, and report this one."
         )

@@ -1,5 +1,4 @@
-"""The statistics of mini-batches: by the network itself, or by a plan, in tiles that stay in the cache and wait for
-each other at BatchNorms."""
+"""Measures the BatchNorm statistics of mini-batches: by running the network itself, or by a compiled plan."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ Measurement = Mapping[tuple[int, int], tuple[Tensor, Tensor, int]]  # (address, 
 
 
 class MeasurementProgram(Program):
-    """The statistics of mini-batches: every BatchNorm at `sites` normalises by those of the batch that passes.
+    """The statistics of mini-batches by a plan: every BatchNorm of `sites` normalises by those of the mini-batch.
 
-    A batch passes in tiles that stay in the cache, which wait for one another at every BatchNorm.
+    The mini-batch is cut into tiles that stay in the cache and are synchronised at every BatchNorm.
     """
 
     def __init__(
@@ -32,17 +31,17 @@ class MeasurementProgram(Program):
     ) -> None:
         super().__init__(plan, dtype=None, device=device)
         self._variance: Variance = variance
-        self._wanted = {site.key for site in sites}
+        self._sampled = {site.key for site in sites}
 
     def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
-        """Mean, variance and values a channel of every sampled BatchNorm, by address and occurrence."""
+        """Mean, variance and values per channel of every sampled BatchNorm, by address and occurrence."""
         parts_of_batch = split_evenly(batch, tile or self.tile)
         tiles = [self._fixed.copy() for _ in parts_of_batch]
         for rows, values in zip(parts_of_batch, tiles, strict=True):
             for number, value in self._chunk_level(rows, 0).items():
                 values[number] = value
         programs = [self._steps(Level.SAMPLE, len(rows), 1) for rows in parts_of_batch]
-        found = {}
+        measurement = {}
         begin = 0
         context = StepContext(range(1), 0, {})
         for end, i in enumerate((*self.plan.at(Level.SAMPLE), None)):
@@ -62,24 +61,24 @@ class MeasurementProgram(Program):
                 check_count(count, operation.site, len(batch))
                 mean, var = merged(parts)
                 var = with_divisor(var, count, self._variance)
-                found[operation.site.key] = mean, var, count
+                measurement[operation.site.key] = mean, var, count
                 context = StepContext(range(1), 0, {}, (mean, var))
                 begin = end
-        return found
+        return measurement
 
     @property
     def bytes_per_point(self) -> int:
-        """About what one point of a mini-batch takes, all of which pass together."""
+        """The approximate bytes per point of a mini-batch, whose points are all in memory at once."""
         values, plan = self.plan.trace.values, self.plan
         entries = peak_entries(plan, Level.SAMPLE) + sum(values[n].entries_per_row for n in plan.boundary)
         return entries * values[plan.trace.input].dtype.itemsize
 
     def _is_measured(self, operation: Operation) -> bool:
         site = operation.site
-        return isinstance(site, BatchNormSite) and site.key in self._wanted
+        return isinstance(site, BatchNormSite) and site.key in self._sampled
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:  # noqa: ARG002
-        """Normalises by what was just measured."""
+        """A step that normalises by the statistics just measured."""
         if not self._is_measured(operation):
             return None
         source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
@@ -95,12 +94,12 @@ class MeasurementProgram(Program):
 
 
 class MeasurementMode(Mode):
-    """Normalises each selected BatchNorm by the statistics of the batch that passes, and keeps them."""
+    """Normalises each selected BatchNorm by the statistics of the mini-batch, and records them."""
 
     def __init__(self, sites: Sequence[BatchNormSite], variance: Variance = "biased") -> None:
         super().__init__()
         self._variance: Variance = variance
-        self._wanted = {site.key: site for site in sites}
+        self._sampled = {site.key: site for site in sites}
         self._calls = BatchNormCalls(sites)
         self._measurement: dict[tuple[int, int], tuple[Tensor, Tensor, int]] = {}
 
@@ -109,27 +108,28 @@ class MeasurementMode(Mode):
         if not isinstance(call, BatchNormCall):
             return func(*args, **(kwargs or {}))
         key = self._calls.key(call)
-        if key not in self._wanted:
+        if key not in self._sampled:
             return func(*args, **(kwargs or {}))
         count = call.input.numel() // call.input.shape[1]
-        check_count(count, self._wanted[key], len(call.input))
+        check_count(count, self._sampled[key], len(call.input))
         mean, var = moments(call.input)
         var = with_divisor(var, count, self._variance)
         self._measurement[key] = mean, var, count
         return call.normalized(mean, var)
 
     def measurement(self) -> Measurement:
+        """The recorded statistics; OtherCallsError where the forward left out a call."""
         self._calls.check_complete()
         return self._measurement
 
 
 def with_divisor(biased: Tensor, count: int, variance: Variance) -> Tensor:
-    """A biased variance of `count` values, with the divisor that was asked for: itself, or n/(n − 1) times it."""
+    """The variance with the requested divisor, from a biased variance of `count` values."""
     return biased if variance == "biased" else biased * (count / (count - 1))
 
 
 def check_count(count: int, site: BatchNormSite, points: int) -> None:
-    """Raise SamplingError unless there are values enough for a variance."""
+    """Raise SamplingError unless there are enough values for a variance."""
     if count < 2:
         raise SamplingError(
             f"layer {site.name} sees {count} value per channel in a mini-batch of {points}; a variance needs at least "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel (axis 1) over all other axes, sound where the mean dwarfs the spread."""
+    """Mean and biased variance of each channel (axis 1) over all other axes, accurate even where |mean| ≫ deviation."""
     rows = values.movedim(1, -1)
     if values.device.type == "cpu" and values.shape[2:].numel() > 1 and rows.is_contiguous():
         return _moments_of_rows(rows.reshape(-1, values.shape[1]))
@@ -22,15 +22,15 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moments_of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a table whose columns are the channels: in two passes, as three times as fast as torch's kernel on planes."""
+    """The moments of a table whose columns are channels, in two passes: three times as fast as torch's kernel."""
     mean = rows.mean(0)
     centred = rows - mean
-    rest = centred.mean(0)  # what rounding left of the mean
-    return mean + rest, centred.mul_(centred).mean(0) - rest * rest
+    correction = centred.mean(0)  # the rounding error of the mean
+    return mean + correction, centred.mul_(centred).mean(0) - correction * correction
 
 
 def merged(parts: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of all values, from (count, mean, biased variance) of the parts they were taken in.
+    """Mean and biased variance of all values, from (count, mean, biased variance) of their parts.
 
     Source: Chan, Golub & LeVeque 1983, Algorithms for computing the sample variance.
     """

@@ -1,5 +1,4 @@
-"""MCBN with mini-batches for each query: every evaluated point passes through the network together with a
-mini-batch."""
+"""MCBN per query: every evaluated point is computed together with a mini-batch, in the same forward."""
 
 from __future__ import annotations
 
@@ -21,14 +20,15 @@ Batch = Callable[[int, int], Tensor]  # (draw, number of the evaluated point) â†
 
 
 class PerQuery:
-    """One pass for every draw and point: the point behind the reference points that `batch` gives, in one forward.
+    """One forward for every draw and point: the reference points that `batch` returns, followed by the point.
 
-    Every layer of `layers` normalises all these rows by the statistics of the reference points among them, or, with
-    `query_counts`, of all rows; the other layers run as in evaluation mode. Where all points share the batches of a
-    draw (`shared`), `batch` is called for point 0. Outputs depend on the numbers of draw and point alone.
+    Every layer of `layers` normalises all these rows by the statistics of the reference points, or, with
+    `query_counts`, of all rows; the other layers run as in evaluation mode. With `shared`, all points use the same
+    mini-batch of a draw, and `batch` is called for point 0. Outputs depend only on the numbers of draw and point.
 
-    Raises SamplingError where the rows of a BatchNorm are not the points. Source: Teye et al. 2018: the CIFAR-10
-    network of the released code has a fresh batch for every point and pass, the SegNet one has the point in it, too.
+    Raises SamplingError where the rows of a BatchNorm are not the points. Source: Teye et al. 2018. In the released
+    code, the CIFAR-10 network has a fresh mini-batch for every point and sample; in the SegNet network the mini-batch
+    also contains the point.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class PerQuery:
             mode.check_complete()
             if len(output) != len(rows):
                 raise SamplingError(
-                    f"the network gives {tuple(output.shape)} for {len(rows)} points that pass together; expected one "
-                    "row a point."
+                    f"the network returns shape {tuple(output.shape)} for {len(rows)} points; expected one row per "
+                    "point."
                 )
             yield output[-1:].clone()
 
 
 class _InBatch(Mode):
-    """Normalises each selected BatchNorm by the statistics of the first rows of what passes."""
+    """Normalises each selected BatchNorm by the statistics of the first `counted` rows."""
 
     def __init__(self, sites: Sequence[BatchNormSite], *, rows: int, counted: int, variance: Variance) -> None:
         super().__init__()
-        self._wanted = {site.key: site for site in sites}
+        self._sampled = {site.key: site for site in sites}
         self._rows, self._counted = rows, counted
         self._variance: Variance = variance
         self._calls = BatchNormCalls(sites)
@@ -84,14 +84,13 @@ class _InBatch(Mode):
         call = stochastic_call(func, args, kwargs or {})
         if not isinstance(call, BatchNormCall):
             return func(*args, **(kwargs or {}))
-        site = self._wanted.get(self._calls.key(call))
+        site = self._sampled.get(self._calls.key(call))
         if site is None:
             return func(*args, **(kwargs or {}))
         if len(call.input) != self._rows:
             raise SamplingError(
-                f"BatchNorm {site.name} gets {len(call.input)} rows for {self._rows} points, so it cannot be told "
-                "which of them are the query's; --per-query and --query-in-batch need a network whose rows are the "
-                "points."
+                f"BatchNorm {site.name} gets {len(call.input)} rows for {self._rows} points, so the query's rows are "
+                "not known; --per-query and --query-in-batch need a network whose rows are the points."
             )
         counting = call.input[: self._counted]
         count = counting.numel() // counting.shape[1]

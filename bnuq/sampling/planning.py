@@ -1,4 +1,4 @@
-"""Schedules a trace: which operations run once, per chunk or per draw, and which BatchNorms are folded."""
+"""Schedules a trace: which operations run once, per chunk or per sample, and which BatchNorms are folded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnuq.sampling.interception import aten
 from bnuq.sampling.sites import DropoutSite
 from bnuq.sampling.trace import Operation, PerRow, Ref, Trace, refs_in
 
-FOLDING_COST = 3  # passes over a layer's weights that folding costs, against one over its output
+FOLDING_COST = 3  # cost of folding in reads of the layer's weights; not folding costs one read of its output
 
 
 class Level(IntEnum):
@@ -38,16 +38,16 @@ class Plan:
     channels_last: bool
     stackable: bool
     boundary: tuple[int, ...]  # the chunk-level values that the sample level needs
-    in_place: Mapping[int, tuple[Any, int]]  # position → (the operation's form that writes into an argument, which one)
+    in_place: Mapping[int, tuple[Any, int]]  # position → (the operation's in-place form, the argument it overwrites)
 
     def reads(self, position: int) -> tuple[int, ...]:
-        """The values that the operation at this position needs, with those of a layer that it swallowed."""
+        """The values that the operation at this position reads, including those of a layer folded with it."""
         layer = self.folded.get(position)
-        own = self.operations[position].reads
-        return own if layer is None else (*layer.reads, *own[1:])
+        reads = self.operations[position].reads
+        return reads if layer is None else (*layer.reads, *reads[1:])
 
     def last_reads(self, level: Level) -> dict[int, int]:
-        """For every value made at this level, the position where it is needed for the last time on it."""
+        """For every value made at this level, the position of the last operation of the level that reads it."""
         last = {n: i for i in self.at(level) for n in self.operations[i].gives}
         for i in self.at(level):
             last |= {n: i for n in self.reads(i) if n in last}
@@ -55,14 +55,14 @@ class Plan:
 
     def at(self, level: Level) -> tuple[int, ...]:
         """The positions of the operations of one level, in order."""
-        return tuple(i for i, one in enumerate(self.levels) if one is level)
+        return tuple(i for i, operation_level in enumerate(self.levels) if operation_level is level)
 
 
 def plan(
     trace: Trace, *, sampled: Callable[[Operation], bool], rows: int = 0, goals: Collection[int] | None = None
 ) -> Plan:
-    """The plan of a trace whose sites named by `sampled` differ between draws, for the values `goals` (the output). A
-    folding is shared by `rows` rows, and is done where it costs less than it saves.
+    """The plan of a trace whose `sampled` sites differ between draws, computing the values `goals` (default: the
+    output). A BatchNorm is folded where that costs less than it saves, over the `rows` rows that share the folding.
     """
     trace = _without_empty_pads(trace)
     operations = trace.operations
@@ -70,12 +70,12 @@ def plan(
     levels = _levels(trace, live)
     folded = _foldable(trace, levels, live, rows)
     swallowed = {id(layer) for layer in folded.values()}
-    kept = _needed(trace, swallowed, folded, goals if goals is not None else (trace.output,))
-    position = {old: new for new, old in enumerate(kept)}
-    operations = tuple(operations[i] for i in kept)
-    levels = tuple(levels[i] for i in kept)
+    positions = _needed(trace, swallowed, folded, goals if goals is not None else (trace.output,))
+    position = {old: new for new, old in enumerate(positions)}
+    operations = tuple(operations[i] for i in positions)
+    levels = tuple(levels[i] for i in positions)
     folded = {position[i]: layer for i, layer in folded.items() if i in position}
-    drafted = Plan(
+    draft = Plan(
         trace=trace,
         rows=rows,
         operations=operations,
@@ -86,14 +86,14 @@ def plan(
         boundary=(),
         in_place={},
     )
-    made = {n for i in drafted.at(Level.SAMPLE) for n in operations[i].gives}
-    by_chunk = {trace.input} | {n for i in drafted.at(Level.CHUNK) for n in operations[i].gives}
-    read = {n for i in drafted.at(Level.SAMPLE) for n in drafted.reads(i)} | {trace.output}
+    sample_values = {n for i in draft.at(Level.SAMPLE) for n in operations[i].gives}
+    chunk_values = {trace.input} | {n for i in draft.at(Level.CHUNK) for n in operations[i].gives}
+    read = {n for i in draft.at(Level.SAMPLE) for n in draft.reads(i)} | {trace.output}
     return replace(
-        drafted,
-        stackable=_stackable(drafted, made),
-        boundary=tuple(sorted(read & by_chunk)),
-        in_place=_in_place(drafted, made),
+        draft,
+        stackable=_stackable(draft, sample_values),
+        boundary=tuple(sorted(read & chunk_values)),
+        in_place=_in_place(draft, sample_values),
     )
 
 
@@ -101,28 +101,28 @@ def _without_empty_pads(trace: Trace) -> Trace:
     """The trace without empty pads, which only copy; the copy stays where an operation writes into either tensor."""
     written = {group for operation in trace.operations for group in operation.writes}
     original: dict[int, int] = {}
-    kept = []
-    for one in trace.operations:
-        operation = replace(one, arguments=_renamed(one.arguments, original))
+    operations = []
+    for recorded in trace.operations:
+        operation = replace(recorded, arguments=_renamed(recorded.arguments, original))
         if operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1]):
             source, (copy,) = operation.arguments[0].number, operation.gives
             if written.isdisjoint((trace.values[source].group, trace.values[copy].group)):
                 original[copy] = source
                 continue
-        kept.append(operation)
-    return replace(trace, operations=tuple(kept), output=original.get(trace.output, trace.output))
+        operations.append(operation)
+    return replace(trace, operations=tuple(operations), output=original.get(trace.output, trace.output))
 
 
 def _renamed(tree: Any, names: Mapping[int, int]) -> Any:
     if isinstance(tree, Ref):
         return Ref(names.get(tree.number, tree.number))
-    return type(tree)(_renamed(one, names) for one in tree) if isinstance(tree, (tuple, list)) else tree
+    return type(tree)(_renamed(item, names) for item in tree) if isinstance(tree, (tuple, list)) else tree
 
 
 def _levels(trace: Trace, live: Sequence[bool]) -> tuple[Level, ...]:
-    """The lowest level of every operation at which its inputs are available and no operation writes into what a later
-    pass reads."""
-    levels = [Level.SAMPLE if one else Level.ONCE for one in live]
+    """The level of every operation: the lowest at which its inputs are available and at which no operation overwrites a
+    value that a later sample reads."""
+    levels = [Level.SAMPLE if is_live else Level.ONCE for is_live in live]
     maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
     settled = False
     while not settled:
@@ -156,7 +156,7 @@ def _grows(operation: Operation, trace: Trace) -> bool:
     return in_tree(operation.arguments) or any(trace.values[number].axis is not None for number in operation.gives)
 
 
-_LAYERS = {  # operations that take (input, weight, bias, …): where they say whether they are transposed, their groups
+_LAYERS = {  # operations with arguments (input, weight, bias, …): the positions of their `transposed` and `groups`
     aten.linear: (None, None), aten.conv1d: (None, 6), aten.conv2d: (None, 6), aten.conv3d: (None, 6),
     aten.conv_transpose1d: (True, 6), aten.conv_transpose2d: (True, 6), aten.conv_transpose3d: (True, 6),
     aten.convolution: (6, 8), aten._convolution: (6, 8),
@@ -169,7 +169,7 @@ def is_layer(operation: Operation) -> bool:
 
 
 def output_channels(layer: Operation) -> int | None:
-    """The axis of the layer's weight along which its output channels lie; None where they do not lie along one."""
+    """The axis of the layer's weight that holds its output channels; None where no single axis does."""
     transposed, groups = _LAYERS[layer.function.overloadpacket]
     if transposed is not None and transposed is not True:
         transposed = layer.arguments[transposed]
@@ -180,7 +180,7 @@ def output_channels(layer: Operation) -> int | None:
 
 
 def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
-    """Position of every sampled BatchNorm that can be folded into the layer before it → that layer."""
+    """Maps the position of every foldable sampled BatchNorm to the layer that it can be folded into."""
     maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
     readers: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
@@ -192,64 +192,64 @@ def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows:
     static = set(trace.constants) | {
         n for i, op in enumerate(trace.operations) if levels[i] is Level.ONCE for n in op.gives
     }
-    found = {}
+    layers = {}
     for i, operation in enumerate(trace.operations):
         if not live[i] or operation.function.overloadpacket is not aten.batch_norm:
             continue
         number = operation.arguments[0].number
         if number not in maker or number == trace.output:
             continue
-        at = maker[number]
-        layer = trace.operations[at]
+        position = maker[number]
+        layer = trace.operations[position]
         if (
             layer.function.overloadpacket not in _LAYERS
-            or levels[at] is not Level.SAMPLE
+            or levels[position] is not Level.SAMPLE
             or readers[number] != [i]
             or members[trace.values[number].group] != [number]
         ):
             continue
-        own = [*refs_in(layer.arguments[1:3]), *refs_in(operation.arguments[1:3])]
+        parameters = [*refs_in(layer.arguments[1:3]), *refs_in(operation.arguments[1:3])]
         axis = output_channels(layer)
         weight, output = trace.values[layer.arguments[1].number], trace.values[number]
         inputs = trace.values[layer.arguments[0].number]
-        written_between = any(inputs.group in other.writes for other in trace.operations[at:i])
+        written_between = any(inputs.group in other.writes for other in trace.operations[position:i])
         if (
-            set(own) <= static
+            set(parameters) <= static
             and axis is not None
             and output.axis == 0
             and len(output.shape) == len(weight.shape)
             and not written_between
             and FOLDING_COST * prod(weight.shape) <= output.entries_per_row * rows
         ):
-            found[i] = layer
-    return found
+            layers[i] = layer
+    return layers
 
 
 def _needed(trace: Trace, swallowed: set[int], folded: Mapping[int, Operation], goals: Collection[int]) -> list[int]:
     """The positions of the operations that the goals depend on."""
     numbers = set(goals)
     groups = {trace.values[number].group for number in goals}
-    kept = []
+    positions = []
     for i in reversed(range(len(trace.operations))):
         operation = trace.operations[i]
         if id(operation) in swallowed:
             continue
         if numbers.isdisjoint(operation.gives) and groups.isdisjoint(operation.writes):
             continue
-        kept.append(i)
+        positions.append(i)
         for number in (*operation.reads, *(folded[i].reads if i in folded else ())):
             numbers.add(number)
             groups.add(trace.values[number].group)
-    return kept[::-1]
+    return positions[::-1]
 
 
-BY_LAYOUT = {  # whether they give an alias or a copy depends on how memory lies, or whether they can be done at all
+BY_LAYOUT = {  # the memory layout decides whether they return an alias or a copy, or fail
     aten.view, aten.view_as, aten.reshape, aten.reshape_as, aten.flatten, aten.ravel, aten.contiguous, aten.to,
 }  # fmt: skip
 
 
 def _takes_channels_last(operations: Sequence[Operation], trace: Trace) -> bool:
-    """Whether pictures may be stored channels last: there are pictures, and no operation depends on the layout."""
+    """Whether images may be stored channels last: there are images, and no operation depends on the layout."""
     written: set[int] = set()
     for operation in reversed(operations):
         groups = {trace.values[number].group for number in operation.gives}
@@ -265,16 +265,16 @@ def _takes_channels_last(operations: Sequence[Operation], trace: Trace) -> bool:
     return pictures and packets.isdisjoint(strided)
 
 
-def _stackable(drafted: Plan, made: set[int]) -> bool:
-    """Whether draws can be stacked along the row axis, as if they were more points."""
-    values = drafted.trace.values
-    if any(values[number].axis is None for number in made):
+def _stackable(draft: Plan, sample_values: set[int]) -> bool:
+    """Whether draws can be stacked along the row axis, like additional points."""
+    values = draft.trace.values
+    if any(values[number].axis is None for number in sample_values):
         return False
-    for i in drafted.at(Level.SAMPLE):
-        operation = drafted.operations[i]
+    for i in draft.at(Level.SAMPLE):
+        operation = draft.operations[i]
         if operation.site is not None:
-            wanted = operation.site.batch_axis if isinstance(operation.site, DropoutSite) else 0
-            if values[operation.gives[0]].axis != wanted:
+            expected_axis = operation.site.batch_axis if isinstance(operation.site, DropoutSite) else 0
+            if values[operation.gives[0]].axis != expected_axis:
                 return False
     return True
 
@@ -296,16 +296,16 @@ _IN_PLACE = {
 }
 
 
-def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
-    """Where an operation of the sample level may overwrite an argument that is not needed any more."""
-    trace, last = drafted.trace, drafted.last_reads(Level.SAMPLE)
+def _in_place(draft: Plan, sample_values: set[int]) -> dict[int, tuple[Any, int]]:
+    """The operations of the sample level that may overwrite an argument nothing else needs."""
+    trace, last = draft.trace, draft.last_reads(Level.SAMPLE)
     groups: dict[int, list[int]] = defaultdict(list)
     for number, value in enumerate(trace.values):
         groups[value.group].append(number)
-    written = {group for operation in drafted.operations for group in operation.writes}
-    found = {}
-    for i in drafted.at(Level.SAMPLE):
-        operation = drafted.operations[i]
+    written = {group for operation in draft.operations for group in operation.writes}
+    in_place = {}
+    for i in draft.at(Level.SAMPLE):
+        operation = draft.operations[i]
         form = _IN_PLACE.get(operation.function)
         if form is None:
             continue
@@ -316,44 +316,44 @@ def _in_place(drafted: Plan, made: set[int]) -> dict[int, tuple[Any, int]]:
         for place, argument in enumerate(candidates):
             if not isinstance(argument, Ref):
                 continue
-            value, given = trace.values[argument.number], trace.values[result]
+            value, output = trace.values[argument.number], trace.values[result]
             members = groups[value.group]
             if (
-                made.issuperset(members)
+                sample_values.issuperset(members)
                 and value.group not in written
-                and all(last.get(number, len(drafted.operations)) <= i for number in members)
-                and (value.shape, value.dtype, value.axis) == (given.shape, given.dtype, given.axis)
+                and all(last.get(number, len(draft.operations)) <= i for number in members)
+                and (value.shape, value.dtype, value.axis) == (output.shape, output.dtype, output.axis)
                 and all(prod(trace.values[number].shape) == prod(value.shape) for number in members)  # none overlaps
                 and [trace.values[number].group for number in operation.reads].count(value.group) == 1
             ):
-                found[i] = form, place
+                in_place[i] = form, place
                 break
-    return found
+    return in_place
 
 
-def multiply_adds(made: Plan) -> dict[Level, int]:
-    """Multiply-adds of one row at every level; an operation that is no layer counts one an entry."""
-    values, total = made.trace.values, dict.fromkeys(Level, 0)
-    for i, operation in enumerate(made.operations):
-        layer = made.folded.get(i, operation)
+def multiply_adds(plan: Plan) -> dict[Level, int]:
+    """Multiply-adds per row at every level; an operation that is not a layer counts one per entry."""
+    values, total = plan.trace.values, dict.fromkeys(Level, 0)
+    for i, operation in enumerate(plan.operations):
+        layer = plan.folded.get(i, operation)
         entries = sum(values[number].entries_per_row for number in operation.gives)
         axis = output_channels(layer) if layer.function.overloadpacket in _LAYERS else None
         if axis is not None and isinstance(layer.arguments[1], Ref):
             weight = values[layer.arguments[1].number].shape
             entries *= prod(weight) // weight[axis]
-        total[made.levels[i]] += entries
+        total[plan.levels[i]] += entries
     return total
 
 
-def peak_entries(made: Plan, level: Level) -> int:
-    """Entries of one row that are alive at once, at most, among the values of a level."""
-    values, last = made.trace.values, made.last_reads(level)
+def peak_entries(plan: Plan, level: Level) -> int:
+    """The peak number of entries per row that are alive at once, among the values of a level."""
+    values, last = plan.trace.values, plan.last_reads(level)
     alive = peak = 0
-    for i in made.at(level):
-        given = {values[n].group: values[n].entries_per_row for n in made.operations[i].gives}
-        alive += 0 if i in made.in_place else sum(given.values())
-        swallowed = made.folded[i].gives if i in made.folded else ()  # made after all where draws are stacked
+    for i in plan.at(level):
+        outputs = {values[n].group: values[n].entries_per_row for n in plan.operations[i].gives}
+        alive += 0 if i in plan.in_place else sum(outputs.values())
+        swallowed = plan.folded[i].gives if i in plan.folded else ()  # made after all where draws are stacked
         peak = max(peak, alive + sum(values[n].entries_per_row for n in swallowed))
         freed = {values[n].group: values[n].entries_per_row for n, end in last.items() if end == i}
-        alive -= 0 if i in made.in_place else sum(freed.values())
+        alive -= 0 if i in plan.in_place else sum(freed.values())
     return peak

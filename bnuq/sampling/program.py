@@ -1,4 +1,4 @@
-"""A plan made ready to run: parameters in the layout and type of the arithmetic, and steps for any number of rows."""
+"""Compiles a plan into steps: parameters converted to the layout and dtype of the arithmetic, for any row count."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from bnuq.sampling.trace import Operation, Ref, filled
 
 TILE_ENTRIES = {"cpu": 2**19, "cuda": 2**28, "mps": 2**24}  # by device: entries of the largest value in a tile
 MIN_TILE_ROWS = 16
-LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN's start-up is worth its while
+LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN is faster despite its start-up cost
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What the steps of one pass need to know: the draws that pass together, the first point, the folded weights, and
-    where several draws pass together, what picks them out of a table."""
+    """What the steps of one pass need: the draws that are computed together, the number of the first point, the folded
+    weights, and, for several stacked draws, the index that selects them from a table."""
 
     draws: Sequence[int]
     start: int
     folded: Mapping[int, tuple[Tensor, Tensor]]
-    measured: tuple[Tensor, Tensor] | None = None  # mean and variance of the batch, at the BatchNorm that runs next
+    measured: tuple[Tensor, Tensor] | None = None  # mean and variance of the batch at the next BatchNorm
     index: slice | Tensor | None = None
 
 
@@ -35,9 +35,9 @@ Step = Callable[[list[Any], StepContext], None]
 
 
 class Program:
-    """A plan made ready to run: parameters in the layout and type of the arithmetic, and steps for any number of rows.
+    """A compiled plan: parameters in the layout and dtype of the arithmetic, and steps for any row count.
 
-    What a sampled BatchNorm does is the subclass's.
+    The subclass defines the steps of sampled sites.
     """
 
     def __init__(self, plan: Plan, *, dtype: torch.dtype | None, device: torch.device) -> None:
@@ -46,18 +46,18 @@ class Program:
         self._large_product = LARGE_PRODUCT_SIZE
         self.tile = tile_rows(plan, device)
         trace = plan.trace
-        exact = _kept_exact(plan)
-        own = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
+        exact = _exact_parameters(plan)
+        constants = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
         if plan.channels_last:
-            for number in _picture_weights(plan) & own.keys():
-                own[number] = own[number].contiguous(memory_format=torch.channels_last)
-        self._fixed: list[Any] = [own.get(number) for number in range(len(trace.values))]
+            for number in _picture_weights(plan) & constants.keys():
+                constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
+        self._fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
         self._bound: dict[tuple[Level, int, int], list[Step]] = {}
         for step in self._steps(Level.ONCE, 0, 1):
             step(self._fixed, StepContext(range(0), 0, {}))
 
     def _chunk_level(self, inputs: Tensor, start: int) -> dict[int, Tensor]:
-        """What the sample level needs of these rows."""
+        """The values of these rows that the sample level reads."""
         inputs = self._converted(inputs)
         if self.plan.channels_last and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -101,7 +101,7 @@ class Program:
             if place == 1:
                 arguments = (arguments[1], arguments[0], *arguments[2:])
         elif self.plan.channels_last and function is aten.view.default:
-            function = aten.reshape.default  # what lies channels last cannot always be viewed
+            function = aten.reshape.default  # a channels-last tensor cannot always be viewed
         run = self._product(function, operation, rows)
         if function is aten.relu_.default and self._dtype is torch.bfloat16 and self._device.type == "cpu":
             run = _relu_of_bfloat16_
@@ -110,9 +110,9 @@ class Program:
         return plain_step(function, arguments, operation.result, run)
 
     def _product(self, function: Any, layer: Operation, rows: int) -> Any:
-        """What computes a layer: for large float32 products on a CPU oneDNN, as compiled networks do.
+        """The function that computes a layer: oneDNN for large float32 products on a CPU, as in compiled networks.
 
-        On processors that are not Intel's it is twice as fast as the library that torch takes otherwise.
+        On non-Intel processors it is twice as fast as torch's default library.
         """
         if function is not aten.linear.default or not _HAS_ONEDNN or self._device.type != "cpu":
             return function
@@ -131,29 +131,30 @@ class Program:
 
 
 def tile_rows(plan: Plan, device: torch.device) -> int:
-    """How many rows pass together: few enough that the largest value stays in the cache, enough for the weights that
-    are read with every tile to be a small part of what is read."""
-    given = entries_at_sample_level(plan)
+    """The rows of a tile: few enough that the largest value stays in the cache, and enough that the weights, which are
+    read for every tile, are a small part of the memory traffic."""
+    entries = entries_at_sample_level(plan)
     weights = sum(tensor.numel() for tensor in plan.trace.constants.values())
-    largest = TILE_ENTRIES.get(device.type, TILE_ENTRIES["cpu"]) // max(given, default=1)
-    return max(MIN_TILE_ROWS, largest, 2 * weights // max(1, sum(given)))
+    largest = TILE_ENTRIES.get(device.type, TILE_ENTRIES["cpu"]) // max(entries, default=1)
+    return max(MIN_TILE_ROWS, largest, 2 * weights // max(1, sum(entries)))
 
 
 def entries_at_sample_level(plan: Plan) -> list[int]:
+    """The entries per row of every value that is computed at the sample level."""
     values = plan.trace.values
     return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].gives]
 
 
 def split_evenly(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
-    """The rows split into parts of at most that size and of similar sizes; never a single row, because some networks
-    drop axes of length 1."""
+    """The rows split into parts of similar size, at most `largest` each. Parts of a single row are avoided, because
+    some networks drop axes of length 1."""
     return rows.tensor_split(max(1, -(-len(rows) // largest)))
 
 
 def _relu_of_bfloat16_(x: Tensor) -> Tensor:
-    """ReLU in place, by the sign bit: what is negative in bfloat16 is so as a 16-bit integer; six times torch's speed.
+    """ReLU in place on the sign bit: a negative bfloat16 is a negative 16-bit integer. Six times as fast as torch's.
 
-    It would hide a negative NaN; but the same points also pass in float32, where outputs must be finite.
+    It would hide a negative NaN, but the same points are also computed in float32, where outputs must be finite.
     """
     if x.dtype is not torch.bfloat16:
         return x.relu_()
@@ -162,7 +163,7 @@ def _relu_of_bfloat16_(x: Tensor) -> Tensor:
 
 
 def _then_free(compute: Step, dead: Sequence[int] | None) -> Step:
-    """The step, after which these values are not needed any more."""
+    """The step, which then frees the `dead` values."""
     if not dead:
         return compute
 
@@ -178,8 +179,12 @@ def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) ->
     """A step that runs an operation as recorded, or a replacement."""
     run = run or function
     schema = function._schema.arguments
-    count = sum(not one.kwarg_only for one in schema)
-    named = {one.name: value for one, value in zip(schema[count:], arguments[count:], strict=True) if value is not None}
+    count = sum(not argument.kwarg_only for argument in schema)
+    named = {
+        argument.name: value
+        for argument, value in zip(schema[count:], arguments[count:], strict=True)
+        if value is not None
+    }
     template = list(arguments[:count])
     slots = [(place, value.number) for place, value in enumerate(template) if isinstance(value, Ref)]
     nested = [
@@ -189,16 +194,16 @@ def plain_step(function: Any, arguments: tuple, result: Any, run: Any = None) ->
     number = result.number if isinstance(result, Ref) else None
 
     def compute(values: list[Any], context: StepContext) -> None:  # noqa: ARG001 - every step is called so
-        given = template.copy()
-        for place, one in slots:
-            given[place] = values[one]
+        arguments = template.copy()
+        for place, argument in slots:
+            arguments[place] = values[argument]
         for place, tree in nested:
-            given[place] = _resolved(tree, values)
-        made = run(*given, **(_resolved_map(named, values) if deep else named))
+            arguments[place] = _resolved(tree, values)
+        output = run(*arguments, **(_resolved_map(named, values) if deep else named))
         if number is not None:
-            values[number] = made
+            values[number] = output
         else:
-            _assign(result, made, values)
+            _assign(result, output, values)
 
     return compute
 
@@ -210,24 +215,23 @@ def _has_refs(tree: Any) -> bool:
 def _resolved(tree: Any, values: Sequence[Any]) -> Any:
     if isinstance(tree, Ref):
         return values[tree.number]
-    return [_resolved(one, values) for one in tree] if isinstance(tree, (tuple, list)) else tree
+    return [_resolved(item, values) for item in tree] if isinstance(tree, (tuple, list)) else tree
 
 
 def _resolved_map(named: Mapping[str, Any], values: Sequence[Any]) -> dict[str, Any]:
     return {name: _resolved(value, values) for name, value in named.items()}
 
 
-def _assign(result: Any, made: Any, values: list[Any]) -> None:
+def _assign(result: Any, output: Any, values: list[Any]) -> None:
     if isinstance(result, Ref):
-        values[result.number] = made
+        values[result.number] = output
     elif isinstance(result, tuple):
-        for one, value in zip(result, made, strict=True):
-            _assign(one, value, values)
+        for item, value in zip(result, output, strict=True):
+            _assign(item, value, values)
 
 
-def _kept_exact(plan: Plan) -> set[int]:
-    """Parameters that only BatchNorms, the layers before them and the output layer read: they keep the network's own
-    dtype."""
+def _exact_parameters(plan: Plan) -> set[int]:
+    """Parameters that only BatchNorms and the output layer read; they keep the network's dtype."""
     exact, other = set(), set()
     for position, operation in enumerate(plan.operations):
         of_batchnorm = operation.function.overloadpacket is aten.batch_norm
@@ -240,8 +244,8 @@ def _is_output_layer(plan: Plan, operation: Operation) -> bool:
 
 
 def _in_dtype_of_weight(layer: Any) -> Any:
-    """The output layer in the network's own dtype: rounded logits differ by noise of their own from draw to draw, and
-    that would count as uncertainty."""
+    """The output layer in the network's dtype: the rounding error of coarse logits differs between draws and would
+    count as uncertainty."""
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any) -> Tensor:
         return layer(x.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype), *rest)

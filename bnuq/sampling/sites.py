@@ -1,4 +1,4 @@
-"""What in a network can be stochastic: its BatchNorm and dropout sites in execution order, and what is out of reach."""
+"""Finds a network's stochastic sites: its BatchNorms and dropouts in execution order, and what cannot be sampled."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from bnuq.sampling.interception import (
 class Site:
     """One call of a BatchNorm or of a dropout in the network's evaluation-mode forward.
 
-    `name` is the layer's module path; a layer called again in the same forward is `path#2`. `reason` says why a site
-    is not stochastic, empty where it is. `order` counts the calls of its kind, `place` those of both.
+    `name` is the layer's module path; the second call of a layer in the same forward is `path#2`. `reason` says why a
+    site is not stochastic, empty where it is. `order` counts the calls of its kind, `place` those of both kinds.
     """
 
     kind: ClassVar[Literal["batchnorm", "dropout"]]
@@ -54,11 +54,11 @@ class Site:
 
 @dataclass(frozen=True)
 class BatchNormSite(Site):
-    """A BatchNorm. A call is identified by `address`, where its running mean lies, and its `occurrence` in the pass."""
+    """A BatchNorm. A call is identified by `address`, that of its running mean, and `occurrence` in the forward."""
 
     kind = "batchnorm"
     channels: int = 0
-    positions: int = 1  # values of a channel that one point contributes: z, 1 behind a dense layer
+    positions: int = 1  # values per channel that one point contributes: z, 1 after a dense layer
     eps: float = 0.0
     momentum: float | None = 0.0  # torch's; None where the layer keeps a cumulative average
     tracked: bool = True  # evaluation mode uses running statistics
@@ -76,25 +76,25 @@ class BatchNormSite(Site):
 
 
 class OtherCallsError(SamplingError):
-    """A forward calls other BatchNorms than the first one did, or calls them more or less often."""
+    """A forward calls different BatchNorms than the first forward, or calls them more or less often."""
 
 
 class BatchNormCalls:
-    """Counts the BatchNorm calls of one forward, which must be those of the forward that `sites` were found by.
+    """Counts the BatchNorm calls of one forward, which must match those of the forward that found `sites`.
 
-    Without this check further calls would run on running statistics, unnoticed: virtual batches, loops of varying
-    length, early exits.
+    Without this check, additional calls (virtual batches, loops of varying length, early exits) would silently use
+    running statistics.
     """
 
     def __init__(self, sites: Sequence[BatchNormSite]) -> None:
         self._expected = sites[0].calls if sites else None
         self._names = {site.address: site.name for site in sites if not site.occurrence}
-        self._seen: Counter[int] = Counter()
+        self._counts: Counter[int] = Counter()
 
     def key(self, call: BatchNormCall) -> tuple[int, int]:
         """The site's key of this call; OtherCallsError where there is no such site."""
-        address, occurrence = call.address, self._seen[call.address]
-        self._seen[address] += 1
+        address, occurrence = call.address, self._counts[call.address]
+        self._counts[address] += 1
         if self._expected is not None and occurrence >= self._expected.get(address, 0):
             raise OtherCallsError(
                 f"{self._name(address)} is called more often than in the first forward. {_FIXED_PATH}"
@@ -102,12 +102,12 @@ class BatchNormCalls:
         return address, occurrence
 
     def check_complete(self) -> None:
-        """Raise OtherCallsError where the forward left out a call."""
+        """Raise OtherCallsError where the forward skipped a call."""
         for address, count in (self._expected or {}).items():
-            if self._seen[address] < count:
+            if self._counts[address] < count:
                 raise OtherCallsError(
-                    f"{self._name(address)} was called {self._seen[address]} times in a forward, and {count} times in "
-                    f"the first one. {_FIXED_PATH}"
+                    f"{self._name(address)} was called {self._counts[address]} times in a forward, and {count} times "
+                    f"in the first one. {_FIXED_PATH}"
                 )
 
     def _name(self, address: int) -> str:
@@ -126,23 +126,23 @@ class DropoutSite(Site):
     variety: str = ""
     batch_axis: int | None = None  # the axis along which points lie; None where no axis grows with them
     rows: int = 1  # entries along that axis that one point contributes
-    interleaved: bool = False  # they lie apart, the first of every point before the second of any
+    interleaved: bool = False  # the first entries of all points come before the second entries
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The sites of one network, and what training makes random that cannot be made random here."""
+    """The sites of one network, and the randomness of training that cannot be reproduced here."""
 
     batchnorms: tuple[BatchNormSite, ...]
     dropouts: tuple[DropoutSite, ...]
-    unreachable: tuple[tuple[str, str], ...] = ()  # (layer, why)
+    unreachable: tuple[tuple[str, str], ...] = ()  # (layer, reason)
 
     @property
     def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
         return tuple(site for site in self.batchnorms if site.stochastic)
 
     def left_out(self, held: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """What stays out of reach, with the reason: by these sites, and layers among `held` that they do not name."""
+        """The layers that cannot be sampled, with the reason: the unreachable ones, and those in `held`."""
         yield from self.unreachable
         named = {layer for layer, _ in self.unreachable}
         yield from ((layer, reason) for layer, reason in held if layer not in named)
@@ -183,8 +183,8 @@ def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -
 def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool = True) -> Sites:
     """The BatchNorm and dropout sites of `model`, found by running it on a few points of `example` (b, *input).
 
-    With `compare_with_training`, a copy of the network is also run in training mode, to name what is random there and
-    not here: dropout inside an LSTM or an attention, stochastic depth, layers frozen by hand.
+    With `compare_with_training`, a copy of the network is also run in training mode, to name the randomness that cannot
+    be sampled: dropout inside an LSTM or an attention, stochastic depth, manually frozen layers.
     """
     if not len(example):
         raise SamplingError("there are no points to run the network on; expected at least one.")
@@ -192,8 +192,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     for name, module in model.named_modules():
         if any(is_lazy(p) for p in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
             raise SamplingError(
-                f"layer {name or type(module).__name__} is lazy and has not seen data; run the network once on a "
-                "batch, or load a checkpoint, before sampling from it."
+                f"layer {name or type(module).__name__} is lazy and not initialised; run the network once on a batch, "
+                "or load a checkpoint, before sampling from it."
             )
     two, three = (torch.cat([example] * 3)[:count] for count in (2, 3))
     with undisturbed(model):
@@ -201,8 +201,8 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         again = _recorded_calls(model, three)
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
-            "the network calls other BatchNorm or dropout layers when the number of points changes; "
-            "bnuq needs a network whose path does not depend on the size of the batch."
+            "the network calls different BatchNorm or dropout layers when the number of points changes; "
+            "bnuq needs a network whose path does not depend on the batch size."
         )
     training = _training_calls(model, two) if compare_with_training else None
     frozen = {t.layer for t in training or () if isinstance(t.call, BatchNormCall) and not t.call.training}
@@ -222,7 +222,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         if isinstance(traced.call, BatchNormCall):
             earlier = sum(site.address == traced.call.address for site in batchnorms)
             site = _batchnorm_site(name, len(batchnorms), traced, other, earlier, calls_by_address)
-            if getattr(modules.get(traced.layer), "momentum", 0.0) is None:  # the call then has a momentum of 0
+            if getattr(modules.get(traced.layer), "momentum", 0.0) is None:  # the call itself shows a momentum of 0
                 site = replace(site, momentum=None)
             if traced.layer in frozen and site.stochastic:
                 site = replace(site, reason="frozen: it keeps its running statistics in training mode too")
@@ -234,18 +234,18 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     return Sites(tuple(batchnorms), tuple(dropouts), _unreachable(model, calls, training))
 
 
-_SMALLEST_SLICE = 4  # points; nobody normalises fewer at a time, so something else decides
+_SMALLEST_SLICE = 4  # points; smaller slices are implausible, so the cause must be another one
 
 
 def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor) -> OtherCallsError:
-    """Why `model` calls its BatchNorms otherwise for `batch` than it did for a few points; call it inside
+    """The error for a `model` whose BatchNorm calls for `batch` differ from those for a few points; call it inside
     `undisturbed`."""
     largest = largest_batch(model, sites, batch, len(batch))
     if largest == len(batch) or largest < _SMALLEST_SLICE:
-        return OtherCallsError(f"how often the network calls its BatchNorms depends on its input. {_FIXED_PATH}")
+        return OtherCallsError(f"the number of BatchNorm calls depends on the network's input. {_FIXED_PATH}")
     training = {
-        True: ", in training mode too, and so the noise of its training is that of a slice",
-        False: " there, and the whole of it in training mode",
+        True: ", in training mode too, so its training noise is that of a slice",
+        False: ", but the whole batch in training mode",
         None: "",
     }[slices_in_training(model, batch, largest)]
     return OtherCallsError(
@@ -256,16 +256,16 @@ def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor)
 
 
 def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | None:
-    """Whether training, too, normalises more often for `batch` than for `largest` of its points; None where that cannot
-    be seen."""
-    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    seen: Counter[int] = Counter()  # calls that normalise by their batch, by the number of points
+    """Whether training mode, too, makes more BatchNorm calls for `batch` than for `largest` of its points; None where
+    that cannot be determined."""
+    addresses = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    call_counts: Counter[int] = Counter()  # calls that normalise by their batch, by the number of points
 
     class Watch(Mode):
         def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             call = stochastic_call(func, args, kwargs or {})
-            if isinstance(call, BatchNormCall) and call.training and call.address not in own:
-                seen[points] += 1
+            if isinstance(call, BatchNormCall) and call.training and call.address not in addresses:
+                call_counts[points] += 1
             return func(*args, **(kwargs or {}))
 
     points = 0
@@ -276,30 +276,30 @@ def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | 
                 forward(twin, batch[:points].clone())
     except Exception:  # as in _training_calls
         return None
-    return seen[len(batch)] > seen[largest] if seen else None
+    return call_counts[len(batch)] > call_counts[largest] if call_counts else None
 
 
-def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, wanted: int) -> int:
-    """The most points, up to `wanted`, for which `model` calls each BatchNorm as often as for two.
+def largest_batch(model: nn.Module, sites: Sequence[BatchNormSite], example: Tensor, limit: int) -> int:
+    """The largest number of points, up to `limit`, for which `model` calls each BatchNorm as often as for two points.
 
-    It is smaller than that where the network normalises slices of its batch (virtual batches), and not where the data
-    decide: two points of `example` are repeated. Call it inside `undisturbed`.
+    It is below `limit` where the network normalises slices of its batch (virtual batches). Calls that depend on the
+    data have no effect, because two points of `example` are repeated. Call it inside `undisturbed`.
     """
-    repeated = example[:2].repeat(wanted // len(example[:2]) + 1, *[1] * (example.ndim - 1))
+    repeated = example[:2].repeat(limit // len(example[:2]) + 1, *[1] * (example.ndim - 1))
 
     def same(points: int) -> bool:
-        return _calls_alike(model, sites, repeated[:points])
+        return _same_calls(model, sites, repeated[:points])
 
-    if same(wanted) or not same(2):
-        return wanted
-    fits, too_many = min(2, wanted), wanted
+    if same(limit) or not same(2):
+        return limit
+    fits, too_many = min(2, limit), limit
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
         fits, too_many = (middle, too_many) if same(middle) else (fits, middle)
     return fits
 
 
-def _calls_alike(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tensor) -> bool:
+def _same_calls(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tensor) -> bool:
     calls = BatchNormCalls(sites)
 
     class Watch(Mode):
@@ -320,7 +320,7 @@ def _calls_alike(model: nn.Module, sites: Sequence[BatchNormSite], inputs: Tenso
 
 @dataclass(frozen=True)
 class _RecordedCall:
-    """A call seen in a trace: a BatchNorm, a dropout, or the name of another operation that draws random numbers."""
+    """A recorded call: a BatchNorm, a dropout, or the name of another operation that draws random numbers."""
 
     layer: str
     call: BatchNormCall | DropoutCall | str
@@ -333,12 +333,12 @@ def _recorded_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall]:
         forward(model, inputs)
     if states_outside_torch() == before:
         return recorder.calls
-    drawing = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
-    with _hooked(drawing.enter, drawing.leave):
+    watch = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
+    with _hooked(watch.enter, watch.leave):
         forward(model, inputs)
     return [
         *recorder.calls,
-        *(_RecordedCall(layer, f"random numbers of {name}", False) for layer, name in drawing.seen),
+        *(_RecordedCall(layer, f"random numbers of {name}", False) for layer, name in watch.uses),
     ]
 
 
@@ -356,11 +356,11 @@ def _hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[
 
 
 class _GeneratorWatch:
-    """Which modules draw from the global generators of Python and numpy during a forward."""
+    """Records which modules draw from the global generators of Python and numpy during a forward."""
 
     def __init__(self, paths: Mapping[int, str]) -> None:
         self._paths, self._inside, self._states = paths, [""], states_outside_torch()
-        self.seen: dict[tuple[str, str], None] = {}
+        self.uses: dict[tuple[str, str], None] = {}
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
         self._look()
@@ -372,11 +372,11 @@ class _GeneratorWatch:
 
     def _look(self) -> None:
         before, self._states = self._states, states_outside_torch()
-        self.seen |= {(self._inside[-1], name): None for name in before if before[name] != self._states[name]}
+        self.uses |= {(self._inside[-1], name): None for name in before if before[name] != self._states[name]}
 
 
 class _CallRecorder(Mode):
-    """Records the stochastic calls of one forward, in which layer they were, and whether they see the input at all."""
+    """Records the stochastic calls of one forward, their layers, and whether they depend on the input."""
 
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         super().__init__()
@@ -389,7 +389,7 @@ class _CallRecorder(Mode):
         }
         self._inside: list[str] = [""]
         self._data = {inputs.untyped_storage()._cdata}  # storages that depend on the input
-        self._alive: list[Tensor] = []  # so that no address is used twice
+        self._alive: list[Tensor] = []  # so that no address is reused
 
     def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
         self._inside.append(self.paths.get(id(module), self._inside[-1]))
@@ -413,13 +413,13 @@ class _CallRecorder(Mode):
 
 
 def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
-    """The name of an operation that is random in a way that cannot be redrawn here, where this one is."""
+    """The name of this operation where it is random in a way that bnuq cannot control, otherwise None."""
     name = func.overloadpacket.__name__
-    given = dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True))
-    rate = given.get("dropout", given.get("dropout_p"))
+    arguments = dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True))
+    rate = arguments.get("dropout", arguments.get("dropout_p"))
     if isinstance(rate, float):
-        return f"dropout inside {name}" if rate > 0 and given.get("train", True) else None
-    active = given.get("training", True)
+        return f"dropout inside {name}" if rate > 0 and arguments.get("train", True) else None
+    active = arguments.get("training", True)
     if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name and active:
         return f"random numbers ({name})"
     return None
@@ -435,14 +435,14 @@ def _training_calls(model: nn.Module, inputs: Tensor) -> list[_RecordedCall] | N
         with undisturbed(twin, evaluation=False):
             twin.train()
             calls = _recorded_calls(twin, inputs)
-    except Exception:  # a network that cannot be copied, or trains otherwise, tells nothing here
+    except Exception:  # the network cannot be copied, or cannot run in training mode
         return None
     batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
     if isinstance(model, torch.jit.ScriptModule) and not any(call.training for call in batchnorms):
-        return None  # a traced network has its mode written into it: train() does nothing
-    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    if any(call.address in own for call in batchnorms):
-        return None  # a function that holds on to the original runs its layers, in its mode
+        return None  # the mode of a traced network is fixed: train() has no effect
+    addresses = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    if any(call.address in addresses for call in batchnorms):
+        return None  # a function with a reference to the original runs the original's layers
     return calls
 
 
@@ -455,10 +455,10 @@ def _batchnorm_site(
     channels = call.input.shape[1]
     reason = "" if traced.depends_on_input else "it normalises weights, not data"
     if mean is not None and call.input.dtype != mean.dtype and call.input.dtype in (torch.float16, torch.bfloat16):
-        kinds = [str(one.dtype).removeprefix("torch.") for one in (call.input, mean)]
+        kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (call.input, mean)]
         reason = f"it is given {kinds[0]} and its statistics are {kinds[1]}: autocast, or layers in half precision"
     if other.call.input.shape[1] != channels:
-        reason = "its channels grow with the number of points: it normalises each point by itself"
+        reason = "its channels grow with the number of points: it normalises each point separately"
     grown = other.call.input.numel() - call.input.numel()  # by one point
     return BatchNormSite(
         name=name,
@@ -479,7 +479,7 @@ def _batchnorm_site(
 
 
 def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -> DropoutSite:
-    """The points' axis is the one that grows when two points become three."""
+    """The site of a dropout. Its point axis is the one that grows from two points to three."""
     reason = "its rate is 0" if two.p == 0 else ""
     grown = [axis for axis, (a, b) in enumerate(zip(two.input.shape, three.input.shape, strict=True)) if a != b]
     axis = grown[0] if len(grown) == 1 else None
@@ -512,37 +512,42 @@ def _close(a: Tensor, b: Tensor) -> bool:
 def _unreachable(
     model: nn.Module, calls: Sequence[_RecordedCall], training: Sequence[_RecordedCall] | None
 ) -> tuple[tuple[str, str], ...]:
-    found: dict[tuple[str, str], None] = {}
-    seen = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}
+    unreachable: dict[tuple[str, str], None] = {}
+    called = {traced.layer for traced in calls if isinstance(traced.call, BatchNormCall)}
     for name, module in ((original_name(name), module) for name, module in model.named_modules()):
         if "Frozen" in type(module).__name__:
-            found[name, f"{type(module).__name__}: its statistics are constants, nothing is left to sample"] = None
-        elif isinstance(module, _BatchNorm) and name not in seen:
-            found[name, "a BatchNorm that the evaluation-mode forward never calls"] = None
+            unreachable[name, f"{type(module).__name__}: its statistics are constants and cannot be sampled"] = None
+        elif isinstance(module, _BatchNorm) and name not in called:
+            unreachable[name, "a BatchNorm that the evaluation-mode forward never calls"] = None
     batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
-    read = {own.data_ptr() for call in batchnorms for own in (call.running_mean, call.running_var) if own is not None}
-    named = {layer for layer, _ in found}
+    read = {
+        tensor.data_ptr()
+        for call in batchnorms
+        for tensor in (call.running_mean, call.running_var)
+        if tensor is not None
+    }
+    named_layers = {layer for layer, _ in unreachable}
     for name, buffer in model.named_buffers():
         layer, _, leaf = name.rpartition(".")
-        if leaf in ("running_mean", "running_var") and layer not in named and buffer.data_ptr() not in read:
-            reason = "it uses its running statistics by operations of its own, not by a BatchNorm call"
+        if leaf in ("running_mean", "running_var") and layer not in named_layers and buffer.data_ptr() not in read:
+            reason = "it uses its running statistics by custom operations, not by a BatchNorm call"
             if isinstance(module := model.get_submodule(layer), _InstanceNorm):
-                reason = f"{type(module).__name__} with running statistics: training normalises each point by itself"
-            found[layer, reason] = None
-    visible = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
+                reason = f"{type(module).__name__} with running statistics: training normalises each point separately"
+            unreachable[layer, reason] = None
+    evaluation_calls = Counter(traced.layer for traced in calls if isinstance(traced.call, DropoutCall))
     for traced in calls:
         if isinstance(traced.call, str):
-            found[traced.layer, f"{traced.call} in evaluation mode too: its estimates are not reproducible"] = None
+            unreachable[traced.layer, f"{traced.call} in evaluation mode too: estimates are not reproducible"] = None
     always = {(traced.layer, traced.call) for traced in calls if isinstance(traced.call, str)}
     for traced in training or ():
         if isinstance(traced.call, str):
             if (traced.layer, traced.call) not in always:
-                found[traced.layer, f"{traced.call} in training only"] = None
+                unreachable[traced.layer, f"{traced.call} in training only"] = None
         elif isinstance(traced.call, DropoutCall):
-            visible[traced.layer] -= 1
-            if visible[traced.layer] < 0 and traced.call.p > 0:
-                found[traced.layer, "a dropout that is called in training mode only"] = None
-    return tuple(found)
+            evaluation_calls[traced.layer] -= 1
+            if evaluation_calls[traced.layer] < 0 and traced.call.p > 0:
+                unreachable[traced.layer, "a dropout that is called in training mode only"] = None
+    return tuple(unreachable)
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""Drawing ω: one joint draw of every BatchNorm's statistics per mini-batch (Monte Carlo Batch Normalization)."""
+"""Draws ω: one joint draw of every BatchNorm's statistics per mini-batch (Monte Carlo Batch Normalization)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def draw(
     layers: str | Sequence[str] = "all",
     variance: Variance = "biased",
 ) -> BatchStatistics:
-    """T joint draws of ω from random mini-batches of `train_images` (N, *input), as the network gets them in training.
+    """T joint draws of ω from random mini-batches of `train_images` (N, *input), preprocessed as for training.
 
-    Batches are without replacement inside and independent of each other; draw t depends on (seed, t) alone, and a
-    smaller batch is the beginning of a larger one. `variance` "unbiased" divides by n − 1, which training does not. The
-    model is left as it was.
+    A mini-batch is drawn without replacement, independently of the others. Draw t depends only on (seed, t), and a
+    smaller mini-batch is the beginning of a larger one. `variance` "unbiased" divides by n − 1, unlike training. The
+    model is not modified.
 
     Raises SamplingError where there is no BatchNorm to sample, the batch exceeds N, or a layer would see fewer than two
     values per channel. Source: Teye et al. 2018, Algorithm 1.
@@ -88,19 +88,19 @@ def statistics_of(
     on_draw: Callable[[], object] | None = None,
     memory_limit: int | None = None,
 ) -> BatchStatistics:
-    """ω of mini-batches that you chose: a (T, b, *input) tensor or an iterable of (b, *input) batches.
+    """ω of given mini-batches: a (T, b, *input) tensor or an iterable of (b, *input) mini-batches.
 
-    Each batch goes through the network once; every selected layer normalises it by its own mean and variance, so that
-    deeper layers see what training would show them. The other layers keep their running statistics. The variance is
-    biased, as in training, or "unbiased": n/(n − 1) times that, both in ω and on the way through the network.
-    `layers` may also be the sites themselves, where they are known; `on_draw` is called after each batch. A batch that
-    would take more than `memory_limit` bytes is refused with the size that fits.
+    Each mini-batch goes through the network once. Every selected layer normalises it by its mean and variance, so that
+    deeper layers get the same inputs as in training. The other layers use their running statistics. The variance is
+    biased, as in training, or "unbiased": n/(n − 1) times that, both in ω and in the normalisation. `layers` may also
+    be the sites themselves; `on_draw` is called after each mini-batch. A mini-batch that would take more than
+    `memory_limit` bytes is refused with the size that fits.
     """
     iterator = iter(batches)
     try:
         first = next(iterator)
     except StopIteration:
-        raise SamplingError("there are no mini-batches to take statistics of; expected at least one.") from None
+        raise SamplingError("there are no mini-batches to compute statistics of; expected at least one.") from None
     sites = _stochastic_sites(model, fed(model, first), layers)
     draws: list[Measurement] = []
     with undisturbed(model):
@@ -113,9 +113,9 @@ def statistics_of(
         LayerStatistics(
             name=site.name,
             eps=site.eps,
-            mean=_array([one[site.key][0] for one in draws]),
-            var=_array([one[site.key][1] for one in draws]),
-            count=np.array([one[site.key][2] for one in draws], dtype=np.int64),
+            mean=_array([measurement[site.key][0] for measurement in draws]),
+            var=_array([measurement[site.key][1] for measurement in draws]),
+            count=np.array([measurement[site.key][2] for measurement in draws], dtype=np.int64),
         )
         for site in sites
     )
@@ -132,15 +132,15 @@ def _measured(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Measur
     """The statistics of a batch; SamplingError where memory runs out, with the size that fits."""
     with suppress(_ExhaustedError):
         return _or_exhausted(measure, batch)
-    # only here does nobody hold what the batch left behind
+    # Outside the `with` block nothing refers to the failed batch's tensors any more.
     raise too_large(len(batch), _largest_that_fits(measure, batch))
 
 
 def too_large(batch_size: int, fits: int) -> SamplingError:
-    """The error for a mini-batch beyond memory, of which `fits` points would fit."""
-    advice = f"about {fits} fit: use --batch-size {fits}" if fits >= 2 else "nor do 2 of them: use a larger machine"
+    """The error for a mini-batch that exceeds memory, of which `fits` points would fit."""
+    advice = f"about {fits} fit: use --batch-size {fits}" if fits >= 2 else "nor do 2 points: use a larger machine"
     return SamplingError(
-        f"a mini-batch of {batch_size} points does not fit into memory, where all must pass together; {advice}."
+        f"a mini-batch of {batch_size} points does not fit into memory, and cannot be cut into chunks; {advice}."
     )
 
 
@@ -158,7 +158,7 @@ def _or_exhausted(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Me
 
 
 def _largest_that_fits(measure: Callable[[Tensor], Measurement], batch: Tensor) -> int:
-    """By halving the batch until it fits, and then growing it by eighths; 0 where two points are too many."""
+    """The largest mini-batch that fits, found by halving and then growing by eighths; 0 where two points do not fit."""
 
     def fits(size: int) -> bool:
         try:
@@ -190,10 +190,10 @@ def _stochastic_sites(model: nn.Module, batch: Tensor, layers: Any) -> tuple[Bat
 
 
 def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "all") -> tuple[BatchNormSite, ...]:
-    """The BatchNorms that `layers` selects, once `batch`, a real mini-batch, has shown that sampling them is exact.
+    """The BatchNorms that `layers` selects, after checking on `batch`, a real mini-batch, that sampling them is exact.
 
-    A UserWarning, at the caller's line and once for a network, names each layer that training makes random or dependent
-    on its batch and that stays as it is. SamplingError where there is no BatchNorm to sample.
+    A UserWarning, at the caller's line and once per network, names each layer that is random or batch-dependent in
+    training but is not sampled. Raises SamplingError where there is no BatchNorm to sample.
     """
     sites = find_sites(model, batch)
     if not sites.live_batchnorms:
@@ -205,17 +205,17 @@ def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "
         )
     selected = select_layers(sites.live_batchnorms, layers)
     for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
-        _warn_once(model, f"{layer or 'the network'} stays as it is: {reason}.")
+        _warn_once(model, f"{layer or 'the network'} is not sampled: {reason}.")
     check_finite(model, batch, sites, selected)
     return selected
 
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-_warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()  # networks, by what was said of them
+_warned: WeakValueDictionary[tuple[int, str], nn.Module] = WeakValueDictionary()  # networks, by id and warning
 
 
 def _warn_once(model: nn.Module, text: str) -> None:
-    """A UserWarning at the line that called this package, unless the same warning was given for this network before."""
+    """Issue a UserWarning at the line that called this package, once per network and text."""
     if _warned.get((id(model), text)) is model:
         return
     _warned[id(model), text] = model
@@ -232,13 +232,13 @@ def _measure(
     variance: Variance = "biased",
     memory_limit: int | None = None,
 ) -> Callable[[Tensor], Measurement]:
-    """The function that takes the statistics of a mini-batch: a compiled plan of the network's operations, or the
-    network itself where no plan agrees with it. They are compared on other inputs, and on the first mini-batch of every
+    """The function that measures the statistics of a mini-batch: a compiled plan of the network's operations, or the
+    network itself where no plan agrees with it. Both are compared on other inputs, and on the first mini-batch of every
     size."""
     program = _compiled(model, sites, batch, variance) if len(batch) > 1 else None
-    each = program.bytes_per_point if program is not None else 0
-    if memory_limit is not None and each * len(batch) > memory_limit:
-        raise too_large(len(batch), memory_limit // each)
+    point_bytes = program.bytes_per_point if program is not None else 0
+    if memory_limit is not None and point_bytes * len(batch) > memory_limit:
+        raise too_large(len(batch), memory_limit // point_bytes)
     verified: set[int] = set()
 
     def measure(batch: Tensor) -> Measurement:
@@ -253,14 +253,14 @@ def _measure(
             return expected
         try:
             with on_other_inputs():
-                found = program.statistics(batch)
+                measurement = program.statistics(batch)
         except NotTraceableError:
-            found = {}
-        if not _agree(found, expected):
+            measurement = {}
+        if not _agree(measurement, expected):
             program = None
             return expected
         verified.add(len(batch))
-        return found
+        return measurement
 
     return measure
 
@@ -276,31 +276,34 @@ def _compiled(
 ) -> MeasurementProgram | None:
     try:
         trace = record(model, Sites(tuple(sites), ()), example)
-        wanted = {site.key for site in sites}
+        sampled = {site.key for site in sites}
         normalisations = [operation for operation in trace.operations if operation.site is not None]
-        made = plan(
+        schedule = plan(
             trace,
-            sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in wanted,
+            sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in sampled,
             goals=[number for operation in normalisations for number in operation.gives],
         )
         other = other_inputs(example)
         with on_other_inputs():
-            program = MeasurementProgram(made, sites, device=example.device, variance=variance)
-            expected, found = _plainly(model, sites, other, variance), program.statistics(other, tile=len(other) - 3)
+            program = MeasurementProgram(schedule, sites, device=example.device, variance=variance)
+            expected, measurement = (
+                _plainly(model, sites, other, variance),
+                program.statistics(other, tile=len(other) - 3),
+            )
     except NotTraceableError:
         return None
-    return program if _agree(found, expected) else None
+    return program if _agree(measurement, expected) else None
 
 
-def _agree(found: Measurement, expected: Measurement) -> bool:
-    """Whether two ways of taking the same statistics differ by no more than rounding."""
-    if found.keys() != expected.keys():
+def _agree(measurement: Measurement, expected: Measurement) -> bool:
+    """Whether two measurements of the same statistics differ by no more than rounding."""
+    if measurement.keys() != expected.keys():
         return False
     for key, (mean, var, count) in expected.items():
         tolerance = 1e-7 if mean.dtype == torch.float64 else 1e-2
         scale = (var + mean * mean).sqrt()
-        same = (found[key][0] - mean).abs() <= tolerance * scale
-        same &= (found[key][1] - var).abs() <= tolerance * (var + tolerance * scale)
-        if not bool(same.all()) or found[key][2] != count:
+        same = (measurement[key][0] - mean).abs() <= tolerance * scale
+        same &= (measurement[key][1] - var).abs() <= tolerance * (var + tolerance * scale)
+        if not bool(same.all()) or measurement[key][2] != count:
             return False
     return True

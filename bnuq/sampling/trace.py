@@ -26,7 +26,7 @@ from bnuq.sampling.interception import (
 )
 from bnuq.sampling.sites import BatchNormCalls, OtherCallsError, Site, Sites
 
-CHECKED_ROWS = 8  # rows on which what is made of a trace is held against the network itself
+CHECKED_ROWS = 8  # rows on which a plan is compared with the network itself
 
 
 class NotTraceableError(BnuqError):
@@ -39,25 +39,24 @@ class OtherPathError(NotTraceableError):
 
 @dataclass(frozen=True)
 class Ref:
-    """In the arguments of an operation: the value of this number."""
+    """An argument of an operation: the value with this number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class PerRow:
-    """In the arguments of an operation: a whole number that grows with the rows that pass, `each` · rows + `fixed`."""
+    """An argument of an operation: a whole number that depends on the row count, `slope` · rows + `offset`."""
 
-    each: int
-    fixed: int
+    slope: int
+    offset: int
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. Arguments are positional; tensors in them are Refs, as in `result`, one or a tree.
+    """One operation. Its arguments are positional. Tensors in them, and in `result`, are Refs or trees of Refs.
 
-    `site` is the stochastic site that this operation is, if it is one. `writes` are the groups of values that share
-    memory which it writes into.
+    `site` is the stochastic site, if the operation is one. `writes` are the memory groups that it writes into.
     """
 
     function: Any
@@ -77,8 +76,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the trace: its shape for three rows, the axis that grows with the rows (None where
-    none does) and by how many entries a row, and its `group`: values of one group may share memory."""
+    """A tensor of the trace. `shape` is that for three rows, `axis` the axis that grows with the row count (None where
+    none does), `rows` the entries along it per row. Values of the same `group` may share memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -88,7 +87,7 @@ class Value:
 
     @property
     def entries_per_row(self) -> int:
-        """Entries that one row contributes; all of them where none grows."""
+        """Entries per row; all entries where no axis grows."""
         total = 1
         for axis, size in enumerate(self.shape):
             total *= self.rows if axis == self.axis else size
@@ -113,12 +112,12 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
     data to Python, is random, or writes into the network's own tensors, and where it computes in half precision.
     """
     three = torch.cat([example] * 3)[:3]
-    forward(model, three[:2].clone())  # some networks keep for the next call what they made in the first
+    forward(model, three[:2].clone())  # some networks cache values in their first call
     recordings = []
     for rows in (2, 3):
         recorder = _Recorder(sites, three[:rows].clone())
-        with recorder, _HandedToPython(recorder):
-            output = forward(model, recorder.input.clone())  # it may write into its input, a later pass reads it again
+        with recorder, _ReadGuard(recorder):
+            output = forward(model, recorder.input.clone())  # the network may write into its input
         recordings.append((recorder, recorder.number_of_output(output)))
     (small, small_output), (large, large_output) = recordings
     if len(small.operations) != len(large.operations) or small_output != large_output:
@@ -136,21 +135,22 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
         for a, b in zip(small.operations, large.operations, strict=True)
         if _same(a, b)
     )
-    own = {groups[number] for number in large.constants}
+    network_groups = {groups[number] for number in large.constants}
     for operation in operations:
-        if operation.writes & own:
+        if operation.writes & network_groups:
             raise NotTraceableError(f"{_name(operation.function)} writes into the network's own tensors")
     if any(values[number].axis is not None for number in large.constants):
         raise NotTraceableError("it makes tensors in Python whose size depends on the number of points")
     for number, value in enumerate(values):
         if number not in large.constants and value.dtype in (torch.float16, torch.bfloat16):
             kind = str(value.dtype).removeprefix("torch.")
-            raise NotTraceableError(f"it computes in {kind}, too coarse to tell a right plan from a wrong one")
-    return Trace(tuple(_of_any_rows(one, values) for one in operations), values, large.constants, 0, large_output)
+            raise NotTraceableError(f"it computes in {kind}, which is too coarse to verify a plan")
+    operations = tuple(_for_any_row_count(operation, values) for operation in operations)
+    return Trace(operations, values, large.constants, 0, large_output)
 
 
 class _Recorder(Mode):
-    """Records every operation. Tensors stay alive meanwhile, so that no identity is used twice.
+    """Records every operation. Tensors stay alive during the recording, so that no identity is reused.
 
     The input is value 0.
     """
@@ -160,13 +160,13 @@ class _Recorder(Mode):
         self.input = inputs
         self.operations: list[Operation] = []
         self.tensors: list[Tensor] = []
-        self.numbers: dict[int, int] = {}  # of the newest value that a tensor object stands for
+        self.numbers: dict[int, int] = {}  # id of a tensor object → number of its latest value
         self.constants: dict[int, Tensor] = {}
         self._batchnorms = {site.key: site for site in sites.batchnorms}
         self._dropouts = sites.dropouts
         self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
         self._dropout_calls = 0
-        self._of_input = {self._new(inputs)}  # the values that depend on the input
+        self._dependent = {self._new(inputs)}  # the values that depend on the input
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -178,21 +178,21 @@ class _Recorder(Mode):
         written = [self.numbers[id(tensor)] for tensor in written_by(func, args, kwargs)]
         result = func(*args, **kwargs)
         if isinstance(call, DropoutCall) and site is not None and not call.in_place:
-            result = result.clone()  # where it is live it gives a tensor of its own, not its input
-        given = list(tensors_in(result))
+            result = result.clone()  # an active dropout returns a new tensor, not its input
+        outputs = list(tensors_in(result))
         if func.overloadpacket in _OF_GRADIENTS or (
-            given and not written and all(id(tensor) in self.numbers for tensor in given)
+            outputs and not written and all(id(tensor) in self.numbers for tensor in outputs)
         ):
-            return result  # what it was given, as it was
-        if not written and not given:
+            return result  # its own input, unchanged
+        if not written and not outputs:
             return result
         self.operations.append(Operation(func, arguments, self._results(result), site, frozenset(written)))
-        if any(number in self._of_input for number in refs_in(arguments)):
-            self._of_input.update(written, self.operations[-1].gives)
+        if any(number in self._dependent for number in refs_in(arguments)):
+            self._dependent.update(written, self.operations[-1].gives)
         return result
 
     def depends_on_input(self, tensor: Tensor) -> bool:
-        return self.numbers.get(id(tensor)) in self._of_input
+        return self.numbers.get(id(tensor)) in self._dependent
 
     def number_of_output(self, output: Any) -> int:
         if not isinstance(output, Tensor) or id(output) not in self.numbers:
@@ -226,8 +226,8 @@ class _Recorder(Mode):
         return len(self.tensors) - 1
 
 
-class _HandedToPython(TorchFunctionMode):
-    """Raises NotTraceableError where the network reads a value that depends on its input without an operation."""
+class _ReadGuard(TorchFunctionMode):
+    """Raises NotTraceableError where the network reads input-dependent data in Python instead of by an operation."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -247,31 +247,36 @@ def refs_in(tree: Any) -> Iterator[int]:
     if isinstance(tree, Ref):
         yield tree.number
     elif isinstance(tree, (tuple, list)):
-        for one in tree:
-            yield from refs_in(one)
+        for item in tree:
+            yield from refs_in(item)
 
 
-_OF_GRADIENTS = {aten.detach_, aten.requires_grad_}  # they leave the data alone
+_OF_GRADIENTS = {aten.detach_, aten.requires_grad_}  # they do not change the data
 _OF_SHAPE = {"size", "stride", "dim", "numel", "storage_offset", "result_type", "can_cast"}  # they read no data
 
 
 def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
-    name, given = (
+    name, arguments = (
         _name(func),
         dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True)),
     )
     by_data = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-    if func.overloadpacket is aten.index:  # by numbers its sizes are those of the numbers
-        by_data = any(one.dtype in (torch.bool, torch.uint8) for one in tensors_in(given["indices"]))
+    if func.overloadpacket is aten.index:  # indexing by integers has the shape of the indices
+        by_data = any(item.dtype in (torch.bool, torch.uint8) for item in tensors_in(arguments["indices"]))
     elif (
-        not any("Tensor" in str(one.type) for one in func._schema.returns) and next(tensors_in(args), None) is not None
+        not any("Tensor" in str(item.type) for item in func._schema.returns)
+        and next(tensors_in(args), None) is not None
     ):
         of_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
         by_data = bool(func._schema.returns) and not of_shape
     if by_data:
         raise NotTraceableError(f"{name} lets its path or its sizes depend on the data")
-    rate = given.get("dropout_p", given.get("dropout"))
-    active = given.get("train", given.get("training", True)) if rate is None else rate > 0 and given.get("train", True)
+    rate = arguments.get("dropout_p", arguments.get("dropout"))
+    active = (
+        arguments.get("train", arguments.get("training", True))
+        if rate is None
+        else rate > 0 and arguments.get("train", True)
+    )
     if torch.Tag.nondeterministic_seeded in func.tags and active:
         raise NotTraceableError(f"{name} draws random numbers")
 
@@ -281,24 +286,24 @@ def _name(func: Any) -> str:
 
 
 def _groups(recorder: _Recorder) -> list[int]:
-    """For every value the first one that it may share memory with: by storage, and by what operations promise."""
+    """For every value, the first value that it may share memory with: by storage, and by the operations' schemas."""
     first: dict[int, int] = {}
     root = list(range(len(recorder.tensors)))
 
-    def found(number: int) -> int:
+    def root_of(number: int) -> int:
         while root[number] != number:
             number = root[number]
         return number
 
     def join(a: int, b: int) -> None:
-        a, b = sorted((found(a), found(b)))
+        a, b = sorted((root_of(a), root_of(b)))
         root[b] = a
 
     for number, tensor in enumerate(recorder.tensors):
         join(number, first.setdefault(tensor.untyped_storage()._cdata, number))
     for operation in recorder.operations:
         schema = operation.function._schema
-        if any(given.alias_info is not None for given in schema.returns):
+        if any(returned.alias_info is not None for returned in schema.returns):
             aliased = [
                 number
                 for argument, value in zip(schema.arguments, operation.arguments, strict=True)
@@ -308,7 +313,7 @@ def _groups(recorder: _Recorder) -> list[int]:
             for number in operation.gives:
                 for other in aliased:
                     join(number, other)
-    return [found(number) for number in range(len(root))]
+    return [root_of(number) for number in range(len(root))]
 
 
 def _value(two: Tensor, three: Tensor, group: int) -> Value:
@@ -322,8 +327,8 @@ def _value(two: Tensor, three: Tensor, group: int) -> Value:
     return Value(tuple(three.shape), three.dtype, axis, rows, group)
 
 
-def _of_any_rows(operation: Operation, values: Sequence[Value]) -> Operation:
-    """The operation, where it would take a single point for an axis to be dropped: with the axes that it drops."""
+def _for_any_row_count(operation: Operation, values: Sequence[Value]) -> Operation:
+    """The operation; a squeeze names its axes, so that it does not drop the row axis of a single row."""
     if operation.function is not aten.squeeze.default:
         return operation
     (number,) = operation.reads
@@ -338,7 +343,7 @@ def _same(a: Operation, b: Operation) -> bool:
 
 
 def _as_function_of_rows(two: Any, three: Any, func: Any) -> Any:
-    """One tree of arguments for any number of rows, from that for two and that for three."""
+    """The tree of arguments for any row count, from the trees for two and for three rows."""
     if isinstance(three, (tuple, list)) and type(two) is type(three) and len(two) == len(three):
         return type(three)(_as_function_of_rows(a, b, func) for a, b in zip(two, three, strict=True))
     if two is three or (type(two) is type(three) and two == three):
@@ -349,15 +354,15 @@ def _as_function_of_rows(two: Any, three: Any, func: Any) -> Any:
 
 
 def filled(tree: Any, rows: int) -> Any:
-    """A tree of arguments for this many rows."""
+    """The tree of arguments for `rows` rows."""
     if isinstance(tree, PerRow):
-        return tree.each * rows + tree.fixed
-    return type(tree)(filled(one, rows) for one in tree) if isinstance(tree, (tuple, list)) else tree
+        return tree.slope * rows + tree.offset
+    return type(tree)(filled(item, rows) for item in tree) if isinstance(tree, (tuple, list)) else tree
 
 
 @contextmanager
 def on_other_inputs() -> Iterator[None]:
-    """NotTraceableError where a network, or its operations, cannot be run again on other inputs."""
+    """Turns a failure of the network, or of its operations, on other inputs into a NotTraceableError."""
     try:
         yield
     except (NotTraceableError, OtherCallsError):
@@ -369,7 +374,7 @@ def on_other_inputs() -> Iterator[None]:
 
 
 def other_inputs(inputs: Tensor) -> Tensor:
-    """Rows that the network was not recorded with, but might have been given."""
+    """Plausible inputs that differ from those of the recording."""
     rows = torch.cat([inputs[:CHECKED_ROWS]] * CHECKED_ROWS)[:CHECKED_ROWS]
     if not rows.is_floating_point():
         return rows.flip(0)

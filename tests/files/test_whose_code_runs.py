@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bnuq.errors import DataError, RequestError, UntrustedCodeError
-from bnuq.trust import BY_USER, NamedBy, _Asking, names_a_file, resolve_factory
+from bnuq.trust import BY_USER, NamedBy, _TrustFinder, names_a_file, resolve_factory
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_what_trusted_code_imports_from_its_folder_is_asked_for_too(folder, foun
         assert not (folder / "ran").exists()
         (folder / name).write_text(old)
     assert resolve_factory("net.py:make", base=folder, named_by=found)() == 5
-    assert not any(isinstance(finder, _Asking) for finder in sys.meta_path)
+    assert not any(isinstance(finder, _TrustFinder) for finder in sys.meta_path)
 
 
 @pytest.mark.parametrize("where", ["__init__.py", "inner.py", "beside.py"])

@@ -227,7 +227,7 @@ def test_the_plain_way_and_the_planned_one_agree_on_the_unbiased():
     with torch.inference_mode(), MeasurementMode(sites, "unbiased") as plain:
         net(batch)
     omega = bnuq.statistics_of(net, batch[None], variance="unbiased")
-    for layer, (mean, var, count) in zip(omega.layers, plain.found().values(), strict=True):
+    for layer, (mean, var, count) in zip(omega.layers, plain.measurement().values(), strict=True):
         np.testing.assert_allclose(layer.mean[0], mean.numpy(), rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(layer.var[0], var.numpy(), rtol=1e-9)
         assert layer.count[0] == count

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
-from bnuq.sampling.dropout import _kept_by_squares, _kept_entries, _squares_keys, dropped
+from bnuq.sampling.dropout import _keep_by_squares, _keep_entries, _squares_keys, dropped
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.sites import DropoutSite, find_sites
 
@@ -228,11 +228,11 @@ def test_type_and_layout_of_the_input_are_kept(dtype):
 
 
 def philox(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
-    return _kept_entries(seed, draws, site, p, torch.device("cpu"), first, count)
+    return _keep_entries(seed, draws, site, p, torch.device("cpu"), first, count)
 
 
 def squares(seed: int, draws: list[int], site: int, p: float, first: int, count: int) -> Tensor:
-    return _kept_by_squares(torch.from_numpy(_squares_keys(seed, draws, site)), p, first, count)
+    return _keep_by_squares(torch.from_numpy(_squares_keys(seed, draws, site)), p, first, count)
 
 
 GENERATORS = pytest.mark.parametrize("kept", [philox, squares])  # the CPU's, and the one of other devices
@@ -269,8 +269,8 @@ def test_squares_are_those_of_the_paper():
                 (x * x + z) % 2**64 >> 32
             ) ^ 2**31  # signed numbers are compared: the first bit counts the other way
             signed = torch.tensor([key - 2**64 if key >= 2**63 else key])
-            assert _kept_by_squares(signed, number / 2**32, counter, 1).item() == 1
-            assert _kept_by_squares(signed, (number + 1) / 2**32, counter, 1).item() == 0
+            assert _keep_by_squares(signed, number / 2**32, counter, 1).item() == 1
+            assert _keep_by_squares(signed, (number + 1) / 2**32, counter, 1).item() == 0
 
 
 @GENERATORS
@@ -279,7 +279,7 @@ def test_an_entry_does_not_depend_on_what_is_drawn_with_it(kept, monkeypatch):
     for first, count in ((0, 1), (3, 64), (63, 2), (16, 484), (499, 1)):
         assert torch.equal(kept(1, [3, 1], 2, 0.3, first, count), whole[[3, 1], first : first + count])
     for at_once in (1000, 500, 64, 1):  # several draws, one, parts of one
-        monkeypatch.setattr("bnuq.sampling.dropout._AT_ONCE", at_once)
+        monkeypatch.setattr("bnuq.sampling.dropout._BLOCK_ENTRIES", at_once)
         assert torch.equal(kept(1, [0, 1, 2, 3], 2, 0.3, 7, 493), whole[:, 7:])
 
 

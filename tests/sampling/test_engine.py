@@ -335,7 +335,7 @@ def test_a_network_in_half_precision_is_left_to_the_plain_loop(dtype):
     engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     assert torch.equal(engine.passes(x), plain.passes(x))
     kind = str(dtype).removeprefix("torch.")
-    assert engine.why_plain == f"it computes in {kind}, too coarse to tell a right plan from a wrong one"
+    assert engine.why_plain == f"it computes in {kind}, which is too coarse to verify a plan"
 
 
 def test_a_network_that_widens_its_outputs_keeps_its_plan():
@@ -641,7 +641,7 @@ class Rows:
         self.count = count
 
 
-@pytest.mark.parametrize(("limit", "said"), [(13, "about 13 fit: use --batch-size 13"), (1, "nor do 2 of them")])
+@pytest.mark.parametrize(("limit", "said"), [(13, "about 13 fit: use --batch-size 13"), (1, "nor do 2 points")])
 def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit, said, monkeypatch):
     original, live = statistics._measure, weakref.WeakSet()
 

@@ -141,7 +141,7 @@ def test_autocast_leaves_dropout_to_be_sampled():
 
 def test_a_forward_that_casts_what_it_is_not_given_in_is_told_to_leave_that_to_bnuq():
     net = InHalf(torch.bfloat16, widened=True).float().eval()
-    with pytest.raises(SamplingError, match=r"It mixes types of numbers: .* Take casts to half prec"):
+    with pytest.raises(SamplingError, match=r"The forward mixes dtypes: .* Remove casts to half prec"):
         find_sites(net, X)
 
 
@@ -212,5 +212,5 @@ def test_layer_drop_by_other_generators_than_torchs_is_named(draw, name):
             self.draw()
             return self.net(x)
 
-    told = f"random numbers of {name} in evaluation mode too: its estimates are not reproducible"
+    told = f"random numbers of {name} in evaluation mode too: estimates are not reproducible"
     assert ("", told) in find_sites(Always(draw).eval(), X).unreachable

@@ -75,7 +75,7 @@ def test_mini_batches_beyond_a_slice_are_refused_with_the_largest_size(kind):
     ("modes", "said"),
     [
         ((True, False), "slices of its batch, in training mode too, and so the noise of its training is that of"),
-        ((False,), "slices of its batch there, and the whole of it in training mode. Use mini-batches of at most 64"),
+        ((False,), "slices of its batch, but the whole batch in training mode. Use mini-batches of at most 64"),
     ],
 )
 def test_who_slices_is_told_by_the_mode(modes, said):
@@ -140,7 +140,7 @@ def test_further_calls_are_refused_and_never_run_on_running_statistics(operation
     net = made(operation, **parts)
     calm, wild = points(64) * 0.1, points(64) * 0.1 + 30
     sites = find_sites(net, calm)
-    with pytest.raises(SamplingError, match="depends on its input"):
+    with pytest.raises(SamplingError, match="depends on the network's input"):
         bnuq.statistics_of(net, [calm, wild], layers=sites.live_batchnorms)
     omega = bnuq.statistics_of(net, [calm, 0.9 * calm], layers=sites.live_batchnorms)
     with pytest.raises(SamplingError, match="is called more often than in the first forward"):
@@ -150,7 +150,7 @@ def test_further_calls_are_refused_and_never_run_on_running_statistics(operation
 def test_calls_that_depend_on_the_mini_batch_are_not_mistaken_for_slices():
     net = made(turns, bn=bn)
     sites = find_sites(net, points(3) * 0.1)
-    with pytest.raises(SamplingError, match="depends on its input"):
+    with pytest.raises(SamplingError, match="depends on the network's input"):
         bnuq.statistics_of(net, [torch.cat([points(20) * 0.1, points(20) * 30])], layers=sites.live_batchnorms)
 
 
@@ -212,7 +212,7 @@ HIDDEN = {kind.__name__: kind for kind in (ByHand, InAFunction, EvoNorm, Renorma
 def test_batch_normalization_by_other_means_is_named_and_all_else_stays_exact(kind):
     net = made(lambda m, h: m.bn(m.hidden(h)), hidden=HIDDEN[kind], bn=bn)
     batch = points(32)
-    with pytest.warns(UserWarning, match=f"hidden stays as it is: {kind} computes something else in training mode"):
+    with pytest.warns(UserWarning, match=f"hidden is not sampled: {kind} computes something else in training mode"):
         omega = bnuq.statistics_of(net, [batch])
     twin = copy.deepcopy(net).train()
     twin.hidden.eval()
@@ -241,7 +241,7 @@ def test_batch_normalization_in_the_forward_itself_is_named():
     def by_hand(m: Net, h: Tensor) -> Tensor:
         return m.bn(h) - (h.mean(0) if m.training else 0)
 
-    with pytest.warns(UserWarning, match="the network stays as it is: Net computes something else in training mode"):
+    with pytest.warns(UserWarning, match="the network is not sampled: Net computes something else in training mode"):
         bnuq.statistics_of(made(by_hand, bn=bn), [points(32)])
 
 
@@ -541,7 +541,7 @@ def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b
             assert b > largest or any(PARTS[name].dependent for name in names)
             return
     assert b <= largest and not any(PARTS[name].dependent for name in names)
-    held = {str(warning.message).partition(" stays as it is")[0] for warning in caught}
+    held = {str(warning.message).partition(" is not sampled")[0] for warning in caught}
     twin = copy.deepcopy(net).train()
     for path, module in twin.named_modules():
         if path in held or isinstance(module, nn.Dropout):

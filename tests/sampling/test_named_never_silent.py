@@ -50,7 +50,7 @@ class FrozenBatchNorm2d(nn.Module):
 def test_a_frozen_layer_of_constants_is_named():
     net = nn.Sequential(nn.Conv2d(1, 2, 3), FrozenBatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2))
     sites = sites_of(net, 1, 4, 4)
-    assert reasons(sites) == {"1": "FrozenBatchNorm2d: its statistics are constants, nothing is left to sample"}
+    assert reasons(sites) == {"1": "FrozenBatchNorm2d: its statistics are constants and cannot be sampled"}
     assert sites.batchnorms == ()
 
 
@@ -157,7 +157,7 @@ def test_other_normalisations_are_no_sites(norm):
 
 def test_an_instance_norm_with_running_statistics_is_named_as_one():
     net = nn.Sequential(nn.Conv2d(1, 3, 2), nn.InstanceNorm2d(3, track_running_stats=True))
-    told = "InstanceNorm2d with running statistics: training normalises each point by itself"
+    told = "InstanceNorm2d with running statistics: training normalises each point separately"
     assert reasons(sites_of(net, 1, 4, 4)) == {"1": told}
 
 
@@ -209,7 +209,7 @@ def test_predict_needs_something_to_be_random():
 
 def test_a_lazy_layer_without_data_is_named():
     net = nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d())
-    with pytest.raises(SamplingError, match="layer 1 is lazy and has not seen data"):
+    with pytest.raises(SamplingError, match="layer 1 is lazy and not initialised"):
         bnuq.draw(net, torch.randn(9, 4), samples=2, batch_size=4)
 
 
@@ -262,12 +262,12 @@ def test_an_output_that_is_no_table_is_refused_with_what_it_is(forward, shown):
         bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=4))
 
 
-@pytest.mark.filterwarnings("ignore:b stays as it is")
+@pytest.mark.filterwarnings("ignore:b is not sampled")
 def test_a_path_that_depends_on_the_data_is_refused_when_drawing():
     net = Wrapped(
         lambda m, x: m.a(x) if float(x.sum()) > 0 else m.b(x), a=nn.BatchNorm1d(4), b=nn.BatchNorm1d(4)
     ).eval()  # fmt: skip
-    with pytest.raises(SamplingError, match="how often the network calls its BatchNorms depends on its input"):
+    with pytest.raises(SamplingError, match="the number of BatchNorm calls depends on the network's input"):
         bnuq.statistics_of(net, [torch.ones(6, 4) + torch.rand(6, 4), -torch.ones(6, 4) - torch.rand(6, 4)])
 
 
@@ -388,5 +388,5 @@ def test_mini_batches_may_be_arrays_and_nothing_else():
     net, x = zoo.made("nested"), zoo.points("nested", 8)
     one, two = (bnuq.statistics_of(net, batches) for batches in ([x, x], x.numpy()[None].repeat(2, 0)))
     assert (one.layers[2].mean == two.layers[2].mean).all()
-    with pytest.raises(SamplingError, match="would be given a list; expected a tensor or an array"):
+    with pytest.raises(SamplingError, match="input is a list; expected a tensor or an array"):
         bnuq.statistics_of(net, [[x, torch.zeros(8)]])  # as a DataLoader with labels gives them

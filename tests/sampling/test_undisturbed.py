@@ -19,7 +19,7 @@ from bnuq.sampling.interception import _precision_settings
 from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import find_sites
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* stays as it is")
+pytestmark = pytest.mark.filterwarnings("ignore:.* is not sampled")
 
 
 class Fragile(nn.Module):

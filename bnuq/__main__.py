@@ -44,7 +44,7 @@ def main() -> None:
     try:
         from bnuq.cli.main import main as run
     except (ImportError, MemoryError, OSError) as error:
-        if (why := surroundings.what_is_missing(error)) is None:
+        if (why := surroundings.environment_problem(error)) is None:
             raise
         _refuse(why)
     run()

@@ -65,7 +65,7 @@ def is_device_failure(error: BaseException) -> bool:
     return type(error).__name__ == "AcceleratorError" or _mentions(error, _DEVICE)
 
 
-def device_failure_in_words(error: BaseException) -> str:
+def device_failure_message(error: BaseException) -> str:
     return (
         f"the accelerator fails ({first_line(error)}). GPUs report errors late, so the cause may be an earlier "
         "operation, such as an index out of range in the network. With --device cpu the same command says whether it "

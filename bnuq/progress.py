@@ -34,8 +34,8 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Foresight:
+class ForecastListener:
     """Who is told of work that will take longer than `limit` seconds, before it starts."""
 
-    say: Callable[[Forecast], object]
+    notify: Callable[[Forecast], object]
     limit: float = 86_400.0

@@ -8,7 +8,7 @@ import os
 LEAST_ADDRESS_SPACE = 10**9  # bytes, below which libraries of numpy and scipy end the process, or never come back
 
 
-def what_is_missing(error: BaseException) -> str | None:
+def environment_problem(error: BaseException) -> str | None:
     """What is wrong with the surroundings where they explain `error`, and what to do; None where they do not."""
     try:
         os.getcwd()  # noqa: PTH109 - light

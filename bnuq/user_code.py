@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bnuq import stopping
-from bnuq.errors import BnuqError, RequestError, device_failure_in_words, is_device_failure, is_out_of_memory
+from bnuq.errors import BnuqError, RequestError, device_failure_message, is_device_failure, is_out_of_memory
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -51,7 +51,7 @@ def user_code(
         if _asked(is_out_of_memory, raised, or_else=False):
             raise
         if _asked(is_device_failure, raised, or_else=False):
-            raise error(device_failure_in_words(raised)) from raised
+            raise error(device_failure_message(raised)) from raised
         if isinstance(raised.__cause__, StopIteration):  # a generator in between made it another error
             raised = raised.__cause__
         if isinstance(raised, SystemExit):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci, uninterpreted
-from bnuq.cli.derived import Of, takes
+from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import end
-from bnuq.cli.output import Printing, by_strict, stdout, tell
-from bnuq.cli.paths import replaceable
+from bnuq.cli.output import Printing, print_result, stdout, strict_error
+from bnuq.cli.paths import checked_target
 from bnuq.config import CheckSection
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
@@ -30,7 +30,7 @@ _OPENINGS = {  # of the reports, which are replaced where they are, and nothing 
 }
 
 
-@takes(settings=(Of(CheckSection),), printing=Of(Printing, "json quiet strict debug"))
+@with_options(settings=(SectionOptions(CheckSection),), printing=SectionOptions(Printing, "json quiet strict debug"))
 def command(
     current: Annotated[
         Path, typer.Argument(help="The result file to check, of bnuq evaluate.", readable=False, metavar="CURRENT")
@@ -88,12 +88,12 @@ def command(
             verdict = replace(verdict, accepted=against, kept=accept(current, against))
         if refused:
             if not (printing.json or printing.quiet or printed):
-                with uninterpreted(stdout()):
+                with workflow_commands_disabled(stdout()):
                     _print(verdict, stdout())
-            raise by_strict(verdict.cautions, "; the baseline was left as it was" if update else "")
+            raise strict_error(verdict.cautions, "; the baseline was left as it was" if update else "")
     except BnuqError as error:
         _write(reports, str(error))
-        tell_ci(str(error), marks=None if printing.quiet else sys.stderr)
+        annotate_ci(str(error), marks=None if printing.quiet else sys.stderr)
         raise
 
     def say() -> None:
@@ -101,7 +101,9 @@ def command(
             _write(reports, verdict)
         finally:  # a report that could not be written is no cause not to tell
             show = _print_markdown if printed else _print
-            tell(verdict, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False)
+            print_result(
+                verdict, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False
+            )
 
     end(verdict, say, as_json=printing.json or printed, quiet=printing.quiet)
 
@@ -161,7 +163,7 @@ def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | Non
             continue
         if asked == Path("-"):
             raise RequestError(f"{option} - names no file; only Markdown can be printed.")
-        path = found[option] = replaceable(asked, option, "report", _OPENINGS[option])
+        path = found[option] = checked_target(asked, option, "report", _OPENINGS[option])
         if (whole := path.resolve()) in taken:
             raise RequestError(f"{option} {asked} would replace {taken[whole]}; name another.")
         taken[whole] = "the other report"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def uninterpreted(stream: TextIO | None) -> Iterator[None]:
+def workflow_commands_disabled(stream: TextIO | None) -> Iterator[None]:
     """What is printed on `stream` inside the block is no command to GitHub's runners, whatever texts are in it."""
     if stream is None or not _on_github():
         yield
@@ -29,7 +29,7 @@ def uninterpreted(stream: TextIO | None) -> Iterator[None]:
         print(f"::{word}::", file=stream)
 
 
-def tell_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
+def annotate_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
     """What GitHub's runners take of a verdict, or of why there is none: annotations in the log, on the stream `marks`,
     and Markdown in the step's summary."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

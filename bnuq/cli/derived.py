@@ -12,20 +12,20 @@ import typer
 from msgspec import Meta
 from typer.models import OptionInfo
 
-from bnuq.cli.paths import listed
-from bnuq.config import settled
+from bnuq.cli.paths import split_values
+from bnuq.config import section_from
 from bnuq.config.schema import Section, choices_of, extra_of, option_name, parts_of, settings_of
 
-Said = str | tuple[str, str]  # help that fits a command better than the section's; or that, and the default
+Help = str | tuple[str, str]  # help that fits a command better than the section's; or that, and the default
 
 
 @dataclass(frozen=True)
-class Of:
+class SectionOptions:
     """The settings of a section that a command takes, by name; all that have help where none are named."""
 
     section: type[Section]
     names: str = ""
-    said: Mapping[str, Said] = field(default_factory=dict)
+    help: Mapping[str, Help] = field(default_factory=dict)
 
     def types(self) -> dict[str, Any]:
         """The type of each setting, by name."""
@@ -34,14 +34,16 @@ class Of:
         return {name: every[name].type for name in self.names.split() or helped}
 
 
-def takes(**groups: Of | tuple[Of, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(
+    **groups: SectionOptions | tuple[SectionOptions, ...],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The command takes these settings as options. For each keyword it is called with the section, settled; or, where
     there are several or a run file has a say, with a dict of what was given."""
-    every = {keyword: (group,) if isinstance(group, Of) else group for keyword, group in groups.items()}
+    every = {keyword: (group,) if isinstance(group, SectionOptions) else group for keyword, group in groups.items()}
     types = {
         keyword: {name: kind for of in group for name, kind in of.types().items()} for keyword, group in every.items()
     }
-    infos = {name: option(of.section, name, of.said) for group in every.values() for of in group for name in of.types()}
+    infos = {name: option(of.section, name, of.help) for group in every.values() for of in group for name in of.types()}
     hints = {name: Annotated[_typed_as(kind), infos[name]] for group in types.values() for name, kind in group.items()}
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -50,7 +52,7 @@ def takes(**groups: Of | tuple[Of, ...]) -> Callable[[Callable[..., None]], Call
             for keyword, group in types.items():
                 said = {name: _read(texts[name], kind) for name, kind in group.items() if name in texts}
                 of = groups[keyword]
-                given[keyword] = settled(of.section, said) if isinstance(of, Of) else said
+                given[keyword] = section_from(of.section, said) if isinstance(of, SectionOptions) else said
             command(**given)
 
         own = [
@@ -68,7 +70,7 @@ def takes(**groups: Of | tuple[Of, ...]) -> Callable[[Callable[..., None]], Call
     return decorated
 
 
-def option(section: type[Section], name: str, said: Mapping[str, Said] | None = None) -> OptionInfo:
+def option(section: type[Section], name: str, said: Mapping[str, Help] | None = None) -> OptionInfo:
     """The option of a section's setting, with its help or the one that is `said` of it."""
     setting = settings_of(section)[name]
     extra, long = extra_of(setting.type), option_name(name, setting.type)
@@ -103,7 +105,7 @@ def _typed_as(kind: Any) -> Any:
 def _read(given: Any, kind: Any) -> Any:
     """What was given, as a run file would have it: numbers for texts, where they are some."""
     if isinstance(given, list):
-        return listed(given) if extra_of(kind)["commas"] else tuple(given)
+        return split_values(given) if extra_of(kind)["commas"] else tuple(given)
     parts = tuple(parts_of(kind))
     if isinstance(given, str) and any(get_origin(part) is tuple for part in parts):
         return tuple(_number(word.strip(), parts) for word in given.split(","))

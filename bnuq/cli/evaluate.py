@@ -8,18 +8,24 @@ from typing import Annotated
 
 import typer
 
-from bnuq.cli.derived import Of, takes
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Model
-from bnuq.cli.output import Printing, tell
+from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, Run, Runs, resolve, resolve_again, resolve_all, resolve_all_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.errors import RequestError
 
 
-@takes(
-    options=(Of(DataSection), Of(ModelSection), Of(SamplingSection), Of(ScoringSection), Of(GivenOptions)),
-    printing=Of(Printing),
+@with_options(
+    options=(
+        SectionOptions(DataSection),
+        SectionOptions(ModelSection),
+        SectionOptions(SamplingSection),
+        SectionOptions(ScoringSection),
+        SectionOptions(GivenOptions),
+    ),
+    printing=SectionOptions(Printing),
 )
 def command(
     model: Model = None,
@@ -47,7 +53,7 @@ def command(
     from bnuq.progress import silent
 
     bars = Bars()
-    progress, foresight = (silent, None) if printing.quiet else (bars, bars.foresight)
+    progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
     if (runs := _runs(model, again, options)) is not None:
         from bnuq.records import multirun
         from bnuq.report.multirun import print_several
@@ -55,8 +61,8 @@ def command(
 
         if baseline is not None:
             raise RequestError(f"--baseline {baseline} is held against one result, and several runs were asked for.")
-        aggregate = evaluate_several(runs, progress=progress, foresight=foresight)
-        tell(
+        aggregate = evaluate_several(runs, progress=progress, forecast_listener=forecast_listener)
+        print_result(
             aggregate,
             summary=multirun.summary,
             show=print_several,
@@ -71,10 +77,14 @@ def command(
     from bnuq.report.terminal import print_report
     from bnuq.workflows.evaluate import evaluate
 
-    result = evaluate(run, progress=progress, look=None if gate is None else gate.look, foresight=foresight)
+    result = evaluate(
+        run, progress=progress, look=None if gate is None else gate.look, forecast_listener=forecast_listener
+    )
     if gate is None:
         show = partial(print_report, full=printing.full)
-        tell(result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict)
+        print_result(
+            result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
+        )
     else:
         gate.end(result, as_json=printing.json, strict=printing.strict)
 

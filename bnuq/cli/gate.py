@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from bnuq.cli.ci import tell_ci, uninterpreted
-from bnuq.cli.output import give_up_stdout, stdout, tell
+from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
+from bnuq.cli.output import discard_stdout, print_result, stdout
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists
@@ -31,15 +31,15 @@ def end(verdict: Verdict, say: Callable[[], None], *, as_json: bool, quiet: bool
     That code does not depend on whether somebody reads to the end: a closed pipe makes no pass of a regression.
     """
     try:
-        with uninterpreted(None if as_json or quiet else stdout()):
+        with workflow_commands_disabled(None if as_json or quiet else stdout()):
             say()
         stdout().flush()
     except BrokenPipeError:
-        give_up_stdout()
+        discard_stdout()
     finally:
         marks = None if quiet else sys.stderr if as_json else stdout()
         with contextlib.suppress(BrokenPipeError):
-            tell_ci(verdict, marks=marks)
+            annotate_ci(verdict, marks=marks)
     if verdict.failed:
         raise typer.Exit(REGRESSION)
 
@@ -85,7 +85,7 @@ class Gate:
         try:
             yield
         except BnuqError as error:
-            tell_ci(str(error), marks=None if self._quiet else sys.stderr)
+            annotate_ci(str(error), marks=None if self._quiet else sys.stderr)
             raise
 
     def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
@@ -100,7 +100,7 @@ class Gate:
                 verdict = self._verdict(result)
         except ResultError as error:
             if not as_json:  # which is empty after an error
-                tell(
+                print_result(
                     result,
                     summary=summary,
                     show=partial(print_report, full=self._full),
@@ -121,7 +121,7 @@ class Gate:
             print_verdict(verdict, stream)
 
         def say() -> None:
-            tell(
+            print_result(
                 result,
                 summary=told,
                 show=shown,

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnuq.cli.derived import Of, takes
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
-from bnuq.cli.output import Printing, tell
+from bnuq.cli.output import Printing, print_result
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 
-_SAID = {
+_HELP = {
     "train": f"Reference: what the network was trained on, which its statistics are compared with: {REFERENCE}.",
     "test": "Labelled test set: evaluated under every domain's statistics.",
     "limit": "At most so many points of each domain are evaluated.",
@@ -20,15 +20,15 @@ _SAID = {
 }
 
 
-@takes(
+@with_options(
     options=(
-        Of(DataSection, "train test", _SAID),
-        Of(ModelSection, "arch"),
-        Of(SamplingSection, "seed"),
-        Of(GivenOptions, "out limit device data_root trust_pickle trust_code", _SAID),
+        SectionOptions(DataSection, "train test", _HELP),
+        SectionOptions(ModelSection, "arch"),
+        SectionOptions(SamplingSection, "seed"),
+        SectionOptions(GivenOptions, "out limit device data_root trust_pickle trust_code", _HELP),
     ),
-    settings=Of(InspectSection),
-    printing=Of(Printing, "json quiet strict debug"),
+    settings=SectionOptions(InspectSection),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
 )
 def command(
     model: Model = None,
@@ -73,7 +73,9 @@ def command(
         if drawn:
             print_figures(drawn, stream)
 
-    tell(result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict)
+    print_result(
+        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
+    )
 
 
 def placed(run: Run, options: Options) -> Run:

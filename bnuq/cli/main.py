@@ -18,13 +18,13 @@ import typer
 import bnuq
 from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, sweep
-from bnuq.cli.ci import uninterpreted
+from bnuq.cli.ci import workflow_commands_disabled
 from bnuq.cli.help import Command, Group
-from bnuq.cli.output import give_up_stdout, prints_to_stderr, say, stdout_of_bnuq_alone
-from bnuq.errors import BnuqError, device_failure_in_words, is_device_failure, is_out_of_memory
+from bnuq.cli.output import discard_stdout, reserved_stdout, say, stdout_to_stderr
+from bnuq.errors import BnuqError, device_failure_message, is_device_failure, is_out_of_memory
 from bnuq.files import apart
 from bnuq.report.sanitize import printable
-from bnuq.surroundings import what_is_missing
+from bnuq.surroundings import environment_problem
 from bnuq.user_code import message_of, place_of
 
 DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
@@ -42,20 +42,20 @@ def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typ
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, command in commands.items():
-        made.command(name, cls=Command)(_past_typer(command))
+        made.command(name, cls=Command)(_wrapping_exceptions(command))
     return made
 
 
-def _past_typer(command: Callable[..., None]) -> Callable[..., None]:
+def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
     """`command`, with the exceptions wrapped up that typer has its own way with: a closed pipe is exit code 1 to it."""
 
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
         try:
-            with prints_to_stderr():
+            with stdout_to_stderr():
                 command(*args, **kwargs)
         except (KeyboardInterrupt, EOFError, OSError) as error:
-            raise _PastTyper(error) from error
+            raise _WrappedException(error) from error
 
     return called
 
@@ -95,7 +95,7 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
     given = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     try:
-        with stopping.on_signals(), stdout_of_bnuq_alone(whole_process=arguments is None):
+        with stopping.on_signals(), reserved_stdout(whole_process=arguments is None):
             code = _run(app, name, [word for word in given if word != "--debug"])
     except BaseException as error:
         if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
@@ -120,7 +120,7 @@ def _leave(code: int) -> NoReturn:
 def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
     try:
         return app(arguments, prog_name=name, standalone_mode=False)
-    except _PastTyper as wrapped:
+    except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
 
 
@@ -129,26 +129,26 @@ def _code_of(error: BaseException, folder: Path | None) -> int:
     if isinstance(error, BnuqError):
         return _say(str(error), REFUSED)
     if isinstance(error, KeyboardInterrupt):
-        return _say(f"interrupted; {_what_is_kept(error)}", INTERRUPTED)
+        return _say(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
     if isinstance(error, stopping.Terminated):
-        return _say(f"terminated; {_what_is_kept(error)}", TERMINATED)
+        return _say(f"terminated; {_interruption_note(error)}", TERMINATED)
     if isinstance(error, BrokenPipeError):
-        give_up_stdout()
+        discard_stdout()
         return DONE
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        give_up_stdout()
+        discard_stdout()
         return _say(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
     if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
         with contextlib.suppress(OSError):  # nobody reads it
             show()
         return REFUSED
     place = place_of(error, users_only=True, program=folder)
-    if not place and (why := what_is_missing(error)) is not None:
+    if not place and (why := environment_problem(error)) is not None:
         return _say(why, REFUSED)
     if is_out_of_memory(error):
         return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
-        return _say(device_failure_in_words(error), REFUSED)
+        return _say(device_failure_message(error), REFUSED)
     said = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit) or place:
         where = place or place_of(error) or "a place that is not known"
@@ -159,13 +159,13 @@ def _code_of(error: BaseException, folder: Path | None) -> int:
     )
 
 
-def _what_is_kept(error: BaseException) -> str:
+def _interruption_note(error: BaseException) -> str:
     """What the command that was stopped noted down on its way out."""
     return " ".join(getattr(error, "__notes__", ())) or "an unfinished result is not kept."
 
 
 def _say(message: str, code: int) -> int:
-    with contextlib.suppress(OSError), uninterpreted(sys.stderr):
+    with contextlib.suppress(OSError), workflow_commands_disabled(sys.stderr):
         typer.echo(f"bnuq: {printable(message)}", err=True)
     return code
 
@@ -179,6 +179,6 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-class _PastTyper(BaseException):
+class _WrappedException(BaseException):
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -9,7 +9,7 @@ import typer
 
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
-from bnuq.config import MOST, as_toml
+from bnuq.config import MAX_COUNT, as_toml
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
 
@@ -40,7 +40,7 @@ Debug = Annotated[bool, option(Printing, "debug")]
 
 
 def whole_numbers(
-    option: str, text: str | None, *, least: int = 1, most: int = MOST, such_as: str
+    option: str, text: str | None, *, least: int = 1, most: int = MAX_COUNT, such_as: str
 ) -> tuple[int, ...] | None:
     """The whole numbers in a list with commas; RequestError for anything else."""
     words = [] if text is None else [word.strip() for word in text.split(",")]

@@ -26,7 +26,7 @@ class Printing(Section, frozen=True):
     debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
 
 
-def tell(
+def print_result(
     result: Any,
     *,
     summary: Callable[[Any], Any],
@@ -48,10 +48,10 @@ def tell(
         show(result, stdout())
     if refused:
         path = getattr(result, "path", None)
-        raise by_strict(warnings, "" if path is None else f"; {path} was written and tells them")
+        raise strict_error(warnings, "" if path is None else f"; {path} was written and tells them")
 
 
-def by_strict(cautions: Sequence[Caution], rest: str = "") -> RequestError:
+def strict_error(cautions: Sequence[Caution], rest: str = "") -> RequestError:
     """The refusal of what has warnings and is not to have any."""
     codes = ", ".join(dict.fromkeys(caution.code for caution in cautions))
     return RequestError(f"--strict: there were warnings ({codes}){rest}.")
@@ -71,9 +71,9 @@ def say(text: str, *, nl: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def stdout_of_bnuq_alone(*, whole_process: bool) -> Iterator[None]:
+def reserved_stdout(*, whole_process: bool) -> Iterator[None]:
     """Inside, `stdout` is a stream that code which bnuq runs cannot reach: neither by `sys.stdout` (see
-    `prints_to_stderr`) nor, with `whole_process`, by file descriptor 1.
+    `stdout_to_stderr`) nor, with `whole_process`, by file descriptor 1.
 
     That one stays with standard error afterwards: what C code has printed may be flushed as late as the process ends.
     """
@@ -103,13 +103,13 @@ def _own_copy() -> TextIO:
 
 
 @contextlib.contextmanager
-def prints_to_stderr() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """Inside, what is printed without naming a stream goes to standard error."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
-def give_up_stdout() -> None:
+def discard_stdout() -> None:
     """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -11,7 +11,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.writing import check_writable
 
 
-def listed(values: list[str]) -> tuple[str, ...]:
+def split_values(values: list[str]) -> tuple[str, ...]:
     """The values of a repeatable option; commas separate, except in the name of a file that exists."""
     return tuple(
         part.strip()
@@ -25,7 +25,7 @@ def _is_there(name: str) -> bool:
     return bool(name) and exists(expanded(name))
 
 
-def replaceable(asked: Path, option: str, what: str, opening: bytes) -> Path:
+def checked_target(asked: Path, option: str, what: str, opening: bytes) -> Path:
     """Where a file goes; RequestError where one is there that bnuq did not write: that does not begin with the regular
     expression `opening`, and is not empty; ResultError where it cannot be written."""
     path = expanded(asked)

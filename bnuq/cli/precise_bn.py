@@ -8,27 +8,27 @@ from typing import Annotated
 
 import typer
 
-from bnuq.cli.derived import Of, takes
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Model
-from bnuq.cli.output import Printing, tell
+from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, PreciseBnSection, SamplingSection
 
-_SAID = {
+_HELP = {
     "train": f"Reference that the statistics are taken over, through the training pipeline: {REFERENCE}.",
     "test": "Labelled test set: evaluated before and after.",
 }
 
 
-@takes(
+@with_options(
     options=(
-        Of(DataSection, "train test", _SAID),
-        Of(ModelSection, "arch"),
-        Of(SamplingSection, "seed"),
-        Of(GivenOptions, "device data_root trust_pickle trust_code"),
+        SectionOptions(DataSection, "train test", _HELP),
+        SectionOptions(ModelSection, "arch"),
+        SectionOptions(SamplingSection, "seed"),
+        SectionOptions(GivenOptions, "device data_root trust_pickle trust_code"),
     ),
-    settings=Of(PreciseBnSection),
-    printing=Of(Printing, "json quiet strict debug"),
+    settings=SectionOptions(PreciseBnSection),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
 )
 def command(
     out: Annotated[
@@ -61,7 +61,7 @@ def command(
     result = precise_bn(
         run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
     )
-    tell(
+    print_result(
         result,
         summary=summary,
         show=partial(print_record, report),

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from bnuq import stopping
-from bnuq.progress import Forecast, Foresight, silent
+from bnuq.progress import Forecast, ForecastListener, silent
 
 _FIRST, _LAST = 2.0, 600.0  # seconds of the work, between which its rate tells how long it takes
 _DAY = 86_400.0
@@ -50,9 +50,9 @@ class Bars:
         self._foreseen = False
 
     @property
-    def foresight(self) -> Foresight:
+    def forecast_listener(self) -> ForecastListener:
         """Writes the line before the work starts."""
-        return Foresight(self._say, limit=_DAY)
+        return ForecastListener(self._say, limit=_DAY)
 
     def _say(self, forecast: Forecast) -> None:
         self._foreseen = True

@@ -15,7 +15,7 @@ import typer
 
 from bnuq.cli.options import AsJson, Debug, Full
 from bnuq.cli.output import say, stdout
-from bnuq.cli.paths import replaceable
+from bnuq.cli.paths import checked_target
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
@@ -87,8 +87,8 @@ def show(
         raise RequestError(f"--format {form} says how pictures are drawn, and none are; add --figures DIR.")
     if as_json and markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-    page = None if html is None else replaceable(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
-    document = None if markdown in (None, "-") else replaceable(Path(markdown), "--markdown", "report", b"# bnuq ")
+    page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
+    document = None if markdown in (None, "-") else checked_target(Path(markdown), "--markdown", "report", b"# bnuq ")
     kind, record = read()
     if kind.report is not None:
         _show_report(

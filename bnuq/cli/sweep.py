@@ -7,29 +7,29 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from bnuq.cli.derived import Of, takes
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures
-from bnuq.cli.output import Printing, tell
+from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
 
-_SAID = {
+_HELP = {
     "samples": ("Stochastic forward passes T of a draw set.", "20"),
     "mutual_information": "Estimator of MI: plug-in or corrected (× T/(T−1)).",
     "out": ("Result file.", "MODEL.sweep.h5"),
 }
 
 
-@takes(
-    settings=(Of(SweepSection),),
+@with_options(
+    settings=(SectionOptions(SweepSection),),
     options=(
-        Of(DataSection, "train test ood validation"),
-        Of(ModelSection, "arch"),
-        Of(SamplingSection, "samples layers seed mutual_information", _SAID),
-        Of(ScoringSection),
-        Of(GivenOptions, "out device precision chunk_size limit data_root trust_pickle trust_code", _SAID),
+        SectionOptions(DataSection, "train test ood validation"),
+        SectionOptions(ModelSection, "arch"),
+        SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
+        SectionOptions(ScoringSection),
+        SectionOptions(GivenOptions, "out device precision chunk_size limit data_root trust_pickle trust_code", _HELP),
     ),
-    printing=Of(Printing, "json quiet strict debug"),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
 )
 def command(
     models: Annotated[
@@ -72,8 +72,8 @@ def command(
     from bnuq.workflows.sweep import sweep
 
     bars = Bars()
-    progress, foresight = (silent, None) if printing.quiet else (bars, bars.foresight)
-    result = sweep(runs, swept, work=work, progress=progress, foresight=foresight)
+    progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
+    result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
     drawn = () if figures is None else save_figures(result, figures, kind="svg")
 
     def show(found: Any, stream: TextIO) -> None:
@@ -81,4 +81,6 @@ def command(
         if drawn:
             print_figures(drawn, stream)
 
-    tell(result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict)
+    print_result(
+        result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
+    )

@@ -3,15 +3,15 @@
 An option wins over the run file, the run file over what the checkpoint records, that over the default.
 """
 
-from bnuq.config.request import DEFAULT_SAMPLER, Named, OneOf, Options, Run, Runs
+from bnuq.config.request import DEFAULT_SAMPLER, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import resolve, resolve_again, resolve_all, resolve_all_again, resolve_sweep
-from bnuq.config.runfile import as_toml, read_run_file, settled
+from bnuq.config.runfile import as_toml, read_run_file, section_from
 from bnuq.config.schema import (
     ANALYTIC,
     DETERMINISTIC,
-    MOST,
-    ONE_PASS,
+    MAX_COUNT,
     POPULATION,
+    SINGLE_SAMPLE_METHODS,
     Augment,
     Batches,
     ChannelOrder,
@@ -41,9 +41,9 @@ __all__ = [
     "ANALYTIC",
     "DEFAULT_SAMPLER",
     "DETERMINISTIC",
-    "MOST",
-    "ONE_PASS",
+    "MAX_COUNT",
     "POPULATION",
+    "SINGLE_SAMPLE_METHODS",
     "Augment",
     "Batches",
     "ChannelOrder",
@@ -56,13 +56,13 @@ __all__ = [
     "Method",
     "Named",
     "Normalize",
-    "OneOf",
     "Options",
     "PopulationEstimator",
     "PreciseBnSection",
     "Precision",
     "PriorKind",
     "Run",
+    "RunOfSeveral",
     "Runs",
     "Sampler",
     "Samples",
@@ -79,5 +79,5 @@ __all__ = [
     "resolve_all",
     "resolve_all_again",
     "resolve_sweep",
-    "settled",
+    "section_from",
 ]

@@ -86,7 +86,7 @@ class Run:
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None
-    run_file_was_found: bool = False
+    run_file_is_implicit: bool = False
 
     def record(self) -> dict[str, Any]:
         """The run as a run file would say it, with absolute paths, and the options that no run file holds."""
@@ -147,7 +147,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class RunOfSeveral:
     """One of several runs: the split and the seed it is of, None where none are listed, and its request."""
 
     run: Run
@@ -174,7 +174,7 @@ class OneOf:
 class Runs:
     """Several runs, each with a result file of its own beside `out`, which their aggregate goes to."""
 
-    all: tuple[OneOf, ...]
+    all: tuple[RunOfSeveral, ...]
     out: Path
     notes: tuple[str, ...] = ()
 

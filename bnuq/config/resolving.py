@@ -13,15 +13,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from bnuq.config.request import Named, OneOf, Options, Run, Runs
-from bnuq.config.runfile import as_toml, converted, read_run_file, settled
-from bnuq.config.schema import DETERMINISTIC, Method, Record, Request, RunFile, Sampler, SweepSection, settings_of
+from bnuq.config.request import Named, Options, Run, RunOfSeveral, Runs
+from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
+from bnuq.config.schema import DETERMINISTIC, Method, RecordedRun, Request, RunFile, Sampler, SweepSection, settings_of
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.trust import BY_USER, NamedBy
 
-MOST_RUNS = 100_000
+MAX_RUNS = 100_000
 SAMPLES = 64  # T, unless it is said
 SWEEP_SAMPLES = 20  # that of a draw set; Mukhoti et al. 2020, Figure 1
 
@@ -72,7 +72,7 @@ def resolve_sweep(
     written = spoken[0]
     if "prior" in settings:  # another prior has other parameters
         written = msgspec.structs.replace(written, prior_mean=None, prior_deviation=None, prior_precision=None)
-    return tuple(runs), settled(SweepSection, msgspec.to_builtins(written) | settings)
+    return tuple(runs), section_from(SweepSection, msgspec.to_builtins(written) | settings)
 
 
 def _resolved(
@@ -101,7 +101,7 @@ def _resolved(
         run_file=path,
         samples=samples,
     )
-    return replace(run, run_file_was_found=found and path is not None)
+    return replace(run, run_file_is_implicit=found and path is not None)
 
 
 def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | None:
@@ -130,15 +130,15 @@ def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | 
             "under [runs]. Leave the option out."
         )
     out = folder / (options.get("out") or f"{path.stem}.bnuq.h5")
-    if (count := math.prod(map(len, listed.values()))) > MOST_RUNS:
-        raise RequestError(f"{path}: [runs] asks for {count:,} runs; expected at most {MOST_RUNS:,}.")
+    if (count := math.prod(map(len, listed.values()))) > MAX_RUNS:
+        raise RequestError(f"{path}: [runs] asks for {count:,} runs; expected at most {MAX_RUNS:,}.")
     runs = []
     for split, seed in itertools.product(listed.get("split", (None,)), listed.get("seed", (None,))):
         filled = _filled(spoken, {"split": split, "seed": seed})
         if samples_by_seed:
             filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
         run = _resolved(filled, options, path=path, checkpoint=None, found=found, folder=folder)
-        runs.append(_beside(OneOf(run, split, seed), out))
+        runs.append(_beside(RunOfSeveral(run, split, seed), out))
     note = "no text of the run file has {seed} in it: the seeds of [runs] are those of sampling, of the same network"
     return Runs(tuple(runs), out, (note,) if samples_by_seed else ())
 
@@ -149,7 +149,7 @@ def resolve_all_again(
     """The runs (split, seed, record) that the aggregate `source` holds, with `options` on top, as `resolve_again`."""
     out = folder / (options.get("out") or source.name)
     runs = tuple(
-        _beside(OneOf(resolve_again(record, source, options, folder=folder), split, seed), out)
+        _beside(RunOfSeveral(resolve_again(record, source, options, folder=folder), split, seed), out)
         for split, seed, record in kept
     )
     before = {record.get("sampling", {}).get("seed") for _, _, record in kept}
@@ -161,7 +161,7 @@ def resolve_all_again(
 _PLACES = ("split", "seed")  # what may stand in braces in the texts of a run file
 
 
-def _beside(one: OneOf, out: Path) -> OneOf:
+def _beside(one: RunOfSeveral, out: Path) -> RunOfSeveral:
     """`one`, its own result file named after that of the aggregate."""
     stem = out.name.removesuffix(".bnuq.h5") if out.name.endswith(".bnuq.h5") else out.stem
     return replace(one, run=replace(one.run, out=out.with_name(f"{stem}.{one.label}.bnuq.h5")))
@@ -235,7 +235,7 @@ def resolve_again(record: dict[str, Any], source: Path, options: Options, *, fol
 
     The result file is the run's run file, so that the run will not write over it.
     """
-    spoken = converted(record, source, Record)
+    spoken = converted(record, source, RecordedRun)
     if spoken.runs is not None:
         raise RequestError(f"{source}: runs is not known in the record of one run.")
     if spoken.model.checkpoint is None:
@@ -320,7 +320,7 @@ def _settled(spoken: RunFile, given: dict[str, Any]) -> Request:
         section = _SECTION_OF[key]
         asked[section] = asked.get(section, {}) | {key: value}
     _check_texts(given)
-    return settled(Request, asked)
+    return section_from(Request, asked)
 
 
 _SECTION_OF = {  # of every setting that may be given

@@ -101,7 +101,7 @@ def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-def settled(kind: type[AnySection], given: Mapping[str, Any]) -> AnySection:
+def section_from(kind: type[AnySection], given: Mapping[str, Any]) -> AnySection:
     """A section, or a request of several, of the settings that were `given`; RequestError names the option of one that
     is wrong."""
     try:

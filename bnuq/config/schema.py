@@ -16,7 +16,7 @@ Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcb
 ANALYTIC: tuple[Method, ...] = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")  # models of q(ω), not MCBN itself
 DETERMINISTIC: Method = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside mcbn where the reference check fails
-ONE_PASS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
+SINGLE_SAMPLE_METHODS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
@@ -31,7 +31,7 @@ PopulationEstimator = Literal["population", "mean_of_var", "full"]  # what preci
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
 
-MOST = 10**12  # of whatever is counted: points, draws, sizes
+MAX_COUNT = 10**12  # of whatever is counted: points, draws, sizes
 Panel = Literal[  # of the help, in this order
     "Common options",
     "Data",
@@ -58,13 +58,13 @@ def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> 
 
 
 _ABOVE_0 = {"expected": "a number above 0"}
-Positive = Annotated[int, Meta(ge=1, le=MOST)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Seed = Annotated[int, Meta(ge=0, le=2**62)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 PositiveNumber = Annotated[float, Meta(gt=0)]
 FinitePositive = Annotated[float, Meta(gt=0, le=sys.float_info.max, extra=_ABOVE_0)]
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
-BatchSize = Annotated[int, Meta(ge=2, le=MOST)]
+BatchSize = Annotated[int, Meta(ge=2, le=MAX_COUNT)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -254,7 +254,7 @@ class SamplingSection(Sampler, frozen=True):
         ),
     ] = 0.02
     max_samples: Annotated[
-        int, Meta(ge=16, le=MOST), setting("With --samples auto: at most so many passes.", "Sampling")
+        int, Meta(ge=16, le=MAX_COUNT), setting("With --samples auto: at most so many passes.", "Sampling")
     ] = 1024
     batch_size: Annotated[
         BatchSize | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
@@ -329,7 +329,7 @@ class SweepSection(Section, frozen=True):
     ] = None
     draw_sets: Annotated[
         int,
-        Meta(ge=2, le=MOST),
+        Meta(ge=2, le=MAX_COUNT),
         setting("Independent draw sets R at each size; their spread is the error.", "Sampling"),
     ] = 5
     train_points: Annotated[
@@ -451,12 +451,12 @@ class InspectSection(Section, frozen=True):
     ] = None
     points: Annotated[
         int,
-        Meta(ge=8, le=MOST),
+        Meta(ge=8, le=MAX_COUNT),
         setting("Reference points that the population statistics are taken over.", "Sampling"),
     ] = 10_000
     draws: Annotated[
         int,
-        Meta(ge=8, le=MOST),
+        Meta(ge=8, le=MAX_COUNT),
         setting("Mini-batches that the noise is measured on, at each of some sizes.", "Sampling"),
     ] = 64
     batch_size: Annotated[
@@ -465,7 +465,7 @@ class InspectSection(Section, frozen=True):
     ] = None
     samples: Annotated[
         int,
-        Meta(ge=2, le=MOST),
+        Meta(ge=2, le=MAX_COUNT),
         setting("Stochastic forward passes T with the mini-batches of each domain.", "Sampling", short="T"),
     ] = 16
 
@@ -482,7 +482,7 @@ class PreciseBnSection(Section, frozen=True):
     ] = "population"
     points: Annotated[
         int,
-        Meta(ge=2, le=MOST),
+        Meta(ge=2, le=MAX_COUNT),
         setting("At most so many points of the reference, drawn without replacement."),
     ] = 10_000
     batch_size: Annotated[
@@ -502,7 +502,7 @@ class RunFile(Section, frozen=True):
     check: CheckSection | None = None
 
 
-class KeptOptions(Section, frozen=True):
+class RecordedOptions(Section, frozen=True):
     """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them.
 
     `folders` tells in which folder a `package.module:factory` was found, where that is not the environment's.
@@ -540,13 +540,13 @@ class KeptOptions(Section, frozen=True):
     folders: dict[str, str] = {}
 
 
-class Record(RunFile, frozen=True):
+class RecordedRun(RunFile, frozen=True):
     """A run as a result file holds it."""
 
-    options: KeptOptions = KeptOptions()
+    options: RecordedOptions = RecordedOptions()
 
 
-class GivenOptions(KeptOptions, frozen=True):
+class GivenOptions(RecordedOptions, frozen=True):
     """Those options, and what no result file holds."""
 
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None

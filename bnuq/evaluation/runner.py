@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION, Run
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError, is_out_of_memory
 from bnuq.estimates import Caution
@@ -171,7 +171,7 @@ def _is_of_batchnorm(method: str) -> bool:
 
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     """The replicates of a method; dropout masks already differ from point to point and need no bank."""
-    if method in ONE_PASS:
+    if method in SINGLE_SAMPLE_METHODS:
         return replicate_weights(1)
     return replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
 
@@ -185,7 +185,7 @@ def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str,
 
 def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Caution]:
     for method, method_scores in scored.items():
-        if method in ONE_PASS:
+        if method in SINGLE_SAMPLE_METHODS:
             continue
         name, error = max(_errors(run, scorer, method_scores, samples).items(), key=lambda item: item[1])
         if error > 1:
@@ -322,7 +322,7 @@ class _Runner:
         """The scores of one set under all draws so far."""
         points, run = self._sets[name], self._run
         blocks = self._blocks(method, engine, points, size, advance)
-        if method not in ONE_PASS and (run.save_samples or run.samples == "auto"):
+        if method not in SINGLE_SAMPLE_METHODS and (run.save_samples or run.samples == "auto"):
             rounds = self._rounds.setdefault((method, name), Rounds())
             advice = "run without --save-samples" if run.save_samples else "lower --max-samples"
             rounds.begin(self._spools.enter_context(Spool(run.out.parent, advice=advice)))
@@ -521,7 +521,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Seq
     if work is None:
         return replace(work_done, why_plain=stochastic.why_plain)
     stacked = min(work.stacked, engine.samples)
-    return replace(work_done, once=work.once, each=work.each, folded=work.folded, stacked=stacked)
+    return replace(work_done, once=work.once, each=work.per_draw, folded=work.folded, stacked=stacked)
 
 
 def _rows_by_query(run: Run, todo: Plan) -> int:

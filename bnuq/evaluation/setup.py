@@ -147,7 +147,7 @@ def _check_bank(run: Run) -> None:
 def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
     """Notes on run files that were found and not named, and on an earlier result that is replaced."""
     for run in runs:
-        if run.run_file is not None and run.run_file_was_found:
+        if run.run_file is not None and run.run_file_is_implicit:
             where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
             yield f"{run.run_file.name} {where} was read; options override it"
     if replaces is not None:

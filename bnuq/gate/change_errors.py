@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.gate.points import Address, Points
 from bnuq.gate.records import Pairing
@@ -104,7 +104,7 @@ class Errors:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
         method, _, _, metric = address
-        if method in ONE_PASS and method not in dict(self._paired.why_not):
+        if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
             return NONE
         kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, ONE_PASS, POPULATION, Run
+from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate.records import Pairing, address_of
@@ -69,7 +69,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
 def _is_asked_for(run: Run, method: str) -> bool:
     """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
     them where there is a reference."""
-    if method in ONE_PASS:
+    if method in SINGLE_SAMPLE_METHODS:
         return True
     if run.methods is None:
         return method not in ANALYTIC
@@ -266,14 +266,14 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
     for key, name in (("seed", "the seed"), ("samples", "T"), ("bank", "the bank")):
         if current.sampling.get(key) != baseline.sampling.get(key):
             yield name
-    if method in ONE_PASS or "mcbn" in method:
+    if method in SINGLE_SAMPLE_METHODS or "mcbn" in method:
         if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
             yield "the mini-batch size"
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
             yield "the training pipeline (normalize, channel_order, augment)"
-    by = "mcbn" if method in ONE_PASS else method
+    by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
     by_group = all(sampler.get("batches") == "group" for sampler in drawn)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate.compatibility import estimates_by_address
@@ -149,7 +149,7 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
     points = one.points
     if "max_probability" in points:
         yield "least_confidence", 1 - points["max_probability"], _ALL
-    samples = 1 if method in ONE_PASS else int(result.sampling["samples"])
+    samples = 1 if method in SINGLE_SAMPLE_METHODS else int(result.sampling["samples"])
     estimator = result.sampling.get("mutual_information", "plug-in")
     if estimator != "jackknife" and {"predictive_entropy", "expected_entropy"} <= points.keys():
         unbiased = samples / (samples - 1) if estimator == "corrected" and samples > 1 else 1.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.gate.compatibility import estimates_by_address
 from bnuq.gate.points import Address
@@ -97,7 +97,7 @@ class _OfMethod:
 
     def _of_error(self, address: Address, estimate: Estimate) -> str | None:
         """The contradiction in the Monte Carlo error, given the replicates."""
-        if self._method in ONE_PASS or self._samples == 1:
+        if self._method in SINGLE_SAMPLE_METHODS or self._samples == 1:
             none = estimate.jackknife is None and estimate.bootstrap is None and estimate.mc_se is None
             return None if none else " has replicates over draws, of which there are none."
         if estimate.jackknife is not None and len(estimate.jackknife) != self._draws:

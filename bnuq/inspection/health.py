@@ -15,7 +15,12 @@ from torch.nn.parameter import is_lazy
 from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.population import ReferenceBatches
-from bnuq.metrics.noise import explained_log_variance, share_left_by_averaging, unbiased_scale, worth_of_average
+from bnuq.metrics.noise import (
+    effective_samples_of_average,
+    explained_log_variance,
+    share_left_by_averaging,
+    unbiased_scale,
+)
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
@@ -155,7 +160,7 @@ def gap(
     momentum, *others = {site.momentum for site in sites if site.tracked} or {None}
     worth = None
     if train_batch_size is not None and momentum and not others:
-        worth = worth_of_average(momentum, batch_size=train_batch_size)
+        worth = effective_samples_of_average(momentum, batch_size=train_batch_size)
     return Gap(
         points=points,
         batch_size=bank.batch_size,

@@ -17,9 +17,9 @@ from bnuq.metrics import effective_counts, finite_population_factor
 from bnuq.metrics.noise import (
     chi2_p_values,
     fitted_freedom,
-    in_own_unit,
     log_slope,
     rejected_share,
+    scaled_to_freedom,
     statistics_noise,
     unbiased_scale,
 )
@@ -180,7 +180,7 @@ def _rejected(spread: np.ndarray, freedom: float | np.ndarray) -> float:
     Drawing without replacement reduces the variance of S² as it does that of the mean; more degrees of freedom account
     for it.
     """
-    return rejected_share(chi2_p_values(in_own_unit(spread, freedom=freedom), freedom=freedom))
+    return rejected_share(chi2_p_values(scaled_to_freedom(spread, freedom=freedom), freedom=freedom))
 
 
 def _rejected_fitted(spread: np.ndarray, freedom: np.ndarray) -> float:

@@ -80,7 +80,7 @@ def chi2_p_values(
     return np.clip(scipy.stats.kstwo.sf(distance, draws), 0, 1)
 
 
-def in_own_unit(
+def scaled_to_freedom(
     spread: Float[Array, "draw channel"], *, freedom: float | int | Float[Array, " channel"]
 ) -> Float[np.ndarray, "draw channel"]:
     """S² in the unit in which its mean over the draws is `freedom`, as that of χ² is: what tells the law's shape.
@@ -155,7 +155,7 @@ def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
     return float(least_squares_coefficients(np.log(n)) @ -np.log(n - 3))
 
 
-def worth_of_average(momentum: float, *, batch_size: int) -> float:
+def effective_samples_of_average(momentum: float, *, batch_size: int) -> float:
     """How many samples an exponential average of batch statistics is as good as: M·(2 − m)/m, m > 0 being torch's.
 
     Source: the variance of such an average, (m/(2 − m)) times that of one batch.

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from bnuq.config import DETERMINISTIC, ONE_PASS, ScoringSection, Task
+from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS, ScoringSection, Task
 from bnuq.estimates import Estimate, Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
@@ -128,7 +128,7 @@ def _lay_out_for_arviz(writer: codec.Writer, result: Result) -> None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
     for method, found in result.methods.items():
         for name, one in found.sets.items():
-            if method not in ONE_PASS and one.log_likelihood is not None:
+            if method not in SINGLE_SAMPLE_METHODS and one.log_likelihood is not None:
                 values, axes = one.log_likelihood[None], ("chain", "draw", f"{name}_point")
                 writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
 
@@ -242,7 +242,7 @@ def _check_complete(result: Result) -> None:
     if any(one.group is not None and one.group.shape != (one.n,) for one in result.sets.values()):
         raise ValueError("the groups of a set are not as many as its points")
     for method, found in result.methods.items():
-        of_one_pass = method in ONE_PASS or result.sampling["samples"] == 1
+        of_one_pass = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
         if set(found.sets) != evaluated or set(found.ood) != others:
             raise ValueError(f"{method} was not evaluated on every set")
         for name, one in found.sets.items():
@@ -282,7 +282,7 @@ def _check_log_likelihoods(result: Result) -> None:
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, found in result.methods.items():
         test, shape = found.sets["test"], (result.sampling["samples"], result.sets["test"].n)
-        sampled = method not in ONE_PASS and "pll" in test.points
+        sampled = method not in SINGLE_SAMPLE_METHODS and "pll" in test.points
         held = test.log_likelihood is not None and test.log_likelihood.shape == shape
         if sampled and not held and (mixture or result.model["task"] == "classification"):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int64
 
-from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
 from bnuq.metrics import METRICS, standard_error
 from bnuq.records.evaluation import MethodResult, Result, SetResult
 from bnuq.report import noise_models, ood
@@ -27,7 +27,7 @@ def in_words(result: Result) -> Iterator[str]:
     yield f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
     yield from _repair(result)
     for name, method in result.methods.items():
-        if name not in ONE_PASS:
+        if name not in SINGLE_SAMPLE_METHODS:
             yield _likelihood_in_words(name, method, result)
 
 
@@ -35,7 +35,7 @@ def _repair(result: Result) -> Iterator[str]:
     """What the population statistics of the reference change by themselves."""
     told = ""
     if POPULATION in result.methods:
-        before, after = (result.methods[name].sets["test"].estimates for name in ONE_PASS)
+        before, after = (result.methods[name].sets["test"].estimates for name in SINGLE_SAMPLE_METHODS)
         told = f"accuracy {percent(before['accuracy'])} → {percent(after['accuracy'])}, "
         told += f"PLL {number(before['pll'].value)} → {number(after['pll'].value)} nats"
     yield from repair_in_words(result, "pll", told)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS, SEPARATIONS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import Estimates, EvaluatedSet, MethodResult, Result, SetResult
@@ -243,7 +243,7 @@ def in_short(results: Results) -> Iterator[str]:
 
 def _head(method: str) -> str:
     whom = of_whom(method)
-    return whom[0].upper() + whom[1:] if method in ONE_PASS else method
+    return whom[0].upper() + whom[1:] if method in SINGLE_SAMPLE_METHODS else method
 
 
 def _task(results: Results) -> str:

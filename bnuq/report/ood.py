@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.metrics import SEPARATIONS
 from bnuq.records.evaluation import MethodResult, Result
@@ -36,8 +36,8 @@ def in_words(result: Result, name: str) -> str:
     text = f"{name} {_told_apart(best)}: AUROC {number(best.value, 3)}{interval} {by}"
     if len(ranked) > 1:
         text += f", the best of {len(ranked)} scores"
-    plain = [row for row in ranked if row[0] in ONE_PASS]
-    if method in ONE_PASS or not plain:
+    plain = [row for row in ranked if row[0] in SINGLE_SAMPLE_METHODS]
+    if method in SINGLE_SAMPLE_METHODS or not plain:
         return f"{text}."
     method, score, best = max(plain, key=lambda row: row[2].value)
     return f"{text}; {number(best.value, 3)} by the {named(score)} of {of_whom(method)}."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing, ood
@@ -225,7 +225,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
                 plain = method.sets["test"].estimates.get(metric)
                 if values is not None and np.isfinite(values).all():
                     axes.plot(method.convergence["samples"], values, **lines[name].plotted, label=name)
-                elif name in ONE_PASS and plain is not None and math.isfinite(plain.value):
+                elif name in SINGLE_SAMPLE_METHODS and plain is not None and math.isfinite(plain.value):
                     axes.axhline(plain.value, color=lines[name].colour, linestyle=lines[name].dashes, label=name)
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import DETERMINISTIC, ONE_PASS, POPULATION
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.evaluation import MethodResult, Result
@@ -46,7 +46,7 @@ def in_words(result: Result) -> Iterator[str]:
     rmse, mae = (_plain(plain.sets["test"].estimates[name]) for name in ("rmse", "mae"))
     yield f"Deterministic network: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
     yield from _repair(result)
-    sampled = {name: method for name, method in result.methods.items() if name not in ONE_PASS}
+    sampled = {name: method for name, method in result.methods.items() if name not in SINGLE_SAMPLE_METHODS}
     if "tau" not in plain.sets["test"].estimates:
         yield (
             "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
@@ -61,7 +61,7 @@ def _repair(result: Result) -> Iterator[str]:
     """What the population statistics of the reference change by themselves."""
     told = ""
     if POPULATION in result.methods:
-        plain, repaired = (result.methods[name].sets["test"].estimates for name in ONE_PASS)
+        plain, repaired = (result.methods[name].sets["test"].estimates for name in SINGLE_SAMPLE_METHODS)
         told = ", ".join(
             f"{shown} {_plain(plain[metric])} → {_plain(repaired[metric])}"
             for metric, shown in (("rmse", "RMSE"), ("mae", "MAE"))
@@ -271,7 +271,7 @@ def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
 
 def _flags(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
-    if name in ONE_PASS:
+    if name in SINGLE_SAMPLE_METHODS:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:

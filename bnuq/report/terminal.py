@@ -8,7 +8,7 @@ from typing import TextIO
 
 import numpy as np
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.report import classification, noise_models, ood, regression
 from bnuq.report.numbers import (
@@ -252,7 +252,7 @@ def curves(result: Result, metric: str) -> Iterator[Part]:
 def work_in_words(result: Result) -> Iterator[str]:
     """What was computed once and what T times, at what speed, in which memory."""
     for method, took in result.work.methods.items():
-        if method in ONE_PASS:
+        if method in SINGLE_SAMPLE_METHODS:
             continue
         text = f"{method}: {took.passes:,} forward passes, {took.passes / max(took.seconds, 1e-9):,.0f} per second"
         if took.ratio is not None:
@@ -274,7 +274,11 @@ def work_in_words(result: Result) -> Iterator[str]:
 
 def _cost(result: Result) -> str:
     """The cost in one line."""
-    ratios = {name: took.ratio for name, took in result.work.methods.items() if took.ratio and name not in ONE_PASS}
+    ratios = {
+        name: took.ratio
+        for name, took in result.work.methods.items()
+        if took.ratio and name not in SINGLE_SAMPLE_METHODS
+    }
     told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     return f"Cost relative to deterministic passes: {told}." if told else ""
 

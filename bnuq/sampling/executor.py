@@ -35,11 +35,11 @@ BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one
 
 @dataclass(frozen=True)
 class Work:
-    """The cost of a plan: multiply-adds per point that are done `once` and those for `each` draw, the number of layers
+    """The cost of a plan: multiply-adds per point that are done `once` and those `per_draw`, the number of layers
     with a folded BatchNorm, and, for a given number of points, the stacked draws, the rows of a tile and the bytes."""
 
     once: int
-    each: int
+    per_draw: int
     folded: int
     stacked: int
     tile: int
@@ -112,7 +112,7 @@ class Executor(Program):
         boundary = self._boundary_entries * min(self._block, points) * draws
         return Work(
             once=arithmetic[Level.CHUNK],
-            each=arithmetic[Level.SAMPLE],
+            per_draw=arithmetic[Level.SAMPLE],
             folded=len(self._folded),
             stacked=draws,
             tile=rows,
@@ -217,7 +217,7 @@ class Executor(Program):
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
-        dtype = self.plan.trace.values[operation.gives[0]].dtype
+        dtype = self.plan.trace.values[operation.outputs[0]].dtype
         return scale.to(self._device, dtype), shift.to(self._device, dtype)
 
     def _foldings(self, draws: Sequence[int]) -> Iterator[dict[int, tuple[Tensor, Tensor]]]:
@@ -264,7 +264,7 @@ class Executor(Program):
         return None
 
     def _folded_step(self, position: int, operation: Operation, arguments: tuple, function: Any) -> Step:
-        source, rest, result = arguments[0].number, arguments[3:], operation.gives[0]
+        source, rest, result = arguments[0].number, arguments[3:], operation.outputs[0]
 
         def compute(values: list[Any], context: StepContext) -> None:
             values[result] = function(values[source], *context.folded[position], *rest)
@@ -277,7 +277,7 @@ class Executor(Program):
         parameters = [ref if ref is None else self._converted(self._fixed[ref.number]) for ref in arguments[1:3]]
         run_layer = plain_step(layer.function, (arguments[0], *parameters, *arguments[3:]), layer.result)
         run_affine = self._affine_step(position, operation, draws)
-        between = layer.gives[0]
+        between = layer.outputs[0]
 
         def compute(values: list[Any], context: StepContext) -> None:
             run_layer(values, context)
@@ -287,7 +287,7 @@ class Executor(Program):
         return compute
 
     def _affine_step(self, position: int, operation: Operation, draws: int) -> Step:
-        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         assert isinstance(site, BatchNormSite)
         scale, shift = self._affine[position]
         if draws == 1 and len(self.plan.trace.values[source].shape) == 2:
@@ -319,7 +319,7 @@ class Executor(Program):
         return compute_stacked
 
     def _dropout_step(self, operation: Operation) -> Step | None:
-        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         dropout = self._dropout
         if dropout is None:
             return None

@@ -81,7 +81,7 @@ class MeasurementProgram(Program):
         """A step that normalises by the statistics just measured."""
         if not self._is_measured(operation):
             return None
-        source, result, site = operation.arguments[0].number, operation.gives[0], operation.site
+        source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
         assert isinstance(site, BatchNormSite)
         weight, bias = (None if ref is None else self._fixed[ref.number] for ref in operation.arguments[1:3])
 

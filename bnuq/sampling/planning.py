@@ -48,7 +48,7 @@ class Plan:
 
     def last_reads(self, level: Level) -> dict[int, int]:
         """For every value made at this level, the position of the last operation of the level that reads it."""
-        last = {n: i for i in self.at(level) for n in self.operations[i].gives}
+        last = {n: i for i in self.at(level) for n in self.operations[i].outputs}
         for i in self.at(level):
             last |= {n: i for n in self.reads(i) if n in last}
         return {n: i for n, i in last.items() if n != self.trace.output}
@@ -86,8 +86,8 @@ def plan(
         boundary=(),
         in_place={},
     )
-    sample_values = {n for i in draft.at(Level.SAMPLE) for n in operations[i].gives}
-    chunk_values = {trace.input} | {n for i in draft.at(Level.CHUNK) for n in operations[i].gives}
+    sample_values = {n for i in draft.at(Level.SAMPLE) for n in operations[i].outputs}
+    chunk_values = {trace.input} | {n for i in draft.at(Level.CHUNK) for n in operations[i].outputs}
     read = {n for i in draft.at(Level.SAMPLE) for n in draft.reads(i)} | {trace.output}
     return replace(
         draft,
@@ -105,7 +105,7 @@ def _without_empty_pads(trace: Trace) -> Trace:
     for recorded in trace.operations:
         operation = replace(recorded, arguments=_renamed(recorded.arguments, original))
         if operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1]):
-            source, (copy,) = operation.arguments[0].number, operation.gives
+            source, (copy,) = operation.arguments[0].number, operation.outputs
             if written.isdisjoint((trace.values[source].group, trace.values[copy].group)):
                 original[copy] = source
                 continue
@@ -123,7 +123,7 @@ def _levels(trace: Trace, live: Sequence[bool]) -> tuple[Level, ...]:
     """The level of every operation: the lowest at which its inputs are available and at which no operation overwrites a
     value that a later sample reads."""
     levels = [Level.SAMPLE if is_live else Level.ONCE for is_live in live]
-    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
+    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.outputs}
     settled = False
     while not settled:
         settled = True
@@ -133,7 +133,7 @@ def _levels(trace: Trace, live: Sequence[bool]) -> tuple[Level, ...]:
                 written[group] = max(written[group], level)
         read: dict[int, Level] = defaultdict(lambda: Level.ONCE)
         for i, operation in enumerate(trace.operations):
-            groups = operation.writes.union(trace.values[number].group for number in operation.gives)
+            groups = operation.writes.union(trace.values[number].group for number in operation.outputs)
             needs = [levels[i], *(written[group] for group in groups), *(read[group] for group in operation.writes)]
             for number in operation.reads:
                 needs.append(
@@ -153,7 +153,7 @@ def _grows(operation: Operation, trace: Trace) -> bool:
     def in_tree(tree: Any) -> bool:
         return isinstance(tree, PerRow) or (isinstance(tree, (tuple, list)) and any(map(in_tree, tree)))
 
-    return in_tree(operation.arguments) or any(trace.values[number].axis is not None for number in operation.gives)
+    return in_tree(operation.arguments) or any(trace.values[number].axis is not None for number in operation.outputs)
 
 
 _LAYERS = {  # operations with arguments (input, weight, bias, …): the positions of their `transposed` and `groups`
@@ -181,7 +181,7 @@ def output_channels(layer: Operation) -> int | None:
 
 def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
     """Maps the position of every foldable sampled BatchNorm to the layer that it can be folded into."""
-    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.gives}
+    maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.outputs}
     readers: dict[int, list[int]] = defaultdict(list)
     members: dict[int, list[int]] = defaultdict(list)
     for i, operation in enumerate(trace.operations):
@@ -190,7 +190,7 @@ def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows:
     for number, value in enumerate(trace.values):
         members[value.group].append(number)
     static = set(trace.constants) | {
-        n for i, op in enumerate(trace.operations) if levels[i] is Level.ONCE for n in op.gives
+        n for i, op in enumerate(trace.operations) if levels[i] is Level.ONCE for n in op.outputs
     }
     layers = {}
     for i, operation in enumerate(trace.operations):
@@ -234,7 +234,7 @@ def _needed(trace: Trace, swallowed: set[int], folded: Mapping[int, Operation], 
         operation = trace.operations[i]
         if id(operation) in swallowed:
             continue
-        if numbers.isdisjoint(operation.gives) and groups.isdisjoint(operation.writes):
+        if numbers.isdisjoint(operation.outputs) and groups.isdisjoint(operation.writes):
             continue
         positions.append(i)
         for number in (*operation.reads, *(folded[i].reads if i in folded else ())):
@@ -252,14 +252,14 @@ def _takes_channels_last(operations: Sequence[Operation], trace: Trace) -> bool:
     """Whether images may be stored channels last: there are images, and no operation depends on the layout."""
     written: set[int] = set()
     for operation in reversed(operations):
-        groups = {trace.values[number].group for number in operation.gives}
+        groups = {trace.values[number].group for number in operation.outputs}
         if operation.function.overloadpacket in BY_LAYOUT and not written.isdisjoint(groups):
             return False
         written |= operation.writes
     packets = {operation.function.overloadpacket for operation in operations}
     strided = {aten.as_strided, aten.as_strided_, aten.set_, aten.lstm, aten.gru}
     pictures = any(
-        operation.function.overloadpacket in _LAYERS and len(trace.values[operation.gives[0]].shape) == 4
+        operation.function.overloadpacket in _LAYERS and len(trace.values[operation.outputs[0]].shape) == 4
         for operation in operations
     )
     return pictures and packets.isdisjoint(strided)
@@ -274,7 +274,7 @@ def _stackable(draft: Plan, sample_values: set[int]) -> bool:
         operation = draft.operations[i]
         if operation.site is not None:
             expected_axis = operation.site.batch_axis if isinstance(operation.site, DropoutSite) else 0
-            if values[operation.gives[0]].axis != expected_axis:
+            if values[operation.outputs[0]].axis != expected_axis:
                 return False
     return True
 
@@ -309,7 +309,7 @@ def _in_place(draft: Plan, sample_values: set[int]) -> dict[int, tuple[Any, int]
         form = _IN_PLACE.get(operation.function)
         if form is None:
             continue
-        (result,) = operation.gives
+        (result,) = operation.outputs
         candidates = operation.arguments[:1]
         if operation.function in (aten.add.Tensor, aten.mul.Tensor) and operation.arguments[2:] in ((), (1,)):
             candidates = operation.arguments[:2]
@@ -336,7 +336,7 @@ def multiply_adds(plan: Plan) -> dict[Level, int]:
     values, total = plan.trace.values, dict.fromkeys(Level, 0)
     for i, operation in enumerate(plan.operations):
         layer = plan.folded.get(i, operation)
-        entries = sum(values[number].entries_per_row for number in operation.gives)
+        entries = sum(values[number].entries_per_row for number in operation.outputs)
         axis = output_channels(layer) if layer.function.overloadpacket in _LAYERS else None
         if axis is not None and isinstance(layer.arguments[1], Ref):
             weight = values[layer.arguments[1].number].shape
@@ -350,9 +350,9 @@ def peak_entries(plan: Plan, level: Level) -> int:
     values, last = plan.trace.values, plan.last_reads(level)
     alive = peak = 0
     for i in plan.at(level):
-        outputs = {values[n].group: values[n].entries_per_row for n in plan.operations[i].gives}
+        outputs = {values[n].group: values[n].entries_per_row for n in plan.operations[i].outputs}
         alive += 0 if i in plan.in_place else sum(outputs.values())
-        swallowed = plan.folded[i].gives if i in plan.folded else ()  # made after all where draws are stacked
+        swallowed = plan.folded[i].outputs if i in plan.folded else ()  # made after all where draws are stacked
         peak = max(peak, alive + sum(values[n].entries_per_row for n in swallowed))
         freed = {values[n].group: values[n].entries_per_row for n, end in last.items() if end == i}
         alive -= 0 if i in plan.in_place else sum(freed.values())

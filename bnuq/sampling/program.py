@@ -116,7 +116,7 @@ class Program:
         """
         if function is not aten.linear.default or not _HAS_ONEDNN or self._device.type != "cpu":
             return function
-        output, weight = (self.plan.trace.values[n] for n in (layer.gives[0], layer.arguments[1].number))
+        output, weight = (self.plan.trace.values[n] for n in (layer.outputs[0], layer.arguments[1].number))
         float32 = output.dtype == weight.dtype == torch.float32 and self._dtype is None
         if not float32 or output.entries_per_row * weight.shape[1] * rows < self._large_product:
             return function
@@ -142,7 +142,7 @@ def tile_rows(plan: Plan, device: torch.device) -> int:
 def entries_at_sample_level(plan: Plan) -> list[int]:
     """The entries per row of every value that is computed at the sample level."""
     values = plan.trace.values
-    return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].gives]
+    return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].outputs]
 
 
 def split_evenly(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
@@ -240,7 +240,7 @@ def _exact_parameters(plan: Plan) -> set[int]:
 
 
 def _is_output_layer(plan: Plan, operation: Operation) -> bool:
-    return is_layer(operation) and operation.gives == (plan.trace.output,)
+    return is_layer(operation) and operation.outputs == (plan.trace.output,)
 
 
 def _in_dtype_of_weight(layer: Any) -> Any:

@@ -281,7 +281,7 @@ def _compiled(
         schedule = plan(
             trace,
             sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in sampled,
-            goals=[number for operation in normalisations for number in operation.gives],
+            goals=[number for operation in normalisations for number in operation.outputs],
         )
         other = other_inputs(example)
         with on_other_inputs():

@@ -70,7 +70,7 @@ class Operation:
         return tuple(refs_in(self.arguments))
 
     @property
-    def gives(self) -> tuple[int, ...]:
+    def outputs(self) -> tuple[int, ...]:
         return tuple(refs_in(self.result))
 
 
@@ -188,7 +188,7 @@ class _Recorder(Mode):
             return result
         self.operations.append(Operation(func, arguments, self._results(result), site, frozenset(written)))
         if any(number in self._dependent for number in refs_in(arguments)):
-            self._dependent.update(written, self.operations[-1].gives)
+            self._dependent.update(written, self.operations[-1].outputs)
         return result
 
     def depends_on_input(self, tensor: Tensor) -> bool:
@@ -310,7 +310,7 @@ def _groups(recorder: _Recorder) -> list[int]:
                 if argument.alias_info is not None
                 for number in refs_in(value)
             ]
-            for number in operation.gives:
+            for number in operation.outputs:
                 for other in aliased:
                     join(number, other)
     return [root_of(number) for number in range(len(root))]

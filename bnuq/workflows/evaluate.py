@@ -25,7 +25,7 @@ from bnuq.evaluation.reference_check import cautions as reference_cautions
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import VALIDATION, RunnerResult, bank_of, check_precision, passed
 from bnuq.evaluation.setup import check_request, notes_on_request, output_cautions, prepare, scored_sets
-from bnuq.progress import Foresight, Progress, silent
+from bnuq.progress import ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result, Work
@@ -39,11 +39,11 @@ def evaluate(
     *,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
-    foresight: Foresight | None = None,
+    forecast_listener: ForecastListener | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
-    `look` receives the sets before anything is drawn, and may raise where they cannot be used; `foresight`
+    `look` receives the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener`
     receives a forecast of the duration, where it is long. Raises BnuqError with one message where the request cannot be
     carried out; the result file is then not touched.
     """
@@ -72,10 +72,10 @@ def evaluate(
     check_precision(run, pipeline.device)
     check_resources(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
     checked = check_network(run, todo, model, pipeline, sets, material.train)
-    if foresight is not None:
+    if forecast_listener is not None:
         subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
-        if (expected := forecast(subject, limit=foresight.limit)) is not None:
-            foresight.say(expected)
+        if (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
+            forecast_listener.notify(expected)
     check = None
     if material.train is not None:
         check = check_reference(run, todo, model, pipeline, material.train, progress)

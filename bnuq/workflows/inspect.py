@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, settled
+from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Caution
@@ -163,7 +163,9 @@ def _check(run: Run, settings: Settings) -> None:
     check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
-    settled(InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")})
+    section_from(
+        InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")}
+    )
 
 
 def _record(settings: Settings) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 import bnuq
-from bnuq.config import POPULATION, OneOf, Run, Runs, Task
+from bnuq.config import POPULATION, Run, RunOfSeveral, Runs, Task
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
-from bnuq.progress import Forecast, Foresight, Progress, silent
+from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
@@ -34,13 +34,15 @@ OF_ONE_RUN = (
 )  # provenance that runs do not share
 
 
-def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Foresight | None = None) -> Several:
+def evaluate_several(
+    runs: Runs, *, progress: Progress = silent, forecast_listener: ForecastListener | None = None
+) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
 
     A run whose file exists already, made by this version from the same request, network and data, is read instead, so
-    that an interrupted series continues. `foresight` receives a forecast of the remaining runs before the first is
-    drawn, where it is long. Raises BnuqError, naming the run, where a run cannot be carried out; the results of earlier
-    runs stay, and no aggregate is written.
+    that an interrupted series continues. `forecast_listener` receives a forecast of the remaining runs before the first
+    is drawn, where it is long. Raises BnuqError, naming the run, where a run cannot be carried out; the results of
+    earlier runs stay, and no aggregate is written.
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
@@ -54,9 +56,10 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Fore
                 read += result is not None
                 if result is None:
                     result = evaluate(
-                        run_of_series.run, foresight=_foresight_of_all(foresight, len(runs.all) - len(rows))
+                        run_of_series.run,
+                        forecast_listener=_foresight_of_all(forecast_listener, len(runs.all) - len(rows)),
                     )
-                    foresight = None  # the forecast covers all runs
+                    forecast_listener = None  # the forecast covers all runs
                 first = first or (run_of_series, _form(result))
                 _check_alike(*first, _form(result))
             except BnuqError as error:
@@ -87,23 +90,23 @@ def evaluate_several(runs: Runs, *, progress: Progress = silent, foresight: Fore
     return several
 
 
-def _foresight_of_all(foresight: Foresight | None, left: int) -> Foresight | None:
-    """A Foresight that turns the forecast of one run into that of all remaining runs."""
-    if foresight is None:
+def _foresight_of_all(forecast_listener: ForecastListener | None, left: int) -> ForecastListener | None:
+    """A ForecastListener that turns the forecast of one run into that of all remaining runs."""
+    if forecast_listener is None:
         return None
 
     def say(forecast: Forecast) -> None:
         work = f"{left:,} runs, each of {forecast.work}," if left > 1 else forecast.work
-        foresight.say(replace(forecast, work=work, seconds=left * forecast.seconds))
+        forecast_listener.notify(replace(forecast, work=work, seconds=left * forecast.seconds))
 
-    return Foresight(say, foresight.limit / left)
+    return ForecastListener(say, forecast_listener.limit / left)
 
 
 @dataclass(frozen=True)
 class _RunSummary:
     """The parts of a result that are kept in memory, in addition to its estimates."""
 
-    one: OneOf
+    one: RunOfSeveral
     task: Task
     test_sha256: str
     cautions: list[tuple[str, str]]
@@ -111,7 +114,7 @@ class _RunSummary:
     provenance: dict[str, str]
 
 
-def _run_summary(one: OneOf, result: Result) -> _RunSummary:
+def _run_summary(one: RunOfSeveral, result: Result) -> _RunSummary:
     return _RunSummary(
         one,
         task=result.model["task"],
@@ -179,7 +182,7 @@ def _form(result: Result) -> _Form:
     return result.model["task"], methods, tuple(sorted(result.sets))
 
 
-def _check_alike(first: OneOf, form: _Form, other: _Form) -> None:
+def _check_alike(first: RunOfSeveral, form: _Form, other: _Form) -> None:
     for what, expected, actual in zip(("task", "methods", "sets"), form, other, strict=True):
         if expected != actual:
             these, others = (value if isinstance(value, str) else ", ".join(value) for value in (actual, expected))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import metrics
-from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, settled
+from bnuq.config import DEFAULT_SAMPLER, PopulationEstimator, PreciseBnSection, Run, Split, section_from
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Direction, Estimate
@@ -166,7 +166,7 @@ def _check(run: Run, points: int, batch_size: int | None) -> None:
     """Raise BnuqError for every error that can be found before anything is read."""
     if problem := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {problem}")
-    settled(PreciseBnSection, {"points": points, "batch_size": batch_size})
+    section_from(PreciseBnSection, {"points": points, "batch_size": batch_size})
     if run.train is None:
         file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
         raise RequestError(

@@ -19,7 +19,7 @@ from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.runner import VALIDATION
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
-from bnuq.progress import Forecast, Foresight, Progress, silent
+from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.sweeping.elbo import prior_of
@@ -41,15 +41,15 @@ def sweep(
     out: Path | None = None,
     work: Path | None = None,
     progress: Progress = silent,
-    foresight: Foresight | None = None,
+    forecast_listener: ForecastListener | None = None,
 ) -> Sweep:
     """Sweep MCBN's mini-batch size, write the result to `out` (the first run's `out`, where None), and return it.
 
     One run: its network at every size (protocol "single"). Several: each at its training batch size ("matched"), and at
     every size of `settings.batch_sizes` too, where there are any. Finished parts are saved in `work` (by default beside
-    `out`) and read after an interruption. `foresight` receives a forecast of the duration from scratch before anything
-    is drawn, where it is long. Raises BnuqError where the request cannot be carried out; `out` is then not touched.
-    Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
+    `out`) and read after an interruption. `forecast_listener` receives a forecast of the duration from scratch before
+    anything is drawn, where it is long. Raises BnuqError where the request cannot be carried out; `out` is then not
+    touched. Source: Mukhoti, Dokania, Torr & Gal 2020, On Batch Normalisation for Approximate Bayesian Inference.
     """
     watch = Stopwatch()
     out = runs[0].out if out is None else out
@@ -63,8 +63,8 @@ def sweep(
         ready.append(Network(number, names[number], run, prepared, settings, several=len(runs) > 1))
         _check_alike(ready)
     watch.lap("load")
-    if foresight is not None:
-        _foresee(ready, foresight)
+    if forecast_listener is not None:
+        _foresee(ready, forecast_listener)
     journals = [network.journal(folder) for network in ready]
     journals[0].make_folder()
     try:
@@ -108,13 +108,13 @@ def sweep(
     return result
 
 
-def _foresee(networks: Sequence[Network], foresight: Foresight) -> None:
-    forecasts = [network.forecast(limit=foresight.limit / len(networks)) for network in networks]
+def _foresee(networks: Sequence[Network], forecast_listener: ForecastListener) -> None:
+    forecasts = [network.forecast(limit=forecast_listener.limit / len(networks)) for network in networks]
     long = [forecast for forecast in forecasts if forecast is not None]
-    if (seconds := sum(forecast.seconds for forecast in long)) >= foresight.limit:
+    if (seconds := sum(forecast.seconds for forecast in long)) >= forecast_listener.limit:
         longest = max(long, key=lambda forecast: forecast.seconds)
         of_all = f"{len(networks)} networks, each of {longest.work}," if len(networks) > 1 else longest.work
-        foresight.say(Forecast(of_all, seconds, longest.lower))
+        forecast_listener.notify(Forecast(of_all, seconds, longest.lower))
 
 
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:

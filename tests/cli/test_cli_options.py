@@ -14,14 +14,14 @@ from bnuq.cli import inspect as inspection
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
 from bnuq.config import Options, read_run_file, resolve
-from bnuq.config.runfile import settled
+from bnuq.config.runfile import section_from
 from bnuq.config.schema import (
     DataSection,
     GivenOptions,
     InspectSection,
-    KeptOptions,
     ModelSection,
     PreciseBnSection,
+    RecordedOptions,
     SamplingSection,
     ScoringSection,
     Section,
@@ -230,12 +230,12 @@ def test_what_is_not_given_is_left_to_the_run_file_and_none_is_not_given(tmp_pat
 
 
 def test_a_section_that_no_run_file_holds_is_settled_alone() -> None:
-    assert settled(InspectSection, {"points": 8}).draws == InspectSection().draws
+    assert section_from(InspectSection, {"points": 8}).draws == InspectSection().draws
     with pytest.raises(RequestError, match=r"^--points is 7; expected a whole number of at least 8\.$"):
-        settled(InspectSection, {"points": 7})
+        section_from(InspectSection, {"points": 7})
 
 
 def test_leave_to_run_code_is_an_option_and_not_kept() -> None:
-    kept = {field.name for field in msgspec.structs.fields(KeptOptions)}
+    kept = {field.name for field in msgspec.structs.fields(RecordedOptions)}
     given = {field.name for field in msgspec.structs.fields(GivenOptions)}
     assert given - kept == {"out", "trust_pickle", "trust_code"}

@@ -18,7 +18,7 @@ import small_run
 from bnuq.cli import progress
 from bnuq.config import Options, resolve, resolve_all, resolve_sweep
 from bnuq.evaluation import duration
-from bnuq.progress import Forecast, Foresight
+from bnuq.progress import Forecast, ForecastListener
 from bnuq.workflows import multirun
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
@@ -43,7 +43,11 @@ def forecast(folder: Path, run_file: str = "run.toml", **options: Any) -> Foreca
         raise ForeseenError
 
     with pytest.raises(ForeseenError):
-        evaluate(resolve(run_file, Options(**options), folder=folder), progress=nothing, foresight=Foresight(say, 0.0))
+        evaluate(
+            resolve(run_file, Options(**options), folder=folder),
+            progress=nothing,
+            forecast_listener=ForecastListener(say, 0.0),
+        )
     return heard[0]
 
 
@@ -101,14 +105,14 @@ def test_every_ood_set_is_counted(folder, monkeypatch):
 def test_a_short_run_takes_no_more_than_a_forward_to_be_foreseen(folder, monkeypatch):
     monkeypatch.setattr(duration, "_extrapolated", lambda *_: pytest.fail("draws were made to estimate the time"))
     run = resolve("run.toml", Options(), folder=folder)
-    evaluate(run, foresight=Foresight(lambda _: pytest.fail("said to be long")))
+    evaluate(run, forecast_listener=ForecastListener(lambda _: pytest.fail("said to be long")))
 
 
 def test_a_forecast_changes_no_estimate(folder):
     plain = small_run.evaluated(folder)
     heard: list[Forecast] = []
     run = resolve("run.toml", Options(out=folder / "foreseen.h5"), folder=folder)
-    foreseen = evaluate(run, foresight=Foresight(heard.append, 0.0))
+    foreseen = evaluate(run, forecast_listener=ForecastListener(heard.append, 0.0))
     assert len(heard) == 1
     for method, result in plain.methods.items():
         for name, of_set in result.sets.items():
@@ -136,7 +140,7 @@ def test_a_sweep_is_foreseen_before_it_draws(folder, monkeypatch):
                 runs,
                 msgspec.structs.replace(settings, draw_sets=draw_sets),
                 progress=nothing,
-                foresight=Foresight(say, 0.0),
+                forecast_listener=ForecastListener(say, 0.0),
             )
     assert heard[1].seconds > 5 * heard[0].seconds
     assert "--draw-sets" in heard[1].lower
@@ -148,15 +152,15 @@ def test_several_runs_are_foreseen_together(folder, monkeypatch):
     runs = resolve_all("run.toml", Options(), folder=folder)
     assert runs is not None
 
-    def of_one(_run, *, foresight):
-        assert foresight.limit == 10
-        foresight.say(Forecast("8 samples", 20.0, "lower --samples"))
+    def of_one(_run, *, forecast_listener):
+        assert forecast_listener.limit == 10
+        forecast_listener.notify(Forecast("8 samples", 20.0, "lower --samples"))
         raise ForeseenError
 
     monkeypatch.setattr(multirun, "evaluate", of_one)
     heard: list[Forecast] = []
     with pytest.raises(ForeseenError):
-        multirun.evaluate_several(runs, foresight=Foresight(heard.append, 30.0))
+        multirun.evaluate_several(runs, forecast_listener=ForecastListener(heard.append, 30.0))
     assert heard == [Forecast("3 runs, each of 8 samples,", 60.0, "lower --samples")]
 
 
@@ -171,7 +175,11 @@ def test_the_line_is_written_before_the_work_and_the_work_says_it_no_more(folder
         with bars(title, total) as advance:
             yield advance
 
-    evaluate(resolve("run.toml", Options(methods=("mcbn",)), folder=folder), progress=watched, foresight=bars.foresight)
+    evaluate(
+        resolve("run.toml", Options(methods=("mcbn",)), folder=folder),
+        progress=watched,
+        forecast_listener=bars.forecast_listener,
+    )
     first, *others = (*written, capsys.readouterr().err)
     assert first.startswith("bnuq: 8 samples of 110 points in 2 sets by mcbn (draws ")
     assert "--samples or --limit" in first and first.count("\n") == 1

@@ -10,17 +10,17 @@ from scipy import stats
 
 from bnuq.metrics.noise import (
     chi2_p_values,
+    effective_samples_of_average,
     explained_log_variance,
     fitted_freedom,
-    in_own_unit,
     log_slope,
     rejected_share,
+    scaled_to_freedom,
     share_left_by_averaging,
     small_sample_slope,
     statistics_noise,
     straight_line,
     unbiased_scale,
-    worth_of_average,
 )
 
 DRAWS, CHANNELS = 400, 40
@@ -78,8 +78,8 @@ def test_an_error_of_the_population_that_all_draws_share_does_not_pass_for_anoth
     n = 512
     spread = noise_of(n).spread * np.random.default_rng(1).normal(1, np.sqrt(2 / 10_000), CHANNELS)
     assert rejected_share(chi2_p_values(n * spread, freedom=n - 1)) > 0.2
-    assert rejected_share(chi2_p_values(in_own_unit(spread, freedom=n - 1), freedom=n - 1)) == 0
-    other = in_own_unit(noise_of(n // 4).spread, freedom=n - 1)  # a quarter of the values there seem to be
+    assert rejected_share(chi2_p_values(scaled_to_freedom(spread, freedom=n - 1), freedom=n - 1)) == 0
+    other = scaled_to_freedom(noise_of(n // 4).spread, freedom=n - 1)  # a quarter of the values there seem to be
     assert rejected_share(chi2_p_values(other, freedom=n - 1)) == 1
 
 
@@ -140,14 +140,14 @@ def test_an_average_is_worth_what_a_simulated_one_is():
     running = np.zeros(4000)
     for one in noise:
         running = (1 - momentum) * running + momentum * one
-    assert 1 / running.var() == pytest.approx(worth_of_average(momentum, batch_size=batch), rel=0.08)
-    assert worth_of_average(0.1, batch_size=128) == pytest.approx(2432)
+    assert 1 / running.var() == pytest.approx(effective_samples_of_average(momentum, batch_size=batch), rel=0.08)
+    assert effective_samples_of_average(0.1, batch_size=128) == pytest.approx(2432)
 
 
 def test_what_averaging_leaves_falls_to_the_average_alone_where_the_population_is_everything():
     known = {"momentum": 0.1, "train_batch_size": 128}
     whole = share_left_by_averaging(**known, points=5000, population=5000, train_size=5000)
-    assert whole == pytest.approx(1 / worth_of_average(0.1, batch_size=128))
+    assert whole == pytest.approx(1 / effective_samples_of_average(0.1, batch_size=128))
     part = share_left_by_averaging(**known, points=1000, population=5000, train_size=5000)
     assert part - whole == pytest.approx((1 - 0.2) / 1000)
     sample = share_left_by_averaging(**known, points=5000, population=5000, train_size=50_000)

@@ -75,10 +75,10 @@ def test_lists_on_the_command_line_replace_those_of_the_run_file(tmp_path):
 def test_code_in_a_run_file_on_the_command_line_is_the_users_and_in_a_found_one_is_not(tmp_path):
     run = run_of(tmp_path)
     assert run.arch is not None and run.arch.named_by == BY_USER
-    assert not run.run_file_was_found
+    assert not run.run_file_is_implicit
     (tmp_path / "model.toml").write_text(FULL)
     run = resolve("model.pt", Options(test="mine.py:points"), folder=tmp_path)
-    assert run.run_file_was_found and run.run_file == tmp_path / "model.toml"
+    assert run.run_file_is_implicit and run.run_file == tmp_path / "model.toml"
     assert run.arch is not None and run.arch.named_by == NamedBy(tmp_path / "model.toml")
     assert run.test is not None and run.test.named_by == BY_USER
     run = resolve("model.pt", Options(arch="net.py:make"), folder=tmp_path)
@@ -96,7 +96,7 @@ def test_without_a_model_bnuq_toml_in_the_working_folder_is_taken_as_found(tmp_p
 
 def test_a_checkpoint_without_a_sidecar_is_enough(tmp_path):
     run = resolve("model.pt", Options(), folder=tmp_path)
-    assert run.run_file is None and not run.run_file_was_found
+    assert run.run_file is None and not run.run_file_is_implicit
     assert run.out == tmp_path / "model.bnuq.h5"
 
 

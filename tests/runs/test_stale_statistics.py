@@ -13,7 +13,7 @@ import small_regression
 import small_run
 import torch
 
-from bnuq.config import ONE_PASS, POPULATION, Options, resolve, resolve_all
+from bnuq.config import POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_all
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
 from bnuq.records.evaluation import Result
@@ -68,10 +68,10 @@ def test_the_network_passes_with_population_statistics_where_the_reference_check
     stale: Result, sound: Result
 ) -> None:
     assert stale.reference_check is not None and not stale.reference_check.passed
-    assert tuple(stale.methods)[:2] == ONE_PASS
+    assert tuple(stale.methods)[:2] == SINGLE_SAMPLE_METHODS
     assert sound.reference_check is not None and sound.reference_check.passed
     assert POPULATION not in sound.methods
-    plain, repaired, drawn = (stale.methods[name].sets["test"].estimates for name in (*ONE_PASS, "mcbn"))
+    plain, repaired, drawn = (stale.methods[name].sets["test"].estimates for name in (*SINGLE_SAMPLE_METHODS, "mcbn"))
     whole = sound.methods["deterministic"].sets["test"].estimates
     assert plain["pll"].value < whole["pll"].value - 0.2
     assert repaired["pll"].value == pytest.approx(whole["pll"].value, abs=0.02)
@@ -99,7 +99,9 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
 def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
     options = {"methods": ("mcbn",), "samples": 8} | sampler
     found = evaluated(folder, "by-query.h5", **options)
-    plain, repaired, drawn = (found.methods[name].sets["test"].points["pll"] for name in (*ONE_PASS, "mcbn"))
+    plain, repaired, drawn = (
+        found.methods[name].sets["test"].points["pll"] for name in (*SINGLE_SAMPLE_METHODS, "mcbn")
+    )
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
     assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
     assert "This is a repair, not a gain from uncertainty: mcbn is compared with this network" in report(found)

@@ -566,7 +566,7 @@ def test_work_is_counted_as_by_hand(monkeypatch):
     work = engine.work(ROWS)
     assert work is not None
     assert work.once == 4 + 4 * 5  # the inputs copied, the first layer
-    assert work.each == 5 + 5 + 5 * 6 + 6 + 6 * 3  # BatchNorm, tanh, the next two in one, tanh, the last layer
+    assert work.per_draw == 5 + 5 + 5 * 6 + 6 + 6 * 3  # BatchNorm, tanh, the next two in one, tanh, the last layer
     assert (work.folded, work.stacked) == (1, 1)
 
 

@@ -74,7 +74,7 @@ def test_mini_batches_beyond_a_slice_are_refused_with_the_largest_size(kind):
 @pytest.mark.parametrize(
     ("modes", "said"),
     [
-        ((True, False), "slices of its batch, in training mode too, and so the noise of its training is that of"),
+        ((True, False), "slices of its batch, in training mode too, so its training noise is that of"),
         ((False,), "slices of its batch, but the whole batch in training mode. Use mini-batches of at most 64"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64
 
-from bnuq.config import ONE_PASS, Task
+from bnuq.config import SINGLE_SAMPLE_METHODS, Task
 from bnuq.estimates import Caution, Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
@@ -76,7 +76,7 @@ class SweepPoint:
     compared_with: Mapping[Against, Mapping[MetricName, Compared]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if set(self.compared_with) not in (set(), set(ONE_PASS)):
+        if set(self.compared_with) not in (set(), set(SINGLE_SAMPLE_METHODS)):
             raise ValueError(f"MCBN is compared with {' and '.join(self.compared_with)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import listed
 from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
@@ -207,7 +207,7 @@ def _bound(set_name: str) -> str:
 
 
 def _who(one: Comparison) -> str:
-    return of_whom(one.method) if one.method in ONE_PASS else one.method
+    return of_whom(one.method) if one.method in SINGLE_SAMPLE_METHODS else one.method
 
 
 def _where(one: Comparison) -> str:

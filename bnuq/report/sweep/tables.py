@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
@@ -109,7 +109,10 @@ def compared_parts(line: Line) -> Iterator[Part]:
     """MCBN beside the networks of a single pass, where the running statistics do not fit the reference."""
     if not (metric := compared_by(line)):
         return
-    beside = {point.batch_size: [point.compared_with[name][metric] for name in ONE_PASS] for point in line.compared}
+    beside = {
+        point.batch_size: [point.compared_with[name][metric] for name in SINGLE_SAMPLE_METHODS]
+        for point in line.compared
+    }
     estimates = {
         size: [*(one.estimate for one in networks), *(one.difference for one in networks)]
         for size, networks in beside.items()

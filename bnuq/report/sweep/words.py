@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bnuq.config import ONE_PASS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint
 from bnuq.report.numbers import named, number, signed
@@ -67,7 +67,8 @@ def _repair_in_words(line: Line, metric: str) -> str:
     """How much of what MCBN gains is that it does without stale running statistics."""
     ends = line.compared[:1] + line.compared[1:][-1:]
     as_it_is, repaired = (
-        _listed([and_error(point.compared_with[name][metric].difference) for point in ends]) for name in ONE_PASS
+        _listed([and_error(point.compared_with[name][metric].difference) for point in ends])
+        for name in SINGLE_SAMPLE_METHODS
     )
     label = named(metric, roomy=False)
     return (

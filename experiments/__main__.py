@@ -400,7 +400,7 @@ def _tell(record: Any, kind: Kind, figures: Path | None, *, as_json: bool, quiet
                 draw_pictures(kind.report(record), figures, form)
         show = partial(print_record, kind.report)
     assert show is not None
-    tell(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, cautions=())
+    print_result(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, cautions=())
 
 
 # ── results, shown again ─────────────────────────────────────────────────────────────────────────────────────────────

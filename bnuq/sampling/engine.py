@@ -133,7 +133,7 @@ class Stochastic:
         Only the plain loop can give such outputs: a plan treats every row by itself.
         """
         self.passes(inputs, start, range(1))
-        if self._planned is None:
+        if self._executor is None:
             check_samples_independent(
                 self._model, self._sites, self._plain.statistics, self._dropout, inputs, start=start
             )

@@ -200,7 +200,7 @@ def _evaluated(model: nn.Module) -> _Run:
 
 def _sampled(model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dropout | None) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:
-        with undisturbed(model), OnePass(sites, statistics, dropout, draw=0, start=start):
+        with undisturbed(model), SamplePass(sites, statistics, dropout, draw=0, start=start):
             return tensor_output(forward(model, inputs.clone())).clone()
 
     return outputs

@@ -5,8 +5,9 @@ Exact are the PLL (log-likelihoods of the draws, also with a bank), the mutual i
 entropies), bounds and normalised scores (their parts), the bootstrap of an expected entropy (linear in the draws), and
 of a regression rmse² + Q·variance (the mean squared distance of the draws). The leave-one-out replicates of accuracy,
 Brier score, maximum probability, RMSE and MAE are bounded by the log-likelihood of the draw, those of entropies and OOD
-separation by the largest possible effect of a draw. A forged replicate within these bounds passes: the check warns
-where a larger Monte Carlo error hides a change.
+separation by the largest possible effect of a draw. AUROC and FPR95 are counts of points, so that replicates that were
+scaled show. A forged replicate that is a count within these bounds passes, as the file has no draws of unlabelled
+points: the check warns where a larger Monte Carlo error hides a change.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same er
 _APART = 4.0  # times that two such errors may differ; genuine ones do by up to 2
 _STEPS = 3.0  # steps of one point that a stepwise estimate may take from one draw to the next
 _LEAPING = {"fpr95", "fpr95_id_positive"}  # from one tie to another, perhaps under the bootstrap alone
+_STEPPED = {"auroc", "fpr95", "fpr95_id_positive"}
+_OFF_STEP = 0.01  # of a step: rounding leaves less than 1e-5
+_NEVER = 27.0  # −ln of the chance that whole numbers have a common factor: once in 5e11
 _STILL, _MOVING = 1e-9, 1e-4  # relative errors of estimates that no draw changes, and of others
 _RANGES = {
     **dict.fromkeys(("rmse", "mae", "variance", "tau", "sigma"), (0.0, math.inf)),
@@ -147,7 +151,33 @@ class _OfMethod:
         if len(out):
             at = out[0]
             return f" has a replicate of {stated[at]:.6g}, where {low[at]:.6g} to {high[at]:.6g} is possible."
-        return self._of_spread(address, estimate)
+        return self._of_steps(address, stated - estimate.value) or self._of_spread(address, estimate)
+
+    def _of_steps(self, address: Address, moved: np.ndarray) -> str | None:
+        """The contradiction in how far replicates of a rank estimate have moved: by whole points, and an AUROC by pairs
+        of points, where half a pair is a tie. Replicates that were scaled have a common factor, or are not whole."""
+        _, set_name, score, metric = address
+        sets = self._result.methods[self._method].sets
+        if metric not in _STEPPED or any(score not in sets[name].points for name in (_TEST, set_name)):
+            return None
+        sizes = [min(self._result.sets[name].n, _RANKED) for name in (_TEST, set_name)]
+        pairs = moved * {"auroc": 2 * sizes[0] * sizes[1], "fpr95": sizes[0], "fpr95_id_positive": sizes[1]}[metric]
+        pairs = pairs[np.isfinite(pairs)]
+        steps = np.rint(pairs).astype(np.int64)
+        if (np.abs(pairs - steps) > _OFF_STEP).any():
+            return f" has replicates that are no shares of {sizes[0]} and {sizes[1]} points, as an AUROC or FPR95 is."
+        if metric != "auroc" or not steps.any():
+            return None
+        alike = math.prod(_common_multiplicity(sets[name].points[score]) for name in (_TEST, set_name))
+        factor = int(np.gcd.reduce(steps)) // alike
+        factor //= 1 + (factor % 2 == 0)  # without ties, all are whole pairs
+        different = len(np.unique(steps[steps != 0]))
+        if factor > 1 and different * math.log(factor) > _NEVER:
+            return (
+                f": {different} different replicates all lie multiples of {factor} pairs of points away from it, and "
+                "those of an evaluation have no common factor."
+            )
+        return None
 
     def _of_spread(self, address: Address, estimate: Estimate) -> str | None:
         """The contradiction between the errors by the jackknife and by the bootstrap.
@@ -436,6 +466,11 @@ def _rows(estimate: Estimate) -> np.ndarray:
     return np.concatenate(
         [part for part in (estimate.jackknife, estimate.bootstrap) if part is not None] or [np.empty(0)]
     )
+
+
+def _common_multiplicity(values: np.ndarray) -> int:
+    """What divides how often each value occurs: k where every point is there k times."""
+    return int(np.gcd.reduce(np.unique(values, return_counts=True)[1]))
 
 
 def _weights(samples: int, resamples: int) -> np.ndarray:

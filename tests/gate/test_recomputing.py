@@ -234,6 +234,48 @@ def test_a_consistently_forged_spread_of_a_classification_is_refused(
         recomputed(bad)
 
 
+@pytest.mark.parametrize(
+    ("address", "by", "complaint"),
+    [
+        ("mcdo.ood.other.mutual_information.auroc", 1.3, "has replicates that are no shares of 60 and 50 points"),
+        ("mcdo.ood.other.mutual_information.auroc", 1.5, "all lie multiples of 3 pairs of points away"),
+        ("mcdo.ood.other.mutual_information.auroc", 5, "all lie multiples of 5 pairs of points away"),
+        ("mcbn.ood.other.expected_entropy.auroc", 8, "all lie multiples of 8 pairs of points away"),
+        ("mcdo.ood.other.mutual_information.fpr95", 0.7, "has replicates that are no shares of 60 and 50 points"),
+    ],
+)
+def test_a_scaled_spread_of_ranks_is_refused_within_its_bounds(
+    evaluated: Evaluated, address: str, by: float, complaint: str
+) -> None:
+    bad = forged(evaluated("seed"), address, lambda estimate: spread(estimate, by))
+    with pytest.raises(ResultError, match=rf"- damaged: {address.replace('.', '[.]')}.*{complaint}"):
+        recomputed(bad)
+
+
+def test_points_that_are_there_twice_are_no_reason_to_refuse(evaluated: Evaluated) -> None:
+    path = evaluated("seed").path
+    assert path is not None
+    for name in ("test", "other"):
+        with np.load(path.with_name(f"{name}.npz")) as points:
+            twice = {key: np.repeat(values, 2, 0) for key, values in points.items()}
+        np.savez(path.with_name(f"{name}_twice.npz"), **twice)  # pyright: ignore[reportArgumentType]
+    doubled = evaluated("twice", methods=("mcbn",), test="test_twice.npz", ood=("other=other_twice.npz",))
+    recomputed(doubled)
+    bad = forged(doubled, "mcbn.ood.other.mutual_information.auroc", lambda estimate: spread(estimate, 3))
+    with pytest.raises(ResultError, match=r"(multiples of 3 pairs of points away|is possible)"):
+        recomputed(bad)
+
+
+def test_ranks_of_some_points_move_by_pairs_of_these(evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bnuq.evaluation.estimates.RANKED", 25)
+    monkeypatch.setattr("bnuq.gate.replicates._RANKED", 25)
+    some = evaluated("ranked")
+    recomputed(some)
+    bad = forged(some, "mcdo.ood.other.mutual_information.auroc", lambda estimate: spread(estimate, 3))
+    with pytest.raises(ResultError, match="multiples of 3 pairs of points away"):
+        recomputed(bad)
+
+
 @pytest.mark.parametrize("address", ["rmse", "mae", "pll"])
 @pytest.mark.parametrize("by", [0.0, 3.0])
 def test_a_consistently_forged_spread_of_a_regression_is_refused(

@@ -21,6 +21,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
+from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.runner import fitting_chunk
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.metrics.arrays import as_numpy
@@ -100,6 +101,7 @@ def domains(
     sources |= {name: _Source(name, (first,)) for name, (first, _) in halves.items()}
     together = tuple(first for first, _ in halves.values())
     sources[MIXED] = _Source(MIXED, together if len(together) > 1 else (*together, train))
+    check_memory_of_draws(len(sources) * samples, layers, size, title=f"{samples} samples of each domain")
     statistics_of_sources = {
         name: _statistics(source, model, layers, sampled, pipeline, size, samples, progress)
         for name, source in sources.items()

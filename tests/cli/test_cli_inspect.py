@@ -70,6 +70,13 @@ def test_quiet_prints_nothing(cli, small):
     assert (done.code, done.out, done.err) == (0, "", "") and (small / "model.inspect.h5").is_file()
 
 
+@pytest.mark.usefixtures("small")
+def test_samples_of_domains_beyond_memory_are_refused_before_they_are_drawn(cli):
+    done = cli("inspect", "run.toml", "--domain", "lab=other.npz", "-T", "1000000000000", *FEW)
+    assert (done.code, done.out) == (2, "")
+    assert "1000000000000 samples of each domain: that takes about" in done.message
+
+
 def test_domains_are_named_on_the_command_line(cli, small):
     done = cli("inspect", "run.toml", "--domain", "lab=other.npz", "-T", "4", "--limit", "20", *FEW)
     assert (done.code, done.err) == (0, "") and "lab" in done.out and small.exists()

@@ -1,19 +1,19 @@
-"""The errors that bnuq raises on purpose. Each is one message: what was wrong, what was expected, what to do.
+"""The errors that bnuq raises deliberately. Each is one message: what was wrong, what was expected, what to do.
 
     BnuqError               exit code 2 on the command line
     ├── RequestError        an option or a run file: a bad value, a missing piece, a contradiction
-    ├── UntrustedCodeError  code named by a file that was merely found, or a pickle, and no leave to run it
+    ├── UntrustedCodeError  code that a file names which the user did not, or a pickle, without permission to run it
     ├── ModelError          a checkpoint or an architecture: unreadable, hostile, or not matching
     ├── DataError           a data reference: unreadable, of the wrong shape, or holding impossible values
     ├── SamplingError       passes that cannot be drawn, or that would all be the same
     └── ResultError         a result file or a bank: unreadable, hostile, newer, or not comparable
 
-Anything else that escapes is a fault in bnuq (exit code 3).
+Any other exception is a fault in bnuq (exit code 3).
 """
 
 
 class BnuqError(Exception):
-    """A request that could not be carried out, told in one message meant for the user."""
+    """A request that could not be carried out, with one message for the user."""
 
 
 class RequestError(BnuqError):
@@ -52,7 +52,7 @@ _DEVICE = ("cuda error", "cuda driver error", "cudnn error", "cudnn_status", "cu
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is how Python, or torch on any device, says that memory is exhausted."""
+    """Whether the error of Python, or of torch on any device, means that memory is exhausted."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and _mentions(error, _OUT_OF_MEMORY)
@@ -66,15 +66,16 @@ def is_device_failure(error: BaseException) -> bool:
 
 
 def device_failure_message(error: BaseException) -> str:
+    """The message for a failure of the accelerator."""
     return (
-        f"the accelerator fails ({first_line(error)}). GPUs report errors late, so the cause may be an earlier "
-        "operation, such as an index out of range in the network. With --device cpu the same command says whether it "
-        "is the network."
+        f"the accelerator failed ({first_line(error)}). GPUs report errors late, so the cause may be an earlier "
+        "operation, such as an index out of range in the network. Run the same command with --device cpu to see "
+        "whether the network is the cause."
     )
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without a full stop; its type where it says nothing."""
+    """The first line of an error's message, without a full stop; its type where the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(". ") if lines else type(error).__name__
 

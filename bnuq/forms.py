@@ -1,4 +1,4 @@
-"""Forms of a network that cannot be sampled, each refused with its cause before anything runs."""
+"""Checks the form of a network: those that cannot be sampled are refused, with the cause, before anything runs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from bnuq.user_code import user_code
 
 
 def check_form(model: Any) -> None:
-    """Raise ModelError for what is no module, or one whose layers can no longer be told apart or computed here."""
+    """Raise ModelError for anything but a module, and for a module whose layers were merged or converted."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"the network is of type {type(model).__name__}; expected a torch.nn.Module.")
     if any(isinstance(layer, torch.jit.ScriptModule) and not hasattr(layer, "training") for layer in model.modules()):
         raise ModelError(
             "the network was frozen by torch.jit.freeze, which makes its weights constants and folds its BatchNorms "
-            "into other layers. Give the network as it was before."
+            "into other layers. Use the network from before freezing."
         )
     if any(tensor.is_mkldnn for tensor in chain(model.parameters(), model.buffers())):
         raise ModelError(
             "the network was converted by torch.utils.mkldnn.to_mkldnn, and its weights are in a layout that few "
-            "operations take. Give the network as it was before."
+            "operations support. Use the network from before the conversion."
         )
 
 
 def into_evaluation_mode(model: nn.Module) -> nn.Module:
-    """`model.eval()`; ModelError where that cannot be."""
+    """`model.eval()`; ModelError where that fails."""
     with user_code(
         "the network cannot be put into evaluation mode:",
-        advice="Programs of torch.export never can: give the module that it was exported from.",
+        advice="Programs of torch.export have no evaluation mode: use the module that was exported.",
         error=ModelError,
     ):
         return model.eval()
@@ -44,7 +44,7 @@ def into_evaluation_mode(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, what `torch.compile` made runs as it was written: compiled code hides its BatchNorms and dropouts."""
+    """Run compiled modules uncompiled inside the block: `torch.compile` hides BatchNorms and dropouts."""
     if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes over a second
         yield
         return
@@ -54,5 +54,5 @@ def uncompiled() -> Iterator[None]:
 
 
 def original_name(name: str) -> str:
-    """The name of a layer or a tensor without what `torch.compile` puts into it."""
+    """The name of a layer or a tensor without the parts that `torch.compile` adds."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -1,4 +1,4 @@
-"""Where long work says how far it is, and, before it starts, that it will be long."""
+"""Progress of long work, and forecasts of its duration before it starts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Advance = Callable[[int], object]
 
 @runtime_checkable
 class Progress(Protocol):
-    """Opens one piece of work of `total` steps; the block is handed the function that counts them."""
+    """A context manager for work of `total` steps, which yields the function that counts completed steps."""
 
     def __call__(self, title: str, total: int) -> AbstractContextManager[Advance]: ...
 
 
 def silent(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
-    """The progress that nobody sees; a step of it is where a signal is noticed that was lost."""
+    """A progress without output. Each step still raises a pending signal, see `stopping.check`."""
     return nullcontext(lambda _: stopping.check())
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """How many seconds some work will take, estimated from a first piece of it, and which options make it less."""
+    """The estimated seconds of some work, and the options that reduce them (`lower`)."""
 
     work: str
     seconds: float
@@ -35,7 +35,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ForecastListener:
-    """Who is told of work that will take longer than `limit` seconds, before it starts."""
+    """Receives the forecast of work that will take longer than `limit` seconds, before the work starts."""
 
     notify: Callable[[Forecast], object]
     limit: float = 86_400.0

@@ -1,4 +1,4 @@
-"""The global random generators, left as they were."""
+"""Saves and restores the global random generators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 @contextmanager
 def generators_restored() -> Iterator[None]:
-    """Whatever is drawn inside, the generators of Python, numpy and torch (CPU, CUDA, MPS) come out unmoved."""
+    """Restore the generators of Python, numpy and torch (CPU, CUDA, MPS) at the end of the block."""
     states: list[tuple[Callable[[Any], object], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
@@ -34,5 +34,5 @@ def generators_restored() -> Iterator[None]:
 
 
 def states_outside_torch() -> dict[str, object]:
-    """The states of the global generators of Python and numpy, by name: another state where somebody drew from one."""
+    """The states of the global generators of Python and numpy, by name; a state changes with every draw."""
     return {"Python's random": random.getstate(), "numpy": pickle.dumps(np.random.get_state(legacy=False))}

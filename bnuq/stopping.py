@@ -1,4 +1,4 @@
-"""A signal that ends the run, raised where it arrives and remembered, in case somebody swallows what was raised."""
+"""Signals that end the run: raised where they arrive, and remembered in case the exception is swallowed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _received: int | None = None
 
 
 class Terminated(BaseException):
-    """SIGTERM, as an exception, so that what was begun is cleaned up."""
+    """SIGTERM as an exception, so that unfinished work is cleaned up."""
 
 
 def check() -> None:
-    """Raise again what a signal raised earlier: a bare `except`, a `__del__` or a callback from C may have lost it."""
+    """Raise a received signal again: a bare `except`, a `__del__` or a C callback may have swallowed its exception."""
     if _received is not None:
         raise KeyboardInterrupt if _received == signal.SIGINT else Terminated
 
 
 @contextlib.contextmanager
 def on_signals() -> Iterator[None]:
-    """Inside, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated; so does the end of the block after a
-    signal, whatever became of what it raised. A signal that is ignored stays so (nohup)."""
+    """Inside the block, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated. Where that exception was
+    swallowed, the end of the block raises it again. An ignored signal stays ignored (nohup)."""
     global _received
     _received = None
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    with contextlib.suppress(ValueError):  # not in the main thread: the signals belong to somebody else
+    with contextlib.suppress(ValueError):  # outside the main thread signals cannot be handled
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, _stop)

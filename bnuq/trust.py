@@ -1,8 +1,8 @@
-"""Whose code runs: the factories that a user or a file names, found, allowed or refused, and loaded.
+"""Decides which code may run: finds, allows or refuses, and loads the factories that a user or a file names.
 
-What the user names runs. What a merely found file names (a run file beside a checkpoint, a result file) runs only with
-`--trust-code`, which is remembered by the SHA-256 of the naming file and of every file of code: the one that is named,
-and those that it imports from its own folder. Installed packages are taken as they are installed.
+Code that the user names runs. Code that only a file names (a run file found beside a checkpoint, a result file) runs
+only with `--trust-code`. That is remembered by the SHA-256 of the naming file and of every code file: the named one,
+and those that it imports from its folder. Installed packages are trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bnuq.user_code import user_code
 
 @dataclass(frozen=True)
 class NamedBy:
-    """Who named a piece of code: the merely found `file`, or the user themselves where that is None."""
+    """Who named a piece of code: a `file` that the user did not name, or the user, where that is None."""
 
     file: Path | None = None
 
@@ -42,12 +42,12 @@ BY_USER = NamedBy()
 def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust: bool = False) -> Callable[..., Any]:
     """The function that `spec` names: `file.py:factory`, relative to `base`, or `package.module:factory`.
 
-    While it loads, and whenever it is called, the folder of its file is importable, and not afterwards: two checkpoints
-    may each have their own `layers.py`. An exception in it becomes one RequestError that says where it was raised.
-    With `trust`, what a found file names is run and remembered.
+    The folder of its file is importable only while it is loaded or called: two checkpoints may each have their own
+    `layers.py`. An exception in it becomes one RequestError that says where it was raised. With `trust`, code that a
+    file names is run and remembered.
 
-    Raises UntrustedCodeError, before anything ran, for code that only a found file names; RequestError for a spec,
-    a file, a module or a function that is not there.
+    Raises UntrustedCodeError, before anything runs, for code that the user did not name; RequestError for an invalid
+    spec, and for a file, a module or a function that does not exist.
     """
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
@@ -75,14 +75,14 @@ def names_a_file(spec: str) -> bool:
 
 
 def running(spec: str, action: str, path: Path | None = None) -> contextlib.AbstractContextManager[None]:
-    """The wall around what `spec` names, while bnuq is `action` this with it."""
-    return user_code(f"{spec}: {action} failed with", advice="Mend the code, or name another function.", file=path)
+    """Guards an `action` on the code that `spec` names, see `user_code`."""
+    return user_code(f"{spec}: {action} failed with", advice="Fix the code, or name another function.", file=path)
 
 
 def _from_source(
     spec: str, path: Path, source: bytes, function: str, finder: MetaPathFinder | None
 ) -> Callable[..., Any]:
-    # Compiled from the bytes that were hashed: a loader would take an older __pycache__ that nobody has looked at.
+    # Compiled from the bytes that were hashed: a loader might use an outdated __pycache__ that was never checked.
     name = f"bnuq_code_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     assert module_spec is not None
@@ -133,16 +133,16 @@ def _from_module(
 
 
 def _module_spec(name: str) -> ModuleSpec | None:
-    """Where a module's code lies. Unlike `importlib.util.find_spec`, without running its parents."""
-    top, *rest = name.split(".")
+    """The spec of a module, found without running its parents, unlike `importlib.util.find_spec`."""
+    top, *submodules = name.split(".")
     try:
         module_spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    for depth, _ in enumerate(rest, start=2):
+    for depth, _ in enumerate(submodules, start=2):
         if module_spec is None or module_spec.submodule_search_locations is None:
             return None
-        module_spec = PathFinder.find_spec(".".join([top, *rest][:depth]), module_spec.submodule_search_locations)
+        module_spec = PathFinder.find_spec(".".join([top, *submodules][:depth]), module_spec.submodule_search_locations)
     return module_spec
 
 
@@ -153,7 +153,7 @@ def _function_of(module: ModuleType, function: str, where: str) -> Callable[...,
     public = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
     defined = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
     available = ", ".join(sorted(defined or public)[:20]) or "no functions at all"
-    raise RequestError(f"{where}: has no function {function!r}; it has {available}.")
+    raise RequestError(f"{where} has no function {function!r}; it has {available}.")
 
 
 def _guarded(
@@ -177,7 +177,7 @@ def _trust_finder(folder: Path, spec: str, *, named_by: NamedBy, trust: bool) ->
 
 
 class _TrustFinder(MetaPathFinder):
-    """Finds what is imported from `folder`, asks whether it may run, and runs it from the bytes that were hashed."""
+    """Finds modules imported from `folder`, checks that they may run, and compiles the bytes that were hashed."""
 
     def __init__(self, folder: Path, allow: Callable[[str, str], None]) -> None:
         self._folder = folder
@@ -210,7 +210,7 @@ class _FromBytes(SourceFileLoader):
 
 @contextlib.contextmanager
 def _importable(folder: Path, siblings: dict[str, ModuleType], finder: MetaPathFinder | None) -> Iterator[None]:
-    """`folder` importable inside the block; modules that came from it are kept in `siblings` between blocks."""
+    """Make `folder` importable inside the block; `siblings` caches modules from it between blocks."""
     known = {name.partition(".")[0] for name in sys.modules}
     sys.modules.update(siblings)
     if finder is not None:
@@ -229,7 +229,7 @@ def _importable(folder: Path, siblings: dict[str, ModuleType], finder: MetaPathF
 
 
 def _lies_in(module: ModuleType | None, folder: Path) -> bool:
-    """Directly: a virtual environment inside the project's folder is not the project's code."""
+    """Whether the module is directly in `folder`; a virtual environment inside it is not the project's code."""
     if module is None:
         return False
     name = module.__name__
@@ -259,14 +259,14 @@ def _allow(spec: str, digest: str | None, where: str, *, named_by: NamedBy, trus
         return
     if digest is None or (naming, digest) not in _trusted():
         raise UntrustedCodeError(
-            f"{named_by.file}: names code that you did not: {spec.rpartition(':')[2]} in {where}. "
-            "Nothing was run. Read it, and what it imports from its folder; to run it, type --trust-code once (it is "
+            f"{named_by.file} names code that you did not name: {spec.rpartition(':')[2]} in {where}. "
+            "Nothing was run. Read it, and what it imports from its folder; to run it, use --trust-code once (it is "
             "remembered until one of these files changes)."
         )
 
 
 def _trusted() -> dict[tuple[str, str], str]:
-    """What was trusted before. A list that cannot be read trusts nothing."""
+    """The code that was trusted before; none where the list cannot be read."""
     try:
         entries = json.loads(_list_of_trusted().read_bytes())["trusted"]
         return {(entry["named_by"], entry["code"]): entry["what"] for entry in entries}

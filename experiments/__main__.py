@@ -27,7 +27,6 @@ from bnuq.cli.options import (
     TrustPickle,
     whole_numbers,
 )
-from bnuq.cli.output import print_result
 from bnuq.cli.report import AsMarkdown, AsPage, Form, Kind
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError, ResultError
@@ -370,7 +369,7 @@ def _check_places(out: Path, figures: Path | None = None) -> tuple[str, ...]:
 
 def _sizes(text: str | None) -> tuple[int, ...] | None:
     """The mini-batch sizes in a list with commas, each once, in order; None for none given. RequestError for others."""
-    sizes = whole_numbers("batch-sizes", text, least=2, such_as="32,128")
+    sizes = whole_numbers("batch-sizes", text, minimum=2, such_as="32,128")
     return None if sizes is None else tuple(sorted(set(sizes)))
 
 

@@ -1,4 +1,4 @@
-"""The command line: one file a command, each of which parses, calls one library function, and prints."""
+"""The command line: one file per command, which parses options, calls one library function, and prints."""
 
 from bnuq.cli.main import main
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bnuq.gate import Settings, Verdict
 
 _FILE = "bnuq.toml"
-_OPENINGS = {  # of the reports, which are replaced where they are, and nothing else is
+_REPORT_STARTS = {  # beginnings of earlier reports, the only existing files that may be replaced
     "--junit": rb"<\?xml [^>]*\?>\s*<testsuites name=\"bnuq check\"",
     "--markdown": rb"## \S+ bnuq check: ",
 }
@@ -37,14 +37,14 @@ def command(
     ],
     baseline: Annotated[
         Path | None,
-        typer.Argument(help="The result file that it must not be worse than.", readable=False, metavar="BASELINE"),
+        typer.Argument(help="The result file that CURRENT is compared with.", readable=False, metavar="BASELINE"),
     ] = None,
     named: Annotated[
         Path | None, typer.Option("--baseline", help="The same, as an option.", metavar="RESULT", show_default=False)
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A run file whose [check] says all that.", metavar="FILE", show_default=f"{_FILE} here"),
+        typer.Option(help="A run file with a [check] section.", metavar="FILE", show_default=f"{_FILE} here"),
     ] = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE", rich_help_panel="Output")
@@ -63,71 +63,70 @@ def command(
     settings: dict[str, Any],
     printing: Printing,
 ) -> None:
-    """Is the uncertainty worse than the baseline's? Exit code 0: no; 1: yes, and the report says what; 2: the two
-    cannot be compared."""
-    printed = markdown == Path("-")
-    asked = {"--junit": junit, "--markdown": None if printed else markdown}
+    """Is the uncertainty worse than the baseline's? Exit code 0: no; 1: yes, see the report; 2: the two results cannot
+    be compared."""
+    to_stdout = markdown == Path("-")
+    requested = {"--junit": junit, "--markdown": None if to_stdout else markdown}
     named_config, config = config, _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
     current, against = expanded(current), _expanded(baseline or named)
-    reports = _writable(asked, inputs=(current, against, config))
+    reports = _writable(requested, inputs=(current, against, config))
     try:
         if None not in (baseline, named):
             raise RequestError(f"the baseline was named twice: {baseline} and --baseline {named}.")
         if update and against is None:
             raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
-        if printed and printing.json:
+        if to_stdout and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
-        asked, notes = _settings(config, named_config, settings)
-        verdict = _verdict(current, against, asked, update=update)
+        requested, notes = _settings(config, named_config, settings)
+        verdict = _verdict(current, against, requested, update=update)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        refused = printing.strict and bool(verdict.cautions) and not verdict.failed  # a regression is told as one
+        refused = printing.strict and bool(verdict.cautions) and not verdict.failed  # a regression has exit code 1
         if update and not verdict.broken and not refused:
             from bnuq.gate.baseline import accept
 
             assert against is not None
             verdict = replace(verdict, accepted=against, kept=accept(current, against))
         if refused:
-            if not (printing.json or printing.quiet or printed):
+            if not (printing.json or printing.quiet or to_stdout):
                 with workflow_commands_disabled(stdout()):
                     _print(verdict, stdout())
-            raise strict_error(verdict.cautions, "; the baseline was left as it was" if update else "")
+            raise strict_error(verdict.cautions, "; the baseline was not changed" if update else "")
     except BnuqError as error:
         _write(reports, str(error))
         annotate_ci(str(error), marks=None if printing.quiet else sys.stderr)
         raise
 
-    def say() -> None:
+    def print_verdict() -> None:
         try:
             _write(reports, verdict)
-        finally:  # a report that could not be written is no cause not to tell
-            show = _print_markdown if printed else _print
+        finally:  # print the verdict even where a report could not be written
+            show = _print_markdown if to_stdout else _print
             print_result(
                 verdict, summary=_summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=False
             )
 
-    end(verdict, say, as_json=printing.json or printed, quiet=printing.quiet)
+    end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 
 
 def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
 
-def _settings(config: Path | None, named: Path | None, given: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
-    """What was asked, by [check] of the run file that was named, or of bnuq.toml here, and by options; and what is to
-    be said of that."""
+def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings of [check], from the named run file or bnuq.toml, overridden by options; and notes on them."""
     from bnuq.config import read_run_file
     from bnuq.gate import Settings
 
     section = None if config is None else read_run_file(config).check
     if section is None and named is not None:
         raise RequestError(f"--config {named} has no [check]. Add one to it, or leave the option out.")
-    said = {
-        "tolerances": given.get("tolerance", ()),
-        "floors": given.get("require", ()),
-        "allow": given.get("allow", ()),
+    criteria = {
+        "tolerances": options.get("tolerance", ()),
+        "floors": options.get("require", ()),
+        "allow": options.get("allow", ()),
     }
-    settings = Settings.of(section, source=config, **said)
-    return settings, () if section is None else (f"tolerances and minimums as [check] of {config} has them",)
+    settings = Settings.of(section, source=config, **criteria)
+    return settings, () if section is None else (f"tolerances and minimums are those of [check] in {config}",)
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:
@@ -137,50 +136,53 @@ def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update
     from bnuq.gate import check
     from bnuq.records.evaluation_file import read
 
-    found = read(current)
+    result = read(current)
     if baseline is None:
-        return check(found, None, settings)
+        return check(result, None, settings)
     if not update:
-        return check(found, read(baseline), settings)
+        return check(result, read(baseline), settings)
     from bnuq.gate.baseline import check_acceptable
     from bnuq.gate.checking import uncompared
 
     check_acceptable(current, baseline)
     if not exists(baseline):
-        return uncompared(found, settings)
+        return uncompared(result, settings)
     try:
-        return check(found, read(baseline), settings)
-    except ResultError as error:  # what is to be accepted may be of another kind than what was: that is why
-        return uncompared(found, settings, why=str(error))
+        return check(result, read(baseline), settings)
+    except (
+        ResultError
+    ) as error:  # the new baseline may differ in kind from the old one, which is then the reason for accepting it
+        return uncompared(result, settings, why=str(error))
 
 
 def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> dict[str, Path]:
-    """Where each report goes; RequestError where it would replace what is no report, is read, or is the other one."""
-    taken = {path.resolve(): "what is read, or the baseline" for path in inputs if path is not None}
-    found = {}
-    for option, asked in reports.items():
-        if asked is None:
+    """The path of each report; RequestError where it would replace another kind of file, an input or the other
+    report."""
+    occupied = {path.resolve(): "an input file" for path in inputs if path is not None}
+    targets = {}
+    for option, requested in reports.items():
+        if requested is None:
             continue
-        if asked == Path("-"):
+        if requested == Path("-"):
             raise RequestError(f"{option} - names no file; only Markdown can be printed.")
-        path = found[option] = checked_target(asked, option, "report", _OPENINGS[option])
-        if (whole := path.resolve()) in taken:
-            raise RequestError(f"{option} {asked} would replace {taken[whole]}; name another.")
-        taken[whole] = "the other report"
-    return found
+        path = targets[option] = checked_target(requested, option, "report", _REPORT_STARTS[option])
+        if (resolved := path.resolve()) in occupied:
+            raise RequestError(f"{option} {requested} would replace {occupied[resolved]}; name another file.")
+        occupied[resolved] = "the other report"
+    return targets
 
 
-def _write(reports: Mapping[str, Path], told: Verdict | str) -> None:
-    """Write the verdict, or why there is none, to the files that were named."""
+def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
+    """Write the verdict, or the error in its place, to the requested files."""
     if not reports:
         return
     from bnuq.files.writing import write_bytes
     from bnuq.report.check import check_markdown, junit, refused_junit, refused_markdown
 
     if "--junit" in reports:
-        write_bytes(reports["--junit"], refused_junit(told) if isinstance(told, str) else junit(told))
+        write_bytes(reports["--junit"], refused_junit(outcome) if isinstance(outcome, str) else junit(outcome))
     if "--markdown" in reports:
-        text = refused_markdown(told) if isinstance(told, str) else check_markdown(told)
+        text = refused_markdown(outcome) if isinstance(outcome, str) else check_markdown(outcome)
         write_bytes(reports["--markdown"], text.encode("utf-8", "backslashreplace"))
 
 

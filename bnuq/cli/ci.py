@@ -1,4 +1,4 @@
-"""What a CI service takes of a command: marks in its log, a summary of the step; and what it must not take for one."""
+"""Output for CI services: annotations in the log, a summary of the step, and protection against injected commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def workflow_commands_disabled(stream: TextIO | None) -> Iterator[None]:
-    """What is printed on `stream` inside the block is no command to GitHub's runners, whatever texts are in it."""
+    """Text printed on `stream` inside the block is never interpreted as a workflow command by GitHub's runners."""
     if stream is None or not _on_github():
         yield
         return
@@ -29,9 +29,9 @@ def workflow_commands_disabled(stream: TextIO | None) -> Iterator[None]:
         print(f"::{word}::", file=stream)
 
 
-def annotate_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
-    """What GitHub's runners take of a verdict, or of why there is none: annotations in the log, on the stream `marks`,
-    and Markdown in the step's summary."""
+def annotate_ci(outcome: Verdict | str, *, marks: TextIO | None) -> None:
+    """Report a verdict, or the error in its place, to GitHub's runners: annotations on the stream `marks`, and Markdown
+    in the step's summary."""
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary and not _on_github():
         return
@@ -39,10 +39,10 @@ def annotate_ci(told: Verdict | str, *, marks: TextIO | None) -> None:
     from bnuq.report.check import annotations, check_markdown, refused_annotation, refused_markdown
 
     if _on_github() and marks is not None:
-        for line in (refused_annotation(told),) if isinstance(told, str) else annotations(told):
+        for line in (refused_annotation(outcome),) if isinstance(outcome, str) else annotations(outcome):
             print(line, file=marks, flush=True)
     if summary:
-        text = refused_markdown(told) if isinstance(told, str) else check_markdown(told)
+        text = refused_markdown(outcome) if isinstance(outcome, str) else check_markdown(outcome)
         try:
             append_text(Path(summary), text + "\n")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Options, derived from the sections that hold each setting's type, bounds, default, help and panel."""
+"""Derives options from the sections that hold each setting's type, bounds, default, help and panel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bnuq.cli.paths import split_values
 from bnuq.config import section_from
 from bnuq.config.schema import Section, choices_of, extra_of, option_name, parts_of, settings_of
 
-Help = str | tuple[str, str]  # help that fits a command better than the section's; or that, and the default
+Help = str | tuple[str, str]  # a command's own help text, or help text and default
 
 
 @dataclass(frozen=True)
 class SectionOptions:
-    """The settings of a section that a command takes, by name; all that have help where none are named."""
+    """The settings of a section that a command takes as options: those named, or all that have help."""
 
     section: type[Section]
     names: str = ""
@@ -37,47 +37,57 @@ class SectionOptions:
 def with_options(
     **groups: SectionOptions | tuple[SectionOptions, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The command takes these settings as options. For each keyword it is called with the section, settled; or, where
-    there are several or a run file has a say, with a dict of what was given."""
-    every = {keyword: (group,) if isinstance(group, SectionOptions) else group for keyword, group in groups.items()}
+    """Decorate a command that takes these settings as options. For each keyword it is called with the section, or, for
+    a tuple of sections, with a dict of the settings that were given."""
+    sections = {keyword: (group,) if isinstance(group, SectionOptions) else group for keyword, group in groups.items()}
     types = {
-        keyword: {name: kind for of in group for name, kind in of.types().items()} for keyword, group in every.items()
+        keyword: {name: kind for section in group for name, kind in section.types().items()}
+        for keyword, group in sections.items()
     }
-    infos = {name: option(of.section, name, of.help) for group in every.values() for of in group for name in of.types()}
+    infos = {
+        name: option(section.section, name, section.help)
+        for group in sections.values()
+        for section in group
+        for name in section.types()
+    }
     hints = {name: Annotated[_typed_as(kind), infos[name]] for group in types.values() for name, kind in group.items()}
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        def called(**given: Any) -> None:
-            texts = {name: text for name in hints if (text := given.pop(name)) is not None}
+        def called(**arguments: Any) -> None:
+            texts = {name: text for name in hints if (text := arguments.pop(name)) is not None}
             for keyword, group in types.items():
-                said = {name: _read(texts[name], kind) for name, kind in group.items() if name in texts}
-                of = groups[keyword]
-                given[keyword] = section_from(of.section, said) if isinstance(of, SectionOptions) else said
-            command(**given)
+                values = {name: _read(texts[name], kind) for name, kind in group.items() if name in texts}
+                section = groups[keyword]
+                arguments[keyword] = (
+                    section_from(section.section, values) if isinstance(section, SectionOptions) else values
+                )
+            command(**arguments)
 
-        own = [
-            known for known in inspect.signature(command, eval_str=True).parameters.values() if known.name not in groups
+        parameters = [
+            parameter
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name not in groups
         ]
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
             for name, hint in hints.items()
         ]
         called.__doc__ = command.__doc__
-        called.__annotations__ = {known.name: known.annotation for known in own} | hints
-        called.__signature__ = inspect.Signature([*own, *added])  # pyright: ignore[reportFunctionMemberAccess]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | hints
+        called.__signature__ = inspect.Signature([*parameters, *added])  # pyright: ignore[reportFunctionMemberAccess]
         return called
 
     return decorated
 
 
-def option(section: type[Section], name: str, said: Mapping[str, Help] | None = None) -> OptionInfo:
-    """The option of a section's setting, with its help or the one that is `said` of it."""
+def option(section: type[Section], name: str, helps: Mapping[str, Help] | None = None) -> OptionInfo:
+    """The option of a section's setting, with its own help or that of `helps`."""
     setting = settings_of(section)[name]
     extra, long = extra_of(setting.type), option_name(name, setting.type)
     text = next(part.description for part in parts_of(setting.type) if isinstance(part, Meta) and part.description)
     default = extra.get("shown", "" if any(setting.default is off for off in (None, (), False)) else setting.default)
-    here = (said or {}).get(name, text)
-    text, default = here if isinstance(here, tuple) else (here, default)
+    override = (helps or {}).get(name, text)
+    text, default = override if isinstance(override, tuple) else (override, default)
     return typer.Option(
         *([f"-{extra['short']}"] if "short" in extra else []),
         f"--{long}/--no-{long}" if "no" in extra else f"--{long}",
@@ -98,23 +108,23 @@ def _metavar(kind: Any) -> str | None:
 
 
 def _typed_as(kind: Any) -> Any:
-    """The type that typer reads: texts, but for what is on or off."""
+    """The type that typer parses: a flag for a bool, otherwise texts."""
     return bool | None if bool in parts_of(kind) else list[str] | None if "commas" in extra_of(kind) else str | None
 
 
-def _read(given: Any, kind: Any) -> Any:
-    """What was given, as a run file would have it: numbers for texts, where they are some."""
-    if isinstance(given, list):
-        return split_values(given) if extra_of(kind)["commas"] else tuple(given)
+def _read(value: Any, kind: Any) -> Any:
+    """The value in the form of a run file, with numbers in place of numeric texts."""
+    if isinstance(value, list):
+        return split_values(value) if extra_of(kind)["commas"] else tuple(value)
     parts = tuple(parts_of(kind))
-    if isinstance(given, str) and any(get_origin(part) is tuple for part in parts):
-        return tuple(_number(word.strip(), parts) for word in given.split(","))
-    return _number(given, parts) if isinstance(given, str) else given
+    if isinstance(value, str) and any(get_origin(part) is tuple for part in parts):
+        return tuple(_number(word.strip(), parts) for word in value.split(","))
+    return _number(value, parts) if isinstance(value, str) else value
 
 
 def _number(text: str, parts: Sequence[Any]) -> int | float | str:
     for kind in (int, float):
-        if kind in parts and text.isascii() and "_" not in text:  # Python takes 1_000 and the digits of every script
+        if kind in parts and text.isascii() and "_" not in text:  # Python would accept 1_000 and non-ASCII digits
             with contextlib.suppress(ValueError):
                 return kind(text)
     return text

@@ -1,4 +1,4 @@
-"""`bnuq evaluate`: draw samples of a trained network, score them, and tell the OOD sets apart."""
+"""`bnuq evaluate`: draws samples of a trained network, scores them, and measures how well OOD sets are separated."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def command(
     model: Model = None,
     again: Annotated[
         Path | None,
-        typer.Option("--from", help="Run again what this result file holds.", metavar="RESULT", rich_help_panel="Data"),
+        typer.Option("--from", help="Repeat the run of this result file.", metavar="RESULT", rich_help_panel="Data"),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            help="A result that this one must not be worse than, as bnuq check has it, by [check] of the run file: "
-            "exit code 1 where it is.",
+            help="A result to compare with, as bnuq check does, by [check] of the run file; exit code 1 if the new "
+            "result is worse.",
             metavar="RESULT",
             show_default=False,
             rich_help_panel="Output",
@@ -60,7 +60,9 @@ def command(
         from bnuq.workflows.multirun import evaluate_several
 
         if baseline is not None:
-            raise RequestError(f"--baseline {baseline} is held against one result, and several runs were asked for.")
+            raise RequestError(
+                f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
+            )
         aggregate = evaluate_several(runs, progress=progress, forecast_listener=forecast_listener)
         print_result(
             aggregate,
@@ -78,7 +80,7 @@ def command(
     from bnuq.workflows.evaluate import evaluate
 
     result = evaluate(
-        run, progress=progress, look=None if gate is None else gate.look, forecast_listener=forecast_listener
+        run, progress=progress, look=None if gate is None else gate.check_sets, forecast_listener=forecast_listener
     )
     if gate is None:
         show = partial(print_report, full=printing.full)
@@ -90,7 +92,7 @@ def command(
 
 
 def _runs(model: str | None, again: Path | None, options: Options) -> Runs | None:
-    """The runs of a run file with [runs], or of the aggregate of such; None where one run is asked for."""
+    """The runs of a run file with [runs], or of an aggregate; None where a single run is requested."""
     if again is None:
         return resolve_all(model, options, folder=Path.cwd())
     from bnuq.records.multirun import read
@@ -98,15 +100,15 @@ def _runs(model: str | None, again: Path | None, options: Options) -> Runs | Non
 
     if model is not None or kind_of_result(again) != "several":
         return None
-    kept = [(run.split, run.seed, dict(run.record)) for run in read(again).runs]
-    return resolve_all_again(kept, again.resolve(), options, folder=Path.cwd())
+    recorded = [(run.split, run.seed, dict(run.record)) for run in read(again).runs]
+    return resolve_all_again(recorded, again.resolve(), options, folder=Path.cwd())
 
 
 def _run(model: str | None, again: Path | None, options: Options) -> Run:
     if again is None:
         return resolve(model, options, folder=Path.cwd())
     if model is not None:
-        raise RequestError(f"--from {again} runs a result file again; it takes no model ({model}) beside it.")
+        raise RequestError(f"--from {again} repeats the run of a result file; leave out the model ({model}).")
     from bnuq.records.evaluation_file import read
 
     return resolve_again(dict(read(again).run), again.resolve(), options, folder=Path.cwd())

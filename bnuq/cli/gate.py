@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from bnuq.gate import Verdict
     from bnuq.records.evaluation import EvaluatedSet, Result
 
-REGRESSION = 1  # the exit code, and nothing else ever has it
+REGRESSION = 1  # the exit code of a regression, used for nothing else
 
 
-def end(verdict: Verdict, say: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
-    """`say` the verdict, tell the CI what it takes, and exit with code 1 where it is one of a regression.
+def end(verdict: Verdict, report: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
+    """`report` the verdict, annotate the CI log, and exit with code 1 for a regression.
 
-    That code does not depend on whether somebody reads to the end: a closed pipe makes no pass of a regression.
+    The exit code does not depend on the reader: a closed pipe does not turn a regression into a pass.
     """
     try:
         with workflow_commands_disabled(None if as_json or quiet else stdout()):
-            say()
+            report()
         stdout().flush()
     except BrokenPipeError:
         discard_stdout()
@@ -45,15 +45,16 @@ def end(verdict: Verdict, say: Callable[[], None], *, as_json: bool, quiet: bool
 
 
 class Gate:
-    """A baseline, read before anything is drawn, and how a result is held against it: by [check] of the run file.
+    """A baseline, which is read before anything is drawn, and the comparison of a result with it, by [check] of the run
+    file.
 
-    Raises ResultError for a baseline that cannot be read, or that the request cannot be compared with, and RequestError
-    where the result would replace it.
+    Raises ResultError for a baseline that cannot be read or compared with the request, and RequestError where the
+    result would replace it.
     """
 
     def __init__(self, baseline: Path, run: Run, *, full: bool, quiet: bool) -> None:
         self._full, self._quiet = full, quiet
-        with self._telling_ci():
+        with self._annotating_ci():
             self._prepare(baseline, run)
 
     def _prepare(self, baseline: Path, run: Run) -> None:
@@ -72,16 +73,16 @@ class Gate:
         self._settings = Settings.of(section, source=run.run_file)
         check_request_comparable(run, self._baseline, self._settings)
 
-    def look(self, sets: Mapping[str, EvaluatedSet]) -> None:
-        """Raise ResultError where what is to be evaluated holds other points than the baseline."""
+    def check_sets(self, sets: Mapping[str, EvaluatedSet]) -> None:
+        """Raise ResultError where the sets to be evaluated hold different points than the baseline's."""
         from bnuq.gate.compatibility import check_sets_comparable
 
-        with self._telling_ci():
+        with self._annotating_ci():
             check_sets_comparable(sets, self._baseline, self._settings)
 
     @contextlib.contextmanager
-    def _telling_ci(self) -> Iterator[None]:
-        """What is refused inside the block is told to the CI, too."""
+    def _annotating_ci(self) -> Iterator[None]:
+        """Errors inside the block are also reported to the CI."""
         try:
             yield
         except BnuqError as error:
@@ -89,17 +90,17 @@ class Gate:
             raise
 
     def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
-        """Print the result and the verdict; exit code 1 where that is one of a regression."""
+        """Print the result and the verdict; exit with code 1 for a regression."""
         from bnuq.records.summary import summary
         from bnuq.report.check import print_verdict
         from bnuq.report.terminal import print_report
 
         quiet = self._quiet
         try:
-            with self._telling_ci():
+            with self._annotating_ci():
                 verdict = self._verdict(result)
         except ResultError as error:
-            if not as_json:  # which is empty after an error
+            if not as_json:  # JSON output is empty after an error
                 print_result(
                     result,
                     summary=summary,
@@ -110,31 +111,31 @@ class Gate:
                 )
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
-        def told(one: Result) -> dict[str, Any]:
+        def summary_with_verdict(result: Result) -> dict[str, Any]:
             from bnuq.gate.summary import summary as of_verdict
 
-            return {**summary(one), "check": of_verdict(verdict)}
+            return {**summary(result), "check": of_verdict(verdict)}
 
-        def shown(one: Result, stream: TextIO) -> None:
-            print_report(one, stream, full=self._full)
+        def show(result: Result, stream: TextIO) -> None:
+            print_report(result, stream, full=self._full)
             stream.write("\n")
             print_verdict(verdict, stream)
 
-        def say() -> None:
+        def report() -> None:
             print_result(
                 result,
-                summary=told,
-                show=shown,
+                summary=summary_with_verdict,
+                show=show,
                 as_json=as_json,
                 quiet=quiet,
                 strict=strict and not verdict.failed,
                 cautions=(*result.cautions, *verdict.cautions),
             )
 
-        end(verdict, say, as_json=as_json, quiet=quiet)
+        end(verdict, report, as_json=as_json, quiet=quiet)
 
     def _verdict(self, result: Result) -> Verdict:
-        """On the result as its file has it, so that a file that is read again tells the same."""
+        """The verdict on the result as read from its file, so that a later `bnuq check` of the file agrees."""
         from bnuq.gate import check
         from bnuq.records.evaluation_file import read
 

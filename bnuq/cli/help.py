@@ -1,4 +1,4 @@
-"""Help in panels: common options first, each option with its default, nothing cut off at any width."""
+"""Renders help in panels: common options first, each with its default, never truncated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnuq.config.schema import Panel
 
 _WIDEST = 120
 _PANELS = ("Arguments", *get_args(Panel))
-_HELD = "\ue000"  # a space within a note, while lines are broken
+_NO_BREAK = "\ue000"  # stands for a space at which a note must not be broken
 
 
 class Command(TyperCommand):
@@ -29,7 +29,7 @@ class Command(TyperCommand):
             usual = "Arguments" if is_argument else "Common options"
             row = _argument(parameter) if is_argument else _option(parameter)
             panels[getattr(parameter, "rich_help_panel", None) or usual].append(row)
-        formatter.write(_drawn(self, ctx, panels.items()))
+        formatter.write(_rendered(self, ctx, panels.items()))
 
 
 class Group(TyperGroup):
@@ -43,7 +43,7 @@ class Group(TyperGroup):
             if (command := self.get_command(ctx, name)) is not None
         ]
         options = [_option(parameter) for parameter in self.get_params(ctx)]
-        formatter.write(_drawn(self, ctx, (("Commands", commands), ("Options", options))))
+        formatter.write(_rendered(self, ctx, (("Commands", commands), ("Options", options))))
 
 
 def _argument(parameter: Any) -> tuple[str, str, str]:
@@ -62,7 +62,7 @@ def _option(parameter: Any) -> tuple[str, str, str]:
     return f"{names} {metavar}".rstrip(), parameter.help or "", note
 
 
-def _drawn(command: Any, ctx: Any, panels: Iterable[tuple[str, list[tuple[str, str, str]]]]) -> str:
+def _rendered(command: Any, ctx: Any, panels: Iterable[tuple[str, list[tuple[str, str, str]]]]) -> str:
     from rich.console import Console
     from rich.padding import Padding
     from rich.rule import Rule
@@ -83,10 +83,12 @@ def _drawn(command: Any, ctx: Any, panels: Iterable[tuple[str, list[tuple[str, s
         grid.add_column(width=names, overflow="fold")
         grid.add_column(ratio=1, overflow="fold")
         for name, text, note in rows:
-            whole = note.replace(" ", _HELD) if len(note) <= width // 2 else note
-            grid.add_row(Text(name, "cyan"), Text.assemble(text, " " * bool(note), (whole, "dim")))
+            unbroken = note.replace(" ", _NO_BREAK) if len(note) <= width // 2 else note
+            grid.add_row(Text(name, "cyan"), Text.assemble(text, " " * bool(note), (unbroken, "dim")))
         console.print()
         console.print(Rule(Text(title, "bold"), align="left", characters=line, style="dim"))
         console.print(Padding(grid, (0, 0, 0, 2)))
     assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +((?:\x1b\[[0-9;]*m)*)$", r"\1", console.file.getvalue(), flags=re.MULTILINE).replace(_HELD, " ")
+    return re.sub(r" +((?:\x1b\[[0-9;]*m)*)$", r"\1", console.file.getvalue(), flags=re.MULTILINE).replace(
+        _NO_BREAK, " "
+    )

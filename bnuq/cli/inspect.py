@@ -1,4 +1,4 @@
-"""`bnuq inspect`: what in a network can be stochastic, and how healthy its BatchNorm is."""
+"""`bnuq inspect`: reports what can be sampled in a network, and the health of its BatchNorms."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def command(
     settings: InspectSection,
     printing: Printing,
 ) -> None:
-    """Inspect a network: its BatchNorm and dropout layers, what can be sampled and what not, and what is wrong with
-    their statistics. With training data also how far the running averages lag, and the noise of mini-batches compared
-    with its analytic model; with domains, what their statistics do; and which pipeline a foreign checkpoint was trained
-    with. Writes one HDF5 file and prints a report."""
+    """Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems of their
+    statistics. With training data, also the lag of the running averages and the noise of mini-batches compared with its
+    analytic model; with domains, the effect of their statistics; and the training pipeline of a foreign checkpoint.
+    Writes one HDF5 file and prints a report."""
     run = placed(resolve(model, options, folder=Path.cwd()), options)
     if figures is not None:
         from bnuq.report import drawing
@@ -55,7 +55,7 @@ def command(
     from bnuq.report.terminal import print_figures
     from bnuq.workflows.inspect import Settings, inspect
 
-    how = Settings(
+    inspect_settings = Settings(
         points=settings.points,
         draws=settings.draws,
         batch_size=settings.batch_size,
@@ -65,11 +65,11 @@ def command(
         input_shape=settings.input_shape,
         needs_reference="train" in options,
     )
-    result = inspect(run, how, progress=silent if printing.quiet else bars)
+    result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
     drawn = () if figures is None else save_figures(result, figures, kind="svg")
 
-    def show(found: Any, stream: TextIO) -> None:
-        print_inspection(found, stream)
+    def show(inspection: Any, stream: TextIO) -> None:
+        print_inspection(inspection, stream)
         if drawn:
             print_figures(drawn, stream)
 
@@ -79,5 +79,5 @@ def command(
 
 
 def placed(run: Run, options: Options) -> Run:
-    """`run`, its result in a file that is named for an inspection where no other was named."""
+    """`run`, with the default name of an inspection's result file unless one was given."""
     return run if "out" in options else replace(run, out=run.out.with_name(f"{run.checkpoint.stem}.inspect.h5"))

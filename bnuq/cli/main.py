@@ -20,7 +20,7 @@ from bnuq import stopping
 from bnuq.cli import check, data, evaluate, inspect, methods, metrics, precise_bn, report, sweep
 from bnuq.cli.ci import workflow_commands_disabled
 from bnuq.cli.help import Command, Group
-from bnuq.cli.output import discard_stdout, reserved_stdout, say, stdout_to_stderr
+from bnuq.cli.output import discard_stdout, print_line, reserved_stdout, stdout_to_stderr
 from bnuq.errors import BnuqError, device_failure_message, is_device_failure, is_out_of_memory
 from bnuq.files import apart
 from bnuq.report.sanitize import printable
@@ -32,7 +32,7 @@ DONE, REFUSED, FAULT, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
 def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 - typer's name
     """A command line of these commands, for `run`."""
-    made = typer.Typer(
+    typer_app = typer.Typer(
         cls=Group,
         help=help,
         no_args_is_help=True,
@@ -42,12 +42,13 @@ def program(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typ
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, command in commands.items():
-        made.command(name, cls=Command)(_wrapping_exceptions(command))
-    return made
+        typer_app.command(name, cls=Command)(_wrapping_exceptions(command))
+    return typer_app
 
 
 def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, with the exceptions wrapped up that typer has its own way with: a closed pipe is exit code 1 to it."""
+    """`command`, with those exceptions wrapped that typer handles itself; it would turn a closed pipe into exit code
+    1."""
 
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
@@ -79,7 +80,7 @@ app = program(
 @app.callback(invoke_without_command=True)
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
-        say(bnuq.__version__)
+        print_line(bnuq.__version__)
         raise typer.Exit
 
 
@@ -90,18 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, folder: Path | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a fault in bnuq,
-    130/143 interrupted. Without `arguments` it is a process of its own: what goes to file descriptor 1 is bnuq's alone.
+    130/143 interrupted. Without `arguments` it owns the process, and file descriptor 1 is reserved for bnuq's output.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     try:
         with stopping.on_signals(), reserved_stdout(whole_process=arguments is None):
-            code = _run(app, name, [word for word in given if word != "--debug"])
+            code = _run(app, name, [word for word in words if word != "--debug"])
     except BaseException as error:
-        if "--debug" in given and not isinstance(error, (typer.Exit, BrokenPipeError)):
+        if "--debug" in words and not isinstance(error, (typer.Exit, BrokenPipeError)):
             with contextlib.suppress(OSError):
                 traceback.print_exc()
-        code = _code_of(error, folder)
+        code = _exit_code(error, folder)
     code = code if isinstance(code, int) else DONE
     if arguments is None:
         _leave(code)
@@ -109,7 +110,7 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None, *, 
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process with this exit code: code that the command ran may have registered handlers that change it."""
+    """End the process with this exit code, without exit handlers: user code may have registered some that change it."""
     apart.stop()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -124,54 +125,55 @@ def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
         raise wrapped.error from wrapped.error.__cause__
 
 
-def _code_of(error: BaseException, folder: Path | None) -> int:
-    """The exit code of `error` in a program whose code is in `folder`, once its message is told."""
+def _exit_code(error: BaseException, folder: Path | None) -> int:
+    """Report `error`, raised in a program whose code is in `folder`, and return its exit code."""
     if isinstance(error, BnuqError):
-        return _say(str(error), REFUSED)
+        return _report_error(str(error), REFUSED)
     if isinstance(error, KeyboardInterrupt):
-        return _say(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
+        return _report_error(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
     if isinstance(error, stopping.Terminated):
-        return _say(f"terminated; {_interruption_note(error)}", TERMINATED)
+        return _report_error(f"terminated; {_interruption_note(error)}", TERMINATED)
     if isinstance(error, BrokenPipeError):
         discard_stdout()
         return DONE
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         discard_stdout()
-        return _say(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
+        return _report_error(f"the output could not be written: {error.strerror}. Free some space.", REFUSED)
     if callable(show := getattr(error, "show", None)):  # typer's own: an unknown option, a missing value
-        with contextlib.suppress(OSError):  # nobody reads it
+        with contextlib.suppress(OSError):  # the reader is gone
             show()
         return REFUSED
     place = place_of(error, users_only=True, program=folder)
-    if not place and (why := environment_problem(error)) is not None:
-        return _say(why, REFUSED)
+    if not place and (problem := environment_problem(error)) is not None:
+        return _report_error(problem, REFUSED)
     if is_out_of_memory(error):
-        return _say("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
+        return _report_error("out of memory. Use a smaller --chunk-size, or fewer --samples.", REFUSED)
     if is_device_failure(error):
-        return _say(device_failure_message(error), REFUSED)
-    said = f"{type(error).__name__}: {message_of(error)}"
+        return _report_error(device_failure_message(error), REFUSED)
+    raised = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit) or place:
         where = place or place_of(error) or "a place that is not known"
-        return _say(f"code that is not bnuq's own ended the run with {said}, at {where}. Mend it.", REFUSED)
-    return _say(
-        f"a fault in bnuq: {said}\nPlease report it, with the output of the same command and --debug.",
+        return _report_error(f"user code ended the run with {raised}, at {where}. Fix that code.", REFUSED)
+    return _report_error(
+        f"a fault in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
         FAULT,
     )
 
 
 def _interruption_note(error: BaseException) -> str:
-    """What the command that was stopped noted down on its way out."""
-    return " ".join(getattr(error, "__notes__", ())) or "an unfinished result is not kept."
+    """The note that the stopped command added to the exception."""
+    return " ".join(getattr(error, "__notes__", ())) or "an unfinished result is not saved."
 
 
-def _say(message: str, code: int) -> int:
+def _report_error(message: str, code: int) -> int:
     with contextlib.suppress(OSError), workflow_commands_disabled(sys.stderr):
         typer.echo(f"bnuq: {printable(message)}", err=True)
     return code
 
 
 def _prepare_streams() -> None:
-    """A stream that is closed (`>&-`) swallows what is written; what cannot be encoded becomes a question mark."""
+    """Replace a closed stream (`>&-`) by one that discards its output; print characters that cannot be encoded as
+    question marks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - it lives as long as the process

@@ -1,24 +1,24 @@
-"""`bnuq methods`: how bnuq makes a network stochastic."""
+"""`bnuq methods`: lists the methods that make a network stochastic."""
 
 from __future__ import annotations
 
-from bnuq.cli.output import say
+from bnuq.cli.output import print_line
 
 METHODS = {
-    "deterministic": "The network as it is, in evaluation mode. Always runs beside the others.",
-    "mcbn": "Monte Carlo Batch Normalization: every pass normalises by the statistics of a random mini-batch of the "
+    "deterministic": "The deterministic network, in evaluation mode. Always runs beside the others.",
+    "mcbn": "Monte Carlo Batch Normalization: every sample normalises by the statistics of a random mini-batch of the "
     "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
     "mcdo": "Monte Carlo dropout: dropout stays active (Gal & Ghahramani 2016). Needs a dropout layer of rate above 0.",
     "mcbn+mcdo": "Both at once.",
     "mcbn-chi2": "An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², "
-    "every channel by itself (Shekhovtsov & Flach 2018). Needs no reference; with one, it is held against mcbn.",
+    "each channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with mcbn.",
     "mcbn-gaussian": "The same with Gaussian standard deviations (Teye, Azizpour & Smith 2018, footnotes 8 and 9).",
     "mcbn-empirical": "An approximation of mcbn: a Gaussian fitted to the statistics of recorded mini-batches, jointly "
-    "in a channel, a layer or the network (covariance). Needs --train.",
+    "over a channel, a layer or the network (covariance). Needs --train.",
 }
 
 
 def command() -> None:
     """List the methods, and what each needs."""
     for name, text in METHODS.items():
-        say(f"{name:15} {text}")
+        print_line(f"{name:15} {text}")

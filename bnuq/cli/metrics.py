@@ -1,20 +1,20 @@
-"""`bnuq metrics`: every estimate that bnuq knows, with unit, direction and tolerance."""
+"""`bnuq metrics`: lists every metric, with unit, direction and tolerance."""
 
 from __future__ import annotations
 
-from bnuq.cli.output import say
+from bnuq.cli.output import print_line
 from bnuq.estimates import Metric
 
-_WORDS = {"higher": "more is better", "lower": "less is better", "none": "neither way is better"}
+_WORDS = {"higher": "more is better", "lower": "less is better", "none": "no direction"}
 
 
 def command() -> None:
-    """List the metrics: name, unit, which way is better, how much worse `bnuq check` lets it be, and source."""
+    """List the metrics: name, unit, direction, the tolerance of `bnuq check`, and source."""
     from bnuq.metrics import METRICS
 
     for metric in METRICS.values():
-        say(f"{metric.name:20} {metric.title}")
-        say(f"{'':20} {metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
+        print_line(f"{metric.name:20} {metric.title}")
+        print_line(f"{'':20} {metric.unit}; {_WORDS[metric.direction]}{_tolerance(metric)}; {metric.source}")
 
 
 def _tolerance(metric: Metric) -> str:

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands write down themselves."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -40,13 +40,11 @@ Debug = Annotated[bool, option(Printing, "debug")]
 
 
 def whole_numbers(
-    option: str, text: str | None, *, least: int = 1, most: int = MAX_COUNT, such_as: str
+    option: str, text: str | None, *, minimum: int = 1, maximum: int = MAX_COUNT, such_as: str
 ) -> tuple[int, ...] | None:
-    """The whole numbers in a list with commas; RequestError for anything else."""
+    """The whole numbers in a comma-separated list; RequestError for anything else."""
     words = [] if text is None else [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 20 and least <= int(word) <= most for word in words):
-        of_at_least = f" of at least {least}" if least > 1 else ""
-        raise RequestError(
-            f"--{option} is {as_toml(text)[1:-1]}; expected whole numbers{of_at_least}, such as {such_as}."
-        )
+    if not all(word.isdecimal() and len(word) < 20 and minimum <= int(word) <= maximum for word in words):
+        bound = f" of at least {minimum}" if minimum > 1 else ""
+        raise RequestError(f"--{option} is {as_toml(text)[1:-1]}; expected whole numbers{bound}, such as {such_as}.")
     return None if text is None else tuple(map(int, words))

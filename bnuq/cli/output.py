@@ -1,4 +1,4 @@
-"""How a command ends: its result told as it was asked for, and refused where --strict has it so."""
+"""Prints a command's result in the requested form, and refuses warnings under --strict."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bnuq.estimates import Caution
 
 
 class Printing(Section, frozen=True):
-    """What a command prints."""
+    """The options for a command's output."""
 
-    json: Annotated[bool, setting("Print the summary as JSON, and nothing else.", "Output")] = False
-    full: Annotated[bool, setting("Print everything, not one screen of what matters.", "Output")] = False
-    quiet: Annotated[bool, setting("Print nothing but errors.", "Output", short="q")] = False
-    strict: Annotated[bool, setting("A warning becomes exit code 2.", "Output")] = False
+    json: Annotated[bool, setting("Print only the summary, as JSON.", "Output")] = False
+    full: Annotated[bool, setting("Print the full report, not only one screen.", "Output")] = False
+    quiet: Annotated[bool, setting("Print only errors.", "Output", short="q")] = False
+    strict: Annotated[bool, setting("Exit with code 2 on any warning.", "Output")] = False
     debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
 
 
@@ -36,81 +36,81 @@ def print_result(
     strict: bool,
     cautions: Sequence[Caution] | None = None,
 ) -> None:
-    """Print `result`, which is written already to its path where it has one; RequestError where it has warnings (or
-    `cautions`, where they are given) and is not to have any."""
+    """Print `result`, which was already written to its path, if it has one. With `strict`, RequestError where it has
+    warnings (or `cautions`, where they are given)."""
     warnings: Sequence[Caution] = result.cautions if cautions is None else cautions
     refused = strict and bool(warnings)
     if as_json:
         if not refused:
             text = json.dumps(summary(result), allow_nan=False, indent=2)
-            say(text.replace("##[", "\\u0023#["))  # the same JSON, and no command to a CI's runner
+            print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
     elif not quiet:
         show(result, stdout())
     if refused:
         path = getattr(result, "path", None)
-        raise strict_error(warnings, "" if path is None else f"; {path} was written and tells them")
+        raise strict_error(warnings, "" if path is None else f"; {path} was written and holds them")
 
 
-def strict_error(cautions: Sequence[Caution], rest: str = "") -> RequestError:
-    """The refusal of what has warnings and is not to have any."""
+def strict_error(cautions: Sequence[Caution], consequence: str = "") -> RequestError:
+    """The error for warnings under --strict."""
     codes = ", ".join(dict.fromkeys(caution.code for caution in cautions))
-    return RequestError(f"--strict: there were warnings ({codes}){rest}.")
+    return RequestError(f"--strict: there were warnings ({codes}){consequence}.")
 
 
 _stdout: TextIO | None = None
 
 
 def stdout() -> TextIO:
-    """Where a command writes its report: standard output, which nobody else writes to while a command runs."""
+    """The stream for reports: standard output, reserved for bnuq while a command runs."""
     return _stdout or sys.stdout
 
 
-def say(text: str, *, nl: bool = True) -> None:
-    """Write `text`, and a line's end with `nl`, to standard output."""
+def print_line(text: str, *, nl: bool = True) -> None:
+    """Write `text`, with a newline if `nl`, to standard output."""
     typer.echo(text, file=stdout(), nl=nl)
 
 
 @contextlib.contextmanager
 def reserved_stdout(*, whole_process: bool) -> Iterator[None]:
-    """Inside, `stdout` is a stream that code which bnuq runs cannot reach: neither by `sys.stdout` (see
+    """Inside the block, `stdout` is a stream that user code cannot reach: neither by `sys.stdout` (see
     `stdout_to_stderr`) nor, with `whole_process`, by file descriptor 1.
 
-    That one stays with standard error afterwards: what C code has printed may be flushed as late as the process ends.
+    Afterwards file descriptor 1 stays redirected to standard error: C code may flush its output when the process ends.
     """
     global _stdout
-    before, own = _stdout, _own_copy() if whole_process else sys.stdout
-    _stdout = own
+    before, stream = _stdout, _duplicated_stdout() if whole_process else sys.stdout
+    _stdout = stream
     try:
-        with contextlib.redirect_stdout(own):
+        with contextlib.redirect_stdout(stream):
             yield
-            own.flush()
+            stream.flush()
     finally:
         _stdout = before
-        if own is not sys.stdout:
-            with contextlib.suppress(OSError):  # nobody reads it
-                own.close()
+        if stream is not sys.stdout:
+            with contextlib.suppress(OSError):  # the reader is gone
+                stream.close()
 
 
-def _own_copy() -> TextIO:
-    """A stream to where standard output goes; file descriptor 1 goes to standard error from now on."""
+def _duplicated_stdout() -> TextIO:
+    """A duplicate of standard output; file descriptor 1 itself is redirected to standard error."""
     try:
-        kept = os.dup(sys.stdout.fileno())
+        descriptor = os.dup(sys.stdout.fileno())
         if sys.stdout.fileno() == 1:
             os.dup2(sys.stderr.fileno(), 1)
-    except (OSError, ValueError):  # no files of the system
+    except (OSError, ValueError):  # not a file of the operating system
         return sys.stdout
-    return os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="replace")
+    return os.fdopen(descriptor, "w", encoding=sys.stdout.encoding, errors="replace")
 
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Inside, what is printed without naming a stream goes to standard error."""
+    """Redirect prints without an explicit stream to standard error inside the block."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def discard_stdout() -> None:
-    """What is still buffered for standard output goes nowhere, so that the interpreter's own last flush succeeds."""
+    """Discard what is still buffered for standard output, so that the interpreter's final flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stdout().fileno())

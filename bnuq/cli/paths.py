@@ -1,4 +1,4 @@
-"""Paths and lists on the command line: which of them commas separate, and which files a report may replace."""
+"""Paths and lists on the command line: comma-separated values, and the files that a report may replace."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from bnuq.files.writing import check_writable
 
 
 def split_values(values: list[str]) -> tuple[str, ...]:
-    """The values of a repeatable option; commas separate, except in the name of a file that exists."""
+    """The values of a repeatable option, split at commas unless the whole value names an existing file."""
     return tuple(
         part.strip()
         for value in values
-        for part in ([value] if _is_there(value) or _is_there(value.partition("=")[2]) else value.split(","))
+        for part in ([value] if _exists(value) or _exists(value.partition("=")[2]) else value.split(","))
         if part.strip()
     )
 
 
-def _is_there(name: str) -> bool:
+def _exists(name: str) -> bool:
     return bool(name) and exists(expanded(name))
 
 
-def checked_target(asked: Path, option: str, what: str, opening: bytes) -> Path:
-    """Where a file goes; RequestError where one is there that bnuq did not write: that does not begin with the regular
-    expression `opening`, and is not empty; ResultError where it cannot be written."""
-    path = expanded(asked)
+def checked_target(requested: Path, option: str, kind: str, opening: bytes) -> Path:
+    """The path of a file to be written. RequestError where a file exists that bnuq did not write, that is, one that is
+    not empty and does not begin with the regular expression `opening`; ResultError where it cannot be written."""
+    path = expanded(requested)
     if exists(path) and not is_file(path):
-        raise RequestError(f"{option} {asked} is not a regular file, but a folder, a device or a pipe; name a file.")
+        raise RequestError(
+            f"{option} {requested} is not a regular file, but a folder, a device or a pipe; name a file."
+        )
     if exists(path) and not _begins_with(path, opening):
-        raise RequestError(f"{option} {asked} is another file than a {what} of bnuq; name another.")
+        raise RequestError(f"{option} {requested} exists and is not a {kind} written by bnuq; name another file.")
     if not path.resolve().parent.is_dir():
-        raise RequestError(f"{option} {asked}: its folder does not exist. Make the folder first.")
+        raise RequestError(f"{option} {requested}: its folder does not exist. Make the folder first.")
     check_writable(path)
     return path
 

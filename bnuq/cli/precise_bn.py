@@ -1,4 +1,4 @@
-"""`bnuq precise-bn`: a copy of a checkpoint with population statistics in its BatchNorms."""
+"""`bnuq precise-bn`: writes a copy of a checkpoint with population statistics in its BatchNorms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="The new checkpoint: the same kind of file, everything else as it was.",
+            help="The new checkpoint: the same kind of file, with everything else unchanged.",
             metavar="FILE",
             rich_help_panel="Common options",
         ),
@@ -48,7 +48,7 @@ def command(
     printing: Printing,
 ) -> None:
     """Write a copy of a checkpoint with the BatchNorm statistics of its training data, for running averages that lag or
-    were never taken. Prints what changed and, with a test set, whether it helped."""
+    were never computed. Prints what changed and, with a test set, whether it improved the network."""
     run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
     from bnuq.cli.progress import bars
     from bnuq.progress import silent

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar with rate and time left, silent where that is no terminal; and what takes days."""
+"""Progress bars on standard error, silent where that is not a terminal, and warnings of work that takes days."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from bnuq import stopping
 from bnuq.progress import Forecast, ForecastListener, silent
 
-_FIRST, _LAST = 2.0, 600.0  # seconds of the work, between which its rate tells how long it takes
+_MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
 _DAY = 86_400.0
 
 
@@ -24,8 +24,8 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s")
 
 
-class _LongWork:
-    """Says, once, that the work will take longer than a day, by what its first steps took."""
+class _DurationWarning:
+    """Announces once that the work will take longer than a day, estimated from its first steps."""
 
     def __init__(self, title: str, total: int) -> None:
         self._title, self._total, self._done, self._begin = title, total, 0, time.monotonic()
@@ -33,41 +33,41 @@ class _LongWork:
 
     def __call__(self, steps: int) -> None:
         self._done += steps
-        taken = time.monotonic() - self._begin
-        if self._ended or taken < _FIRST or not self._done:
+        elapsed = time.monotonic() - self._begin
+        if self._ended or elapsed < _MIN_ELAPSED or not self._done:
             return
-        self._ended = taken > _LAST
-        if (seconds := taken * self._total / self._done) > _DAY:
+        self._ended = elapsed > _MAX_ELAPSED
+        if (seconds := elapsed * self._total / self._done) > _DAY:
             self._ended = True
-            _write(f"{self._title}: about {_in_days(seconds)} at this rate. Ctrl-C ends it.")
+            _write(f"{self._title}: about {_in_days(seconds)} at this rate. Ctrl-C stops it.")
 
 
 class Bars:
-    """A bar that is gone when its work is done, and a line that stays where the work takes longer than a day: a
-    Progress of `bnuq.evaluate`. Work that was foreseen to be so long is not said to be again."""
+    """A Progress that shows a bar while work runs, and a permanent line where it takes longer than a day. A duration
+    that was announced before the work starts is not announced again."""
 
     def __init__(self) -> None:
-        self._foreseen = False
+        self._announced = False
 
     @property
     def forecast_listener(self) -> ForecastListener:
-        """Writes the line before the work starts."""
-        return ForecastListener(self._say, limit=_DAY)
+        """The listener that announces long work before it starts."""
+        return ForecastListener(self._announce, limit=_DAY)
 
-    def _say(self, forecast: Forecast) -> None:
-        self._foreseen = True
+    def _announce(self, forecast: Forecast) -> None:
+        self._announced = True
         days = _in_days(forecast.seconds)
-        _write(f"{forecast.work} will take about {days}. To have it sooner, {forecast.lower}. Ctrl-C ends it.")
+        _write(f"{forecast.work} will take about {days}. To reduce that, {forecast.lower}. Ctrl-C stops it.")
 
     @contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Callable[[int], object]]:
-        look = (lambda _: None) if self._foreseen else _LongWork(title, total)
+        watch = (lambda _: None) if self._announced else _DurationWarning(title, total)
         if not sys.stderr.isatty():
             with silent(title, total) as advance:
 
                 def count(steps: int) -> None:
                     advance(steps)
-                    look(steps)
+                    watch(steps)
 
                 yield count
             return
@@ -78,13 +78,13 @@ class Bars:
             def advance_bar(steps: int) -> None:
                 stopping.check()
                 progress.advance(task, steps)
-                look(steps)
+                watch(steps)
 
             yield advance_bar
 
 
 def bars(title: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
-    """The bar of one piece of work: a Progress that foresees nothing."""
+    """The bar of one piece of work: a Progress without forecasts."""
     return Bars()(title, total)
 
 

@@ -1,4 +1,4 @@
-"""`bnuq report`: show result files again, one or several beside each other."""
+"""`bnuq report`: shows result files again, one or several side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.options import AsJson, Debug, Full
-from bnuq.cli.output import say, stdout
+from bnuq.cli.output import print_line, stdout
 from bnuq.cli.paths import checked_target
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
@@ -23,7 +23,7 @@ AsMarkdown = Annotated[
     str | None,
     typer.Option(
         "--markdown",
-        help="Write the report as Markdown, as GitHub reads it; - prints it, and nothing else.",
+        help="Write the report as GitHub Markdown; - prints only that.",
         metavar="FILE",
         show_default="none",
     ),
@@ -32,7 +32,7 @@ AsPage = Annotated[
     Path | None,
     typer.Option(
         "--html",
-        help="Write the report as one HTML page that needs nothing else, with its pictures (by matplotlib) in it.",
+        help="Write the report as one self-contained HTML page, with its pictures (needs matplotlib).",
         metavar="FILE",
         show_default="none",
     ),
@@ -80,11 +80,11 @@ def show(
     form: str | None,
     full: bool = False,
 ) -> None:
-    """Print and write what was asked for of the record that `read` gives."""
+    """Print and write the requested forms of the record that `read` returns."""
     if form is not None and form not in ("svg", "png"):
         raise RequestError(f"--format is {form}; expected svg or png.")
     if form is not None and figures is None:
-        raise RequestError(f"--format {form} says how pictures are drawn, and none are; add --figures DIR.")
+        raise RequestError(f"--format {form} is the format of pictures, and none are drawn; add --figures DIR.")
     if as_json and markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
@@ -112,10 +112,10 @@ def show(
 
         write_bytes(document, _markdown(kind, record).encode("utf-8", "backslashreplace"))
     if as_json:
-        say(json.dumps(kind.summary(record), allow_nan=False, indent=2))
+        print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
     if markdown == "-":
-        say(_markdown(kind, record), nl=False)
+        print_line(_markdown(kind, record), nl=False)
         return
     shown = kind.show_full or kind.show if full else kind.show
     assert shown is not None
@@ -124,11 +124,11 @@ def show(
         from bnuq.report.terminal import print_figures
 
         print_figures(drawn, stdout())
-    written = [(path, what) for path, what in ((page, "Page"), (document, "Markdown")) if path is not None]
+    written = [(path, title) for path, title in ((page, "Page"), (document, "Markdown")) if path is not None]
     if written:
         from bnuq.report.parts import PathLine, columns_of, draw
 
-        draw((PathLine(path, what) for path, what in written), stdout(), columns_of(stdout()))
+        draw((PathLine(path, title) for path, title in written), stdout(), columns_of(stdout()))
 
 
 def _show_report(
@@ -158,14 +158,14 @@ def _show_report(
 
         write_bytes(markdown, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
     if as_json:
-        say(json.dumps(kind.summary(record), allow_nan=False, indent=2))
+        print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
     if markdown == "-":
-        say(in_markdown(report, level=1), nl=False)
+        print_line(in_markdown(report, level=1), nl=False)
         return
     print_record(kind.report, record, stdout(), full=full)
     if drawn:
-        say("")
+        print_line("")
         print_paths([PathLine(drawn[0].parent, "Figures")], stdout(), names=[path.name for path in drawn])
     written = [
         PathLine(path, name) for path, name in ((page, "Page"), (markdown, "Markdown")) if isinstance(path, Path)
@@ -175,11 +175,11 @@ def _show_report(
 
 @dataclass(frozen=True)
 class Kind:
-    """How results of one kind are read, told and drawn.
+    """How results of one kind are read, shown and drawn.
 
-    `draw` is None where they have no pictures. `on_page` says what their page is made of, of the record, a folder for
-    pictures (None without matplotlib) and why there are none; without it, the page is `parts` with all pictures.
-    `show_full` is there where `show` leaves things out. `report`, where it is given, stands for all of them.
+    `draw` is None where they have no pictures. `on_page` gives the parts of the HTML page, from the record, a folder
+    for pictures (None without matplotlib) and the reason why there are none; without it, the page is `parts` with all
+    pictures. `show_full` is set where `show` is abridged. `report`, where it is given, replaces all of them.
     """
 
     of: str
@@ -196,14 +196,14 @@ class Kind:
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read(asked: Sequence[str]) -> tuple[Kind, Any]:
-    """The one result that was named, or all of them by name; RequestError for what cannot stand side by side."""
+def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
+    """The result, or several results by name; RequestError for results that cannot be shown side by side."""
     from bnuq.files.apart import start
 
     start()
     from bnuq.store.codec import kind_of_result
 
-    named = [_named(text) for text in asked]
+    named = [_named(text) for text in arguments]
     if len(named) == 1:
         path = named[0][1]
         kind = kind_of_result(path)
@@ -212,36 +212,36 @@ def _read(asked: Sequence[str]) -> tuple[Kind, Any]:
     for _, path in named:
         if (kind := kind_of_result(path)) != "evaluate":
             raise RequestError(
-                f"{path} is not a result of bnuq evaluate for one run, and only those stand side by side. Show it by "
-                f"itself: bnuq report {path}"
+                f"{path} is not a result of bnuq evaluate for one run; only those can be shown side by side. Show it "
+                f"alone: bnuq report {path}"
             )
-    if twice := [path for path, times in Counter(path.absolute() for _, path in named).items() if times > 1]:
-        raise RequestError(f"{twice[0]} is named twice; name each result once.")
+    if duplicates := [path for path, times in Counter(path.absolute() for _, path in named).items() if times > 1]:
+        raise RequestError(f"{duplicates[0]} is named twice; name each result once.")
     shown = _KINDS["evaluate"]()
-    found = {name: shown.read(path) for name, path in zip(_names(named), (path for _, path in named), strict=True)}
-    tasks = {name: str(one.model.get("task")) for name, one in found.items()}
+    records = {name: shown.read(path) for name, path in zip(_names(named), (path for _, path in named), strict=True)}
+    tasks = {name: str(record.model.get("task")) for name, record in records.items()}
     if len(set(tasks.values())) > 1:
-        told = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
-        raise RequestError(f"the results share no estimates: {told}. Name results of one task.")
-    return _beside(), found
+        tasks_of_results = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
+        raise RequestError(f"the results share no estimates: {tasks_of_results}. Name results of one task.")
+    return _side_by_side(), records
 
 
 def _named(text: str) -> tuple[str | None, Path]:
-    """The name that was given to a result, if any, and its file."""
-    name, equals, rest = text.partition("=")
+    """The name given to a result, if any, and its file."""
+    name, equals, path = text.partition("=")
     if not equals or not name or Path(text).exists():
         return None, Path(text)
-    return name, Path(rest)
+    return name, Path(path)
 
 
 def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
-    """Names to tell results apart by: as given, or the file's stem, with its folder where that is not enough."""
-    stems = [given or path.name.removesuffix(".h5").removesuffix(".bnuq") for given, path in named]
-    if doubled := [name for name, times in Counter(given for given, _ in named if given).items() if times > 1]:
-        raise RequestError(f"{doubled[0]} is the name of two results; give each its own, as NAME=FILE.")
+    """A unique name for each result: the given one, or the file's stem, with the folder where stems are equal."""
+    stems = [label or path.name.removesuffix(".h5").removesuffix(".bnuq") for label, path in named]
+    if duplicates := [name for name, times in Counter(label for label, _ in named if label).items() if times > 1]:
+        raise RequestError(f"{duplicates[0]} is the name of two results; give each its own, as NAME=FILE.")
     names: list[str] = []
-    for stem, (given, path) in zip(stems, named, strict=True):
-        name = stem if given or stems.count(stem) == 1 else f"{path.absolute().parent.name}/{stem}"
+    for stem, (label, path) in zip(stems, named, strict=True):
+        name = stem if label or stems.count(stem) == 1 else f"{path.absolute().parent.name}/{stem}"
         number = 1
         while name in names:
             number += 1
@@ -253,39 +253,39 @@ def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _drawn(draw: Draw, found: Any, folder: Path, form: str) -> tuple[Path, ...]:
+def _drawn(draw: Draw, record: Any, folder: Path, form: str) -> tuple[Path, ...]:
     from bnuq.report import drawing
 
     drawing.check()
     drawing.make_folder(folder)
-    return draw(found, folder, form)
+    return draw(record, folder, form)
 
 
-def _markdown(shown: Kind, found: Any) -> str:
+def _markdown(kind: Kind, record: Any) -> str:
     from bnuq.report.markdown import markdown
 
-    assert shown.parts is not None
-    return markdown(shown.parts(found), level=1)
+    assert kind.parts is not None
+    return markdown(kind.parts(record), level=1)
 
 
-def _write_html(shown: Kind, found: Any, page: Path) -> None:
+def _write_html(kind: Kind, record: Any, page: Path) -> None:
     from bnuq.report import drawing
     from bnuq.report.html import picture_at, write_page
     from bnuq.report.parts import Paragraph
 
-    without = drawing.why_not() or ""
-    assert shown.parts is not None
+    why_no_pictures = drawing.why_not() or ""
+    assert kind.parts is not None
     with tempfile.TemporaryDirectory() as name:
-        folder = None if without else Path(name)
-        if shown.on_page is not None:
-            write_page(page, shown.on_page(found, folder, without))
-        elif shown.draw is None or folder is None:
-            said = [Paragraph(f"Pictures are left out: {without}", "dim")] if shown.draw is not None else []
-            write_page(page, [*shown.parts(found), *said])
+        folder = None if why_no_pictures else Path(name)
+        if kind.on_page is not None:
+            write_page(page, kind.on_page(record, folder, why_no_pictures))
+        elif kind.draw is None or folder is None:
+            remarks = [Paragraph(f"Pictures are left out: {why_no_pictures}", "dim")] if kind.draw is not None else []
+            write_page(page, [*kind.parts(record), *remarks])
         else:
             with drawing.for_page():
-                paths = shown.draw(found, folder, "svg")
-            write_page(page, shown.parts(found), [picture_at(path) for path in paths])
+                paths = kind.draw(record, folder, "svg")
+            write_page(page, kind.parts(record), [picture_at(path) for path in paths])
 
 
 # ── every kind ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -297,12 +297,12 @@ def _evaluate() -> Kind:
     from bnuq.report.plots import draw_figures
     from bnuq.report.terminal import print_report, report_parts
 
-    def on_page(found: Any, folder: Path | None, without: str) -> Iterator[Any]:
+    def on_page(record: Any, folder: Path | None, without: str) -> Iterator[Any]:
         from bnuq.report.page import page_parts, shown_of
         from bnuq.report.plots import pictures_of
 
-        shown = {} if folder is None else shown_of(pictures_of(found), folder)
-        return page_parts(found, shown, without=without)
+        shown = {} if folder is None else shown_of(pictures_of(record), folder)
+        return page_parts(record, shown, without=without)
 
     return Kind(
         "bnuq evaluate",
@@ -316,20 +316,20 @@ def _evaluate() -> Kind:
     )
 
 
-def _beside() -> Kind:
+def _side_by_side() -> Kind:
     from bnuq.report.comparison import print_beside, report_parts, summary
 
-    def draw(found: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
+    def draw(records: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
         from bnuq.report.comparison_plots import draw_figures
 
-        return draw_figures(found, folder, form)
+        return draw_figures(records, folder, form)
 
-    def on_page(found: Mapping[str, Any], folder: Path | None, without: str) -> Iterator[Any]:
+    def on_page(records: Mapping[str, Any], folder: Path | None, without: str) -> Iterator[Any]:
         from bnuq.report.comparison_plots import pictures_of
         from bnuq.report.page import beside_parts, shown_of
 
-        shown = {} if folder is None else shown_of(pictures_of(found), folder)
-        return beside_parts(found, shown, without=without)
+        shown = {} if folder is None else shown_of(pictures_of(records), folder)
+        return beside_parts(records, shown, without=without)
 
     return Kind("several", _evaluate().read, summary, print_beside, report_parts, draw, on_page)
 

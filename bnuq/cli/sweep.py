@@ -1,4 +1,4 @@
-"""`bnuq sweep-batch-size`: what a network's uncertainty is at every mini-batch size, and which size to use."""
+"""`bnuq sweep-batch-size`: measures a network's uncertainty at every mini-batch size, and recommends a size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(
     work: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of finished parts: an interrupted sweep goes on from them. They are removed when it is done.",
+            help="Folder of finished parts, from which an interrupted sweep continues; removed when it is done.",
             show_default="OUT.work",
             metavar="DIR",
             rich_help_panel="Output",
@@ -57,7 +57,7 @@ def command(
     printing: Printing,
 ) -> None:
     """Sweep the mini-batch size of MCBN: where does the uncertainty vanish, does it still separate unfamiliar data, and
-    which size does the ELBO pick? Writes one HDF5 file and prints a report."""
+    which size does the ELBO select? Writes one HDF5 file and prints a report."""
     runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     if figures is not None:
         from bnuq.report import drawing
@@ -76,8 +76,8 @@ def command(
     result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
     drawn = () if figures is None else save_figures(result, figures, kind="svg")
 
-    def show(found: Any, stream: TextIO) -> None:
-        print_sweep(found, stream)
+    def show(result: Any, stream: TextIO) -> None:
+        print_sweep(result, stream)
         if drawn:
             print_figures(drawn, stream)
 

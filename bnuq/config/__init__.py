@@ -1,6 +1,6 @@
-"""The request: everything an evaluation needs to know, from options and a run file, checked key by key and resolved.
+"""The request: the settings of an evaluation, from options and a run file, checked key by key and resolved.
 
-An option wins over the run file, the run file over what the checkpoint records, that over the default.
+An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
 from bnuq.config.request import DEFAULT_SAMPLER, Named, Options, Run, RunOfSeveral, Runs

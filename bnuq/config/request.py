@@ -1,4 +1,4 @@
-"""A request, resolved: one run, or several over splits and seeds, and what was said on the command line."""
+"""A resolved request: one run, or several over splits and seeds, and the options of the command line."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DEFAULT_SAMPLER = Sampler()
 
 
 class Options(dict[str, Any]):
-    """The settings that were given on the command line, by their keys in the run file and their options' names; None
-    is as good as not given. Paths are relative to the working folder."""
+    """The settings of the command line, by their keys in the run file and the names of their options. None means not
+    given. Paths are relative to the working folder."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A reference or a factory as it was written, the folder its relative paths begin in, and who named it."""
+    """A reference or a factory: its text, the folder that relative paths start from, and who named it."""
 
     text: str
     base: Path
@@ -47,8 +47,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Run:
-    """A request, resolved: what will be evaluated, on what, and how. `methods` and `batch_size` may be left to the
-    network (None); everything else is settled."""
+    """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
+    from the network; everything else is final."""
 
     checkpoint: Path
     out: Path
@@ -89,7 +89,7 @@ class Run:
     run_file_is_implicit: bool = False
 
     def record(self) -> dict[str, Any]:
-        """The run as a run file would say it, with absolute paths, and the options that no run file holds."""
+        """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""
         data = {
             "train": _absolute(self.train),
             "test": _absolute(self.test),
@@ -148,7 +148,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunOfSeveral:
-    """One of several runs: the split and the seed it is of, None where none are listed, and its request."""
+    """One of several runs: its request, split and seed; None where no splits or seeds are listed."""
 
     run: Run
     split: int | None = None
@@ -172,7 +172,7 @@ class RunOfSeveral:
 
 @dataclass(frozen=True)
 class Runs:
-    """Several runs, each with a result file of its own beside `out`, which their aggregate goes to."""
+    """Several runs, each with its own result file beside `out`, the file of the aggregate."""
 
     all: tuple[RunOfSeveral, ...]
     out: Path
@@ -180,12 +180,12 @@ class Runs:
 
 
 def _absolute(named: Named | None) -> str | None:
-    """The text of a reference or a factory with its path, where it has one, made absolute."""
+    """The text of a reference or a factory; its path, if it has one, is made absolute."""
     if named is None:
         return None
-    whole = named.base / expanded(named.text)
-    if exists(whole):  # a path with a = in it is a path
-        return str(whole)
+    direct = named.base / expanded(named.text)
+    if exists(direct):  # a path with a = in it is a path
+        return str(direct)
     name, equals, text = named.text.partition("=")
     if not equals:
         name, text = "", named.text
@@ -196,7 +196,7 @@ def _absolute(named: Named | None) -> str | None:
 
 
 def _is_module_in_base(named: Named) -> bool:
-    """Whether the text may name a module, and its base folder has one of that name."""
+    """Whether the text names a module that exists in its base folder."""
     spec = named.text.rpartition("=")[2]
     top = spec.rpartition(":")[0].partition(".")[0]
     if not top.isidentifier() or names_a_file(spec):

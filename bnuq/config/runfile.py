@@ -1,4 +1,4 @@
-"""The run file: its tables and keys, read and checked key by key, with errors that name the key."""
+"""Reads the run file and checks it key by key, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ File = TypeVar("File", bound=RunFile)
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The run file, checked: RequestError with file, key, value and what was expected."""
+    """The checked run file; RequestError with file, key, value and expectation."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise RequestError(f"{path}: cannot be read: {error.strerror}.") from error
-    if len(content) > _LARGEST:
-        raise RequestError(f"{path} has more than {_LARGEST:,} bytes; expected a run file.")
-    if re.search(_TOO_DOTTED, content):  # tomllib takes the square of their number in time and memory
+    if len(content) > _MAX_BYTES:
+        raise RequestError(f"{path} has more than {_MAX_BYTES:,} bytes; expected a run file.")
+    if re.search(_TOO_DOTTED, content):  # tomllib's time and memory are quadratic in the number of dots
         raise RequestError(f"{path}: {_line_of(content, _TOO_DOTTED)} nests too deep; expected a run file.")
     try:
         document = tomllib.loads(content.decode())
@@ -37,50 +37,51 @@ def read_run_file(path: Path) -> RunFile:
         raise RequestError(f"{path}: {_line_of(content, _TOO_DEEP)} nests too deep; expected a run file.") from None
     except ValueError:  # of Python's int
         raise RequestError(
-            f"{path}: {_line_of(content, _TOO_LONG)} holds a number of thousands of digits; expected a smaller one."
+            f"{path}: {_line_of(content, _TOO_MANY_DIGITS)} holds a number of thousands of digits; expected a smaller "
+            "number."
         ) from None
-    spoken = converted(document, path, RunFile)
-    for key, value in _dates(spoken.model.arch_args, "model.arch_args"):
+    run_file = converted(document, path, RunFile)
+    for key, value in _dates(run_file.model.arch_args, "model.arch_args"):
         raise RequestError(f"{path}: {key} is {value}, a date or a time; write it as a text, which the factory takes.")
-    return spoken
+    return run_file
 
 
-_LARGEST = 2**20  # bytes of a run file
-_DEEPEST = 32  # tables and lists within each other
+_MAX_BYTES = 2**20  # bytes of a run file
+_MAX_DEPTH = 32  # tables and lists within each other
 _TOO_DOTTED = rb"(?:\.[ \t]*[\w\"'-]{1,100}[ \t]*){50}"
-_TOO_DEEP, _TOO_LONG = rb"[\[{]{50}", rb"\d[\d_]{4000}"
+_TOO_DEEP, _TOO_MANY_DIGITS = rb"[\[{]{50}", rb"\d[\d_]{4000}"
 
 
 def _line_of(content: bytes, pattern: bytes) -> str:
     """The number of the first line where `pattern` matches, and the key there."""
     for number, line in enumerate(content.splitlines(), start=1):
-        if (there := re.search(pattern, line)) is not None:
-            key = line[: there.start()].partition(b"=")[0].decode(errors="replace").strip()
+        if (match := re.search(pattern, line)) is not None:
+            key = line[: match.start()].partition(b"=")[0].decode(errors="replace").strip()
             return f"line {number} ({as_toml(key)[1:-1]})" if key else f"line {number}"
     return "it"
 
 
 def _impossible(document: dict[str, Any]) -> str | None:
-    """The key of the first value that nothing can be done with, and why; None where there is none."""
-    waiting: list[tuple[str, Any, int]] = [("", document, 0)]
-    while waiting:
-        key, value, depth = waiting.pop()
+    """A sentence on the first value that cannot be used, with its key; None where all can."""
+    pending: list[tuple[str, Any, int]] = [("", document, 0)]
+    while pending:
+        key, value, depth = pending.pop()
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"{key} is {as_toml(value)}; expected a smaller number."
         if isinstance(value, str) and "\0" in value:
             return f"{key} is {value[:80]!r}, with a NUL character in it; expected none."
         if isinstance(value, dict | list):
-            if depth > _DEEPEST:
-                return f"{key[:80]}… nests deeper than {_DEEPEST} tables and lists; expected fewer."
+            if depth > _MAX_DEPTH:
+                return f"{key[:80]}… nests deeper than {_MAX_DEPTH} tables and lists; expected fewer."
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for name, inner in items:
                 place = f"[{name}]" if isinstance(value, list) else f".{name}"
-                waiting.append((f"{key}{place}".lstrip("."), inner, depth + 1))
+                pending.append((f"{key}{place}".lstrip("."), inner, depth + 1))
     return None
 
 
 def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """The dates and times in a value of a TOML document: nothing else in one is unknown to JSON."""
+    """The dates and times in a value of a TOML document, the only types that JSON does not have."""
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(inner, f"{key}.{name}" if isinstance(value, dict) else f"{key}[{name}]")
@@ -89,7 +90,7 @@ def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
-    """The document as a record of this kind; RequestError with file, key, value and what was expected."""
+    """The document as a record of this kind; RequestError with file, key, value and expectation."""
     if wrong := _impossible(document):
         raise RequestError(f"{path}: {wrong}")
     try:
@@ -101,25 +102,25 @@ def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-def section_from(kind: type[AnySection], given: Mapping[str, Any]) -> AnySection:
-    """A section, or a request of several, of the settings that were `given`; RequestError names the option of one that
-    is wrong."""
+def section_from(kind: type[AnySection], settings: Mapping[str, Any]) -> AnySection:
+    """A section, or a request of several, of the settings that were `settings`; RequestError names the option of one
+    that is wrong."""
     try:
-        return msgspec.convert(given, kind, strict=True)
+        return msgspec.convert(settings, kind, strict=True)
     except msgspec.ValidationError as error:
-        said, _, where = str(error).partition(" - at `$.")
+        complaint, _, where = str(error).partition(" - at `$.")
         key = re.sub(r"\[.*", "", where.rstrip("`"))
-        value: Any = given
+        value: Any = settings
         for part in key.split("."):
             value = value[part]
-        expected = _expected(said, hint := _hint(kind, key), " or ")
+        expected = _expected(complaint, hint := _hint(kind, key), " or ")
         raise RequestError(
             f"--{option_name(key.rpartition('.')[2], hint)} is {_typed(value)}; expected {expected}."
         ) from None
 
 
 def _typed(value: Any) -> str:
-    """A value as the command line has it, cut where it is long."""
+    """A value as it is typed on the command line, shortened where it is long."""
     values = value if isinstance(value, list | tuple) else (value,)
     text = ",".join(
         f"{part:g}" if isinstance(part, float) else as_toml(part) if isinstance(part, int) else part for part in values
@@ -127,39 +128,39 @@ def _typed(value: Any) -> str:
     return as_toml(text)[1:-1] if text.strip() else as_toml(text)
 
 
-def _complaint(said: str, document: dict[str, Any], kind: type[Section]) -> str:
+def _complaint(complaint: str, document: dict[str, Any], kind: type[Section]) -> str:
     """What msgspec says of a document of this kind, in our words: the key, its value, and what was expected."""
-    said, _, where = said.partition(" - at `")
+    complaint, _, where = complaint.partition(" - at `")
     key = where.rstrip("`").removeprefix("$").lstrip(".")
     value: Any = document
     if key.endswith("[...]"):  # a value of a table whose keys are free
         return (
-            f"{key.removesuffix('[...]')} has a value that is {said.partition(', got ')[2].strip('`')}; expected "
-            f"{said.removeprefix('Expected ').partition(', got ')[0].strip('`').replace(' | ', ' or ')}."
+            f"{key.removesuffix('[...]')} has a value that is {complaint.partition(', got ')[2].strip('`')}; expected "
+            f"{complaint.removeprefix('Expected ').partition(', got ')[0].strip('`').replace(' | ', ' or ')}."
         )
     for part in re.findall(r"[^.\[\]]+", key):
         value = value[int(part)] if isinstance(value, list) else value.get(part)
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", said):
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", complaint):
         return _unknown_key(key, unknown[1], kind)
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", said):
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", complaint):
         return f"{key}.{missing[1]} is missing; it has no default."
     shown = " is a table" if isinstance(value, dict) else f" is {as_toml(value)}"
-    return f"{key or 'the file'}{shown}; expected {_expected(said, _hint(kind, key), ', ')}."
+    return f"{key or 'the file'}{shown}; expected {_expected(complaint, _hint(kind, key), ', ')}."
 
 
-def _expected(said: str, hint: Any, last: str) -> str:
+def _expected(complaint: str, hint: Any, last: str) -> str:
     """What was expected, by what msgspec says of a value for this type; `last` stands before the last of its texts."""
     if known := extra_of(hint).get("expected"):
         return known
-    if said.startswith("Invalid enum value"):
+    if complaint.startswith("Invalid enum value"):
         *texts, final = choices_of(hint)
         return f"{'one of ' if last == ', ' else ''}{', '.join(texts)}{last}{final}" if texts else f'"{final}"'
-    expected = said.removeprefix("Expected ").partition(", got ")[0]
+    expected = complaint.removeprefix("Expected ").partition(", got ")[0]
     expected = expected.removesuffix(" | null`") + "`" if expected.endswith(" | null`") else expected
-    for theirs, ours in _WORDS.items():
-        expected = re.sub(rf"`?\b{theirs}\b`?", ours, expected)
-    for theirs, ours in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
-        expected = expected.replace(f" {theirs} ", f" {ours} ")
+    for term, words in _WORDS.items():
+        expected = re.sub(rf"`?\b{term}\b`?", words, expected)
+    for term, words in ((">=", "of at least"), ("<=", "of at most"), (">", "above"), ("<", "below")):
+        expected = expected.replace(f" {term} ", f" {words} ")
     return expected.replace(" | ", " or ").replace("`", "")
 
 
@@ -171,7 +172,7 @@ def _unknown_key(table: str, key: str, kind: type[Section]) -> str:
 
 
 def _hint(kind: type[Section], key: str) -> Any:
-    """The type of what stands under a key."""
+    """The type of the setting at a key."""
     hint: Any = kind
     for part in re.findall(r"[^.\[\]]+", re.sub(r"\[.*", "", key)):
         hint = settings_of(_table(hint))[part].type
@@ -179,7 +180,7 @@ def _hint(kind: type[Section], key: str) -> Any:
 
 
 def _table(hint: Any) -> type[Section]:
-    """The section that a type is, or may be."""
+    """The section that a type consists of or contains."""
     return next(part for part in parts_of(hint) if isinstance(part, type) and issubclass(part, Section))
 
 
@@ -194,7 +195,7 @@ _WORDS = {
 
 
 def as_toml(value: Any) -> str:
-    """A value as a run file would have it, cut where it is long."""
+    """A value as it is written in a run file, shortened where it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and value.bit_length() > 256:

@@ -1,4 +1,4 @@
-"""The settings: type, bounds, default, help and help panel of each, in sections that are the tables of a run file."""
+"""The schema of all settings: type, bounds, default, help and help panel, in sections that are tables of a run file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SINGLE_SAMPLE_METHODS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
-Likelihood = Literal["mixture", "moment", "moment_full"]  # what PLL is of: the mixture of draws, or a Gaussian like it
+Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
-SizeCriterion = Literal["elbo", "pll", "auroc"]  # what a mini-batch size is chosen by
+SizeCriterion = Literal["elbo", "pll", "auroc"]  # the criterion for a mini-batch size
 PriorKind = Literal["unit", "gaussian", "weight_decay", "flat", "gamma"]  # p(ω) of the ELBO
-Counts = Literal["nominal", "measured"]  # how many values statistics are taken of: b·z, or as they vary
+Counts = Literal["nominal", "measured"]  # number of values of the statistics: b·z, or the effective sample size
 Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; or n − 1
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
-PopulationEstimator = Literal["population", "mean_of_var", "full"]  # what precise-bn takes of the mini-batches
+PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
-Criterion = Literal["crps", "pll"]  # what τ and the constant baseline are the best by, on validation points
+Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
-MAX_COUNT = 10**12  # of whatever is counted: points, draws, sizes
+MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
 Panel = Literal[  # of the help, in this order
     "Common options",
     "Data",
@@ -50,10 +50,10 @@ REFERENCE = "a file, a folder, a known name such as cifar10:test, or file.py:fun
 
 
 def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> Meta:
-    """The help of a setting, and the panel it stands in. `extra` are its `short` option, its `option` where that is not
-    its key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
-    type does not say it, whether there is an option to switch it off (`no`), and, of a list that repeats its
-    option, whether `commas` separate, too."""
+    """The help of a setting, and its help panel. `extra` holds its `short` option, its `option` where that differs from
+    the key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
+    type does not say it, whether there is an option to switch it off (`no`), and, for a list whose option is repeated,
+    whether `commas` separate values, too."""
     return Meta(description=text, extra={"panel": panel, **extra})
 
 
@@ -89,7 +89,7 @@ class Augment(Section, frozen=True):
 
 
 class Split(Section, frozen=True):
-    """Points to validate on: a seeded part of another set; `held_out` says that the network never trained on them."""
+    """Validation points: a seeded part of another set; `held_out` says that the network was not trained on them."""
 
     split_of: Literal["train", "test"]
     fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.1
@@ -151,12 +151,12 @@ class DataSection(Section, frozen=True):
 
 
 class Sampler(Section, frozen=True):
-    """The keys of [sampling] that say what a mini-batch is, and which analytic noise model stands for it.
+    """The keys of [sampling] that define mini-batches and the analytic noise models that replace them.
 
-    Of MCBN: which points come together (`batches`, `replacement`), the divisor of their variance, whether the query is
-    one of them (in the place of the last) and whether every query has mini-batches of its own. Of the analytic models:
-    `counts` (absent: measured where there is a reference), the mini-batches that they are fitted to, and what varies
-    together under mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
+    For MCBN: how the points of a mini-batch are drawn (`batches`, `replacement`), the divisor of their variance,
+    whether the query replaces the last of them, and whether every query has its own mini-batches. For the analytic
+    noise models: `counts` (None: measured where there is a reference), the number of mini-batches that they are fitted
+    to, and what varies jointly in mcbn-empirical: "channel", "layer", "layer:k" (k directions), "network".
     """
 
     variance: Annotated[
@@ -166,8 +166,8 @@ class Sampler(Section, frozen=True):
     batches: Annotated[
         Batches,
         setting(
-            "What comes together in a mini-batch: random points, stratified (every class in proportion) or a single "
-            "group (laboratory, camera, site).",
+            "Points of a mini-batch: random, stratified (every class in proportion) or of a single group (laboratory, "
+            "camera, site).",
             "Mini-batches of MCBN",
         ),
     ] = "random"
@@ -193,7 +193,7 @@ class Sampler(Section, frozen=True):
         str,
         Meta(pattern=r"^(channel|layer(:[1-9][0-9]{0,5})?|network)\Z"),
         setting(
-            "mcbn-empirical: what varies together: channel, layer, layer:k (k directions) or network.",
+            "mcbn-empirical: what varies jointly: channel, layer, layer:k (k directions) or network.",
             "Analytic noise models",
             metavar="NAME",
             expected="channel, layer, layer:k (of k directions, at least 1) or network",
@@ -207,7 +207,7 @@ class Sampler(Section, frozen=True):
 
     @property
     def by_query(self) -> bool:
-        """Whether a query passes together with a mini-batch, so that no ω is shared by all."""
+        """Whether each query is computed together with a mini-batch, so that no ω is shared by all queries."""
         return self.query_in_batch or self.per_query
 
 
@@ -276,7 +276,7 @@ class SamplingSection(Sampler, frozen=True):
 
 
 class ScoringSection(Section, frozen=True):
-    """[scoring]: how a regression is scored. A `tau` that is given is not fitted; else it is sought in `tau_range`."""
+    """[scoring]: how a regression is scored. `tau` is fitted within `tau_range` unless it is given."""
 
     pll: Annotated[
         Likelihood,
@@ -309,14 +309,15 @@ class ScoringSection(Section, frozen=True):
     tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
 
 
-_MEAN_AND_VARIANCE = "a finite mean and a variance above 0, such as 0,1"
+_MEAN_AND_VARIANCE_EXPECTED = "a finite mean and a variance above 0, such as 0,1"
 
 
 class SweepSection(Section, frozen=True):
-    """[sweep]: the sizes of `sweep-batch-size`, R draw sets of `samples` draws at each, and its ELBO.
+    """[sweep]: the sizes of `sweep-batch-size`, with R draw sets of `samples` draws at each size, and its ELBO.
 
-    `train_points` of the reference stand for the training set. `prior_mean` and `prior_deviation` are mean and variance
-    of the Gaussian prior of a channel's mean and of its standard deviation, `prior_precision` is Nτλ of a weight decay.
+    `train_points` of the reference represent the training set. `prior_mean` and `prior_deviation` are mean and variance
+    of the Gaussian priors of a channel's mean and of its standard deviation; `prior_precision` is Nτλ of a weight
+    decay.
     """
 
     batch_sizes: Annotated[
@@ -352,7 +353,7 @@ class SweepSection(Section, frozen=True):
             "gaussian: mean and variance of a channel's mean.",
             "ELBO",
             metavar="MEAN,VARIANCE",
-            expected=_MEAN_AND_VARIANCE,
+            expected=_MEAN_AND_VARIANCE_EXPECTED,
         ),
     ] = None
     prior_deviation: Annotated[
@@ -361,7 +362,7 @@ class SweepSection(Section, frozen=True):
             "gaussian: mean and variance of a channel's standard deviation.",
             "ELBO",
             metavar="MEAN,VARIANCE",
-            expected=_MEAN_AND_VARIANCE,
+            expected=_MEAN_AND_VARIANCE_EXPECTED,
         ),
     ] = None
     prior_precision: Annotated[
@@ -383,7 +384,7 @@ class SweepSection(Section, frozen=True):
 
 
 class RunsSection(Section, frozen=True):
-    """[runs]: several runs, one for every split and seed; `{split}` and `{seed}` in the file's texts become theirs."""
+    """[runs]: several runs, one for every split and seed, which replace `{split}` and `{seed}` in the file's texts."""
 
     split: tuple[Seed, ...] | None = None
     seed: tuple[Seed, ...] | None = None
@@ -426,7 +427,7 @@ class CheckSection(Section, frozen=True):
 
 
 class InspectSection(Section, frozen=True):
-    """How `inspect` goes; options alone, which no run file holds."""
+    """The settings of `inspect`; options only, not part of a run file."""
 
     domain: Annotated[
         tuple[str, ...],
@@ -471,7 +472,7 @@ class InspectSection(Section, frozen=True):
 
 
 class PreciseBnSection(Section, frozen=True):
-    """How `precise-bn` goes; options alone, which no run file holds."""
+    """The settings of `precise-bn`; options only, not part of a run file."""
 
     estimator: Annotated[
         PopulationEstimator,
@@ -503,9 +504,10 @@ class RunFile(Section, frozen=True):
 
 
 class RecordedOptions(Section, frozen=True):
-    """[options]: what a result file holds of the options that no run file does. Leave to run code is not among them.
+    """[options]: the options that a result file records although run files do not hold them. The permission to run code
+    is not recorded.
 
-    `folders` tells in which folder a `package.module:factory` was found, where that is not the environment's.
+    `folders` holds the folder of a `package.module:factory` that is not part of the environment.
     """
 
     device: Annotated[
@@ -525,7 +527,7 @@ class RecordedOptions(Section, frozen=True):
     chunk_size: Annotated[
         Positive | None,
         setting(
-            "Points that pass together: bounds memory, and changes results by rounding (1e-7).",
+            "Points per chunk: bounds memory, and changes results only by rounding (1e-7).",
             "Computation",
             shown="by the free memory",
         ),
@@ -541,13 +543,13 @@ class RecordedOptions(Section, frozen=True):
 
 
 class RecordedRun(RunFile, frozen=True):
-    """A run as a result file holds it."""
+    """A run as it is recorded in a result file."""
 
     options: RecordedOptions = RecordedOptions()
 
 
 class GivenOptions(RecordedOptions, frozen=True):
-    """Those options, and what no result file holds."""
+    """The recorded options, and those that are not recorded."""
 
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
     trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
@@ -557,7 +559,7 @@ class GivenOptions(RecordedOptions, frozen=True):
 
 
 class Request(RunFile, frozen=True):
-    """A run file with the options that were given in their places."""
+    """A run file, overridden by the options of the command line."""
 
     options: GivenOptions = GivenOptions()
 
@@ -570,19 +572,19 @@ def settings_of(section: type[Section]) -> Mapping[str, msgspec.structs.FieldInf
 
 @functools.cache
 def extra_of(hint: Any) -> dict[str, Any]:
-    """What `setting` says of a type beside its help."""
+    """The `extra` entries of a setting's type."""
     return {
         key: value for part in parts_of(hint) if isinstance(part, Meta) for key, value in (part.extra or {}).items()
     }
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """The texts that a type may have, where it is of few."""
+    """The texts that a Literal in this type allows."""
     return tuple(text for part in parts_of(hint) if get_origin(part) is Literal for text in get_args(part))
 
 
 def parts_of(hint: Any) -> Iterator[Any]:
-    """A type, and all that it is made of: the types in it, and what is said of them."""
+    """A type, and its nested types and annotations."""
     yield hint
     if get_origin(hint) is Annotated:
         yield from hint.__metadata__

@@ -42,14 +42,14 @@ def noise_model_of(
     positions (nominal). `shrink` is the finite-population factor (N − b)/(N − 1) of a variance.
     """
     assert site.running_mean is not None and site.running_var is not None
-    of_mean, of_deviation = density or (site.positions, site.positions)
+    mean_density, deviation_density = density or (site.positions, site.positions)
     return LayerNoiseModel(
         name=site.name,
         eps=site.eps,
         mean=site.running_mean.double().cpu().numpy(),
         var=site.running_var.double().cpu().numpy(),
-        values_mean=batch_size * of_mean / shrink,
-        values_deviation=max(MIN_VALUES, batch_size * of_deviation / shrink),
+        values_mean=batch_size * mean_density / shrink,
+        values_deviation=max(MIN_VALUES, batch_size * deviation_density / shrink),
         count=batch_size * site.positions,
     )
 

@@ -64,11 +64,11 @@ class BatchStatistics:
         layers = tuple(
             replace(
                 layer,
-                mean=np.concatenate([layer.mean, more.mean]),
-                var=np.concatenate([layer.var, more.var]),
-                count=np.concatenate([layer.count, more.count]),
+                mean=np.concatenate([layer.mean, other_layer.mean]),
+                var=np.concatenate([layer.var, other_layer.var]),
+                count=np.concatenate([layer.count, other_layer.count]),
             )
-            for layer, more in zip(self.layers, other.layers, strict=True)
+            for layer, other_layer in zip(self.layers, other.layers, strict=True)
         )
         if self.indices is None or other.indices is None:
             return replace(self, layers=layers, indices=None)

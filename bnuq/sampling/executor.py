@@ -171,10 +171,10 @@ class Executor(Program):
         """Raw outputs of `draws`, in tiles of at most `tile` rows and `together` draws at once. Draws are the outer
         loop and tiles the inner one, so that folded weights serve all the rows."""
         tiles = split_evenly(inputs, tile or self.tile)
-        counts = [len(one) for one in tiles]
+        counts = [len(tile_rows) for tile_rows in tiles]
         firsts = list(accumulate(counts, initial=0))[:-1]
         together = together or max(1, min(len(draws), self._stacked // (counts[0] * self._widest)))
-        chunks = [self._chunk_level(one, start + first) for one, first in zip(tiles, firsts, strict=True)]
+        chunks = [self._chunk_level(tile_rows, start + first) for tile_rows, first in zip(tiles, firsts, strict=True)]
         outputs: Tensor | None = None
         stacked: list[dict[int, Tensor]] = []
         foldings = self._foldings(draws if together == 1 else draws[len(draws) - len(draws) % together :])

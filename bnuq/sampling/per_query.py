@@ -50,9 +50,9 @@ class PerQuery:
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
         """Raw outputs (T, n, …) for points number `start`, `start` + 1, … of their set."""
         with undisturbed(self._model):
-            return torch.stack([torch.cat(list(self._of_draw(inputs, start, draw))) for draw in self._draws])
+            return torch.stack([torch.cat(list(self._outputs_of_draw(inputs, start, draw))) for draw in self._draws])
 
-    def _of_draw(self, inputs: Tensor, start: int, draw: int) -> Any:
+    def _outputs_of_draw(self, inputs: Tensor, start: int, draw: int) -> Any:
         shared = self._batch(draw, 0) if self._shared else None
         for i in range(len(inputs)):
             batch = self._batch(draw, start + i) if shared is None else shared

@@ -212,7 +212,7 @@ def _foldable(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows:
         axis = output_channels(layer)
         weight, output = trace.values[layer.arguments[1].number], trace.values[number]
         inputs = trace.values[layer.arguments[0].number]
-        written_between = any(inputs.group in other.writes for other in trace.operations[position:i])
+        written_between = any(inputs.group in between.writes for between in trace.operations[position:i])
         if (
             set(parameters) <= static
             and axis is not None

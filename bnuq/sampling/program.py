@@ -232,11 +232,11 @@ def _assign(result: Any, output: Any, values: list[Any]) -> None:
 
 def _exact_parameters(plan: Plan) -> set[int]:
     """Parameters that only BatchNorms and the output layer read; they keep the network's dtype."""
-    exact, other = set(), set()
+    exact, rounded = set(), set()
     for position, operation in enumerate(plan.operations):
-        of_batchnorm = operation.function.overloadpacket is aten.batch_norm
-        (exact if of_batchnorm or _is_output_layer(plan, operation) else other).update(plan.reads(position))
-    return exact - other
+        is_batchnorm = operation.function.overloadpacket is aten.batch_norm
+        (exact if is_batchnorm or _is_output_layer(plan, operation) else rounded).update(plan.reads(position))
+    return exact - rounded
 
 
 def _is_output_layer(plan: Plan, operation: Operation) -> bool:

@@ -199,9 +199,10 @@ def exact_sites(model: nn.Module, batch: Tensor, layers: str | Sequence[str] = "
     if not sites.live_batchnorms:
         reasons = [(site.name, site.reason) for site in sites.batchnorms[:1]]
         reasons = reasons or [*sites.left_out(check_exact(model, sites, batch, ()).held)]
-        why = "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in reasons[:3])
+        cause = "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in reasons[:3])
+        cause = f" ({cause})" if cause else ""
         raise SamplingError(
-            f"the network has no BatchNorm layer that could be sampled{why and f' ({why})'}; MCBN needs at least one."
+            f"the network has no BatchNorm layer that could be sampled{cause}; MCBN needs at least one."
         )
     selected = select_layers(sites.live_batchnorms, layers)
     for layer, reason in sites.left_out(check_exact(model, sites, batch, selected).held):
@@ -283,12 +284,12 @@ def _compiled(
             sampled=lambda operation: isinstance(operation.site, BatchNormSite) and operation.site.key in sampled,
             goals=[number for operation in normalisations for number in operation.outputs],
         )
-        other = other_inputs(example)
+        inputs = other_inputs(example)
         with on_other_inputs():
             program = MeasurementProgram(schedule, sites, device=example.device, variance=variance)
             expected, measurement = (
-                _plainly(model, sites, other, variance),
-                program.statistics(other, tile=len(other) - 3),
+                _plainly(model, sites, inputs, variance),
+                program.statistics(inputs, tile=len(inputs) - 3),
             )
     except NotTraceableError:
         return None

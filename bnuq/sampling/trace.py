@@ -267,8 +267,8 @@ def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
         not any("Tensor" in str(item.type) for item in func._schema.returns)
         and next(tensors_in(args), None) is not None
     ):
-        of_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
-        by_data = bool(func._schema.returns) and not of_shape
+        reads_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
+        by_data = bool(func._schema.returns) and not reads_shape
     if by_data:
         raise NotTraceableError(f"{name} lets its path or its sizes depend on the data")
     rate = arguments.get("dropout_p", arguments.get("dropout"))

@@ -115,7 +115,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["base.h5", "base.h5", "--config", "run.toml"], "--config run.toml has no [check]"),
         (["base.h5", "base.h5", "--config", "loose.toml", "--markdown", "./loose.toml"], "is another file than"),
         (["base.h5", "base.h5", "--junit", "a", "--markdown", "./a"], "--markdown a would replace the other report"),
-        (["base.h5", "new.h5", "--update", "--junit", "../there/new.h5"], "what is read, or the baseline"),
+        (["base.h5", "new.h5", "--update", "--junit", "../there/new.h5"], "an input file"),
         (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "has no estimate mcbn.sets.test.pl"),
     ],
 )

@@ -352,7 +352,7 @@ def test_a_device_that_fails_is_no_fault_of_bnuq(cli, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.setup.load_material", faulty)
     done = cli("evaluate", "run.toml")
     assert done.code == 2
-    assert done.message.startswith("the accelerator fails (CUDA error: an illegal memory access was encountered). ")
+    assert done.message.startswith("the accelerator failed (CUDA error: an illegal memory access was encountered). ")
 
 
 @pytest.mark.usefixtures("small")
@@ -363,7 +363,7 @@ def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.setup.load_material", interrupted)
     done = cli("evaluate", "run.toml")
     assert (done.code, done.out) == (130, "")
-    assert done.message == "interrupted; an unfinished result is not kept."
+    assert done.message == "interrupted; an unfinished result is not saved."
 
 
 @pytest.mark.usefixtures("small")

@@ -66,7 +66,7 @@ def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, nu
     out, err = child.communicate(timeout=20)
     assert child.returncode == code
     assert out == ""
-    assert err == f"bnuq: {word}; an unfinished result is not kept.\n"
+    assert err == f"bnuq: {word}; an unfinished result is not saved.\n"
     assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
@@ -373,7 +373,7 @@ def test_a_signal_that_user_code_swallows_ends_the_run_all_the_same(small, swall
     (small / "net.py").write_text("import os\n" + (small / "net.py").read_text() + loud)
     done = shell("bnuq evaluate run.toml -T 2", small)
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == f"bnuq: {word}; an unfinished result is not kept.\n"
+    assert done.stderr == f"bnuq: {word}; an unfinished result is not saved.\n"
     assert not (small / "model.bnuq.h5").exists()
 
 
@@ -382,7 +382,7 @@ def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_
     (small / "net.py").write_text(dies + (small / "net.py").read_text().replace("    return", "    Dies()\n    return"))
     done = shell("bnuq evaluate run.toml -T 2", small)
     assert (done.returncode, done.stdout) == (143, "")
-    assert done.stderr.endswith("bnuq: terminated; an unfinished result is not kept.\n")
+    assert done.stderr.endswith("bnuq: terminated; an unfinished result is not saved.\n")
     assert not (small / "model.bnuq.h5").exists()
 
 

@@ -62,7 +62,7 @@ def test_json_stays_alone_beside_pictures(cli, tmp_path):
     ("arguments", "message"),
     [
         (("--figures", "x", "--format", "pdf"), "--format is pdf; expected svg or png."),
-        (("--format", "png"), "--format png says how pictures are drawn, and none are; add --figures DIR."),
+        (("--format", "png"), "--format png is the format of pictures, and none are drawn; add --figures DIR."),
         (("--figures", RESULT), f"{RESULT}: figures cannot be put there: it is a file. Name a folder."),
         (("--figures", f"{RESULT}/x"), "figures cannot be put there: Not a directory. Name a folder."),
     ],
@@ -103,7 +103,7 @@ def test_markdown_to_standard_output_is_alone_there_and_the_same(cli, tmp_path):
 def test_markdown_does_not_replace_another_file(cli, tmp_path):
     (tmp_path / "notes.md").write_text("# dear diary")
     outcome = cli("report", RESULT, "--markdown", tmp_path / "notes.md")
-    assert outcome.code == 2 and "is another file than a report of bnuq; name another." in outcome.message
+    assert outcome.code == 2 and "exists and is not a report written by bnuq; name another file." in outcome.message
     assert (tmp_path / "notes.md").read_text() == "# dear diary"
 
 
@@ -156,7 +156,7 @@ def test_results_side_by_side_go_everywhere_that_one_goes(cli, copies):
     [
         (("{third}", "{third}"), "is named twice; name each result once."),
         (("x={third}", "x={old}"), "x is the name of two results; give each its own, as NAME=FILE."),
-        (("{third}", "{sweep}"), "is not a result of bnuq evaluate for one run, and only those stand side by side."),
+        (("{third}", "{sweep}"), "is not a result of bnuq evaluate for one run; only those can be shown side by side."),
         (("{third}", "nowhere.h5"), "nowhere.h5"),
         (("{third}", "{text}"), "letter.h5"),
     ],

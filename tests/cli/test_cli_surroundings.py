@@ -32,7 +32,7 @@ def test_a_working_folder_that_is_gone(small, cli, tmp_path, monkeypatch, argume
     (tmp_path / "gone").rmdir()
     done = cli(*(word.format(small) for word in arguments))
     assert (done.code, done.out) == (2, "")
-    assert done.message == "the working folder no longer exists. Change to one that does."
+    assert done.message == "the working folder no longer exists. Change to an existing folder."
 
 
 def test_an_address_space_too_small_for_torch(small):
@@ -47,8 +47,8 @@ def test_an_address_space_too_small_for_torch(small):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "bnuq: out of memory. This process may use 0.5 GB of addresses, and loading torch takes one: raise that limit "
-        "(ulimit -v).\n"
+        "bnuq: out of memory. The address space of this process is limited to 0.5 GB, too little for torch: raise the "
+        "limit (ulimit -v).\n"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_library_that_cannot_be_loaded(small, cli, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.setup.load_model", Mock(side_effect=error))
     done = cli("evaluate", small / "run.toml")
     assert done.code == 2
-    assert "cannot be loaded: libtorch_cpu.so: failed to map segment from shared object. Install" in done.message
+    assert "cannot be loaded: libtorch_cpu.so: failed to map segment from shared object. Reinstall" in done.message
 
 
 def test_no_folder_for_temporary_files(small, cli, monkeypatch):
@@ -66,4 +66,4 @@ def test_no_folder_for_temporary_files(small, cli, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryDirectory", Mock(side_effect=error))
     done = cli("report", "model.bnuq.h5", "--html", "page.html")
     assert done.code == 2
-    assert done.message == "there is no folder for temporary files. Let TMPDIR name one that may be written to."
+    assert done.message == "there is no folder for temporary files. Set TMPDIR to a writable folder."

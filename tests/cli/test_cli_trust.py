@@ -90,7 +90,7 @@ def test_running_a_result_again_never_writes_over_it(cli, small):
 def test_a_result_file_and_a_model_contradict_each_other(cli, small):
     assert cli("evaluate", "run.toml", *TINY).code == 0
     done = cli("evaluate", "model.pt", "--from", "model.bnuq.h5")
-    assert "it takes no model (model.pt) beside it" in done.message
+    assert "leave out the model (model.pt)" in done.message
     assert cli("evaluate", "--from", small / "test.npz").code == 2
 
 

@@ -166,7 +166,7 @@ def test_several_runs_are_foreseen_together(folder, monkeypatch):
 
 def test_the_line_is_written_before_the_work_and_the_work_says_it_no_more(folder, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_DAY", 1e-3)
-    monkeypatch.setattr(progress, "_FIRST", 0.0)
+    monkeypatch.setattr(progress, "_MIN_ELAPSED", 0.0)
     bars, written = progress.Bars(), []
 
     @contextmanager

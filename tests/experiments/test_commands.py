@@ -77,4 +77,4 @@ def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
     script += f"os.rmdir({str(gone)!r})\nmain(['toy'])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "bnuq: the working folder no longer exists. Change to one that does.\n"
+    assert done.stderr == "bnuq: the working folder no longer exists. Change to an existing folder.\n"

@@ -163,7 +163,7 @@ def test_a_file_that_fails_is_one_message_and_leaves_nothing(folder):
     modules, path = set(sys.modules), list(sys.path)
     with pytest.raises(
         RequestError,
-        match=r"net\.py:make: loading it failed with ValueError at .*net\.py, line 3: no such depth\. Mend",
+        match=r"net\.py:make: loading it failed with ValueError at .*net\.py, line 3: no such depth\. Fix",
     ):
         resolve_factory("net.py:make", base=folder)
     assert set(sys.modules) == modules

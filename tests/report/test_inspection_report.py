@@ -565,4 +565,4 @@ def test_bnuq_report_shows_an_inspection_in_every_form(name, tmp_path, capsys):
         and "is not a result file of bnuq evaluate, but of bnuq inspect" in " ".join(err.split())
     )
     code, _, err = ran("report", str(path), str(path))
-    assert code == 2 and "only those stand side by side" in " ".join(err.split())
+    assert code == 2 and "only those can be shown side by side" in " ".join(err.split())

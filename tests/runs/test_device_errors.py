@@ -53,7 +53,7 @@ def test_exhausted_memory_is_recognised_and_leaves_the_forward_as_it_is(error):
 @pytest.mark.parametrize("error", FAILED, ids=str)
 def test_a_failure_of_the_device_is_not_blamed_on_the_network(error):
     assert is_device_failure(error) and not is_out_of_memory(error)
-    with pytest.raises(SamplingError, match=r"the accelerator fails \(.*\)\. .*With --device cpu") as caught:
+    with pytest.raises(SamplingError, match=r"the accelerator failed \(.*\)\. .*with --device cpu") as caught:
         forward(Raises(error), torch.ones(2, 3))
     assert "architecture" not in str(caught.value) and "\n" not in str(caught.value)
 

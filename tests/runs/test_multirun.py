@@ -190,7 +190,7 @@ def test_seeds_that_are_nowhere_in_the_texts_are_those_of_sampling(tmp_path):
         ("seed = [0]", {}, r"model.checkpoint is \"model_{split}_{seed}.pt\", and \[runs\] lists no split; add"),
         ("split = [0]", {}, r"lists no seed; add seed = \[0, 1, 2\]"),
         ("split = [0]\nseed = [0]", {"far": "far_{fold}"}, r"data.ood is \"far_{fold}.npz\", .* lists no fold"),
-        ("split = [0, 1]\nseed = [0]", {"{split}": "0"}, r"runs.split is \[0, 1\], and no text has {split} in it"),
+        ("split = [0, 1]\nseed = [0]", {"{split}": "0"}, r"runs.split is \[0, 1\], but the file does not"),
         ("", {}, r"\[runs\] lists no split"),
         ("", {"{split}": "0", "{seed}": "0"}, r"\[runs\] lists nothing; expected split = "),
         ("split = []\nseed = [0]", {}, "runs.split is empty; expected whole numbers"),
@@ -214,15 +214,15 @@ def test_an_option_takes_a_placeholder_away(tmp_path):
         tmp_path, "split = [0, 1]", text=RUN.replace("model_{split}_{seed}", "model").replace("train_{split}", "train")
     )
     assert runs_of(tmp_path).all[1].run.test is not None
-    with pytest.raises(RequestError, match=r"no text has \{split\} in it"):
+    with pytest.raises(RequestError, match=r"the file does not contain \{split\}"):
         runs_of(tmp_path, test="test_0.npz")
 
 
 def test_a_run_file_of_several_is_no_single_run_and_a_checkpoint_beside_it_is_not_several(tmp_path):
     asked(tmp_path, "split = [0]\nseed = [0]")
-    with pytest.raises(RequestError, match=r"asks for several runs \(\[runs\]\), and one was expected"):
+    with pytest.raises(RequestError, match=r"requests several runs \(\[runs\]\); expected one run"):
         resolve("run.toml", Options(), folder=tmp_path)
-    with pytest.raises(RequestError, match=r"run.toml beside run.pt asks for several runs .* Name run.toml"):
+    with pytest.raises(RequestError, match=r"run.toml beside run.pt requests several runs .* Name run.toml"):
         resolve_all("run.pt", Options(), folder=tmp_path)
     (tmp_path / "run.toml").write_text('[model]\ncheckpoint = "model.pt"\n')
     assert resolve_all("run.toml", Options(), folder=tmp_path) is None

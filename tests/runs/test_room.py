@@ -186,7 +186,7 @@ def said(monkeypatch, capsys, *, total: int, seconds_a_step: float, steps: int) 
 
 def test_what_takes_longer_than_a_day_is_said_once_after_its_first_steps(monkeypatch, capsys):
     assert said(monkeypatch, capsys, total=1_000_000, seconds_a_step=1.0, steps=30) == (
-        "bnuq: Evaluating 60 points: about 12 days at this rate. Ctrl-C ends it.\n"
+        "bnuq: Evaluating 60 points: about 12 days at this rate. Ctrl-C stops it.\n"
     )
 
 

@@ -163,7 +163,10 @@ def in_mkldnn() -> nn.Module:
     ("make", "message"),
     [
         (exported, r"of type ExportedProgram; expected a torch\.nn\.Module"),
-        (lambda: exported().module(), r"cannot be put into evaluation mode: .* Programs of torch\.export never can"),
+        (
+            lambda: exported().module(),
+            r"cannot be put into evaluation mode: .* Programs of torch\.export have no evaluation mode",
+        ),
         (frozen, r"was frozen by torch\.jit\.freeze"),
         (lambda: nn.Sequential(frozen()), r"was frozen by torch\.jit\.freeze"),
         (in_mkldnn, r"was converted by torch\.utils\.mkldnn\.to_mkldnn"),

@@ -141,7 +141,7 @@ def test_a_layer_that_normalises_each_point_by_itself_is_not_stochastic():
 
     net = nn.Sequential(nn.Conv2d(2, 3, 2), Instance(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 2)).eval()
     own, _ = sites_of(net, 2, 4, 4).batchnorms
-    assert not own.stochastic and "each point by itself" in own.reason
+    assert not own.stochastic and "each point separately" in own.reason
     x = torch.randn(6, 2, 4, 4)
     omega = bnuq.draw(net, x, samples=3, batch_size=4)
     assert [layer.name for layer in omega.layers] == ["2"]

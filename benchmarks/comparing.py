@@ -1,4 +1,4 @@
-"""One row of the benchmark: all contestants do the same job, round after round, compared with T plain forwards."""
+"""Times one row of the benchmark: all contestants do the same job in every round, compared with T plain forwards."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bnuq.sampling.engine import default_chunk
 
 PLAIN = "plain"
 PLAIN_BATCH = {"cpu": 32, "cuda": 256}  # points of a plain forward
-WIDE = 128  # the larger mini-batch of the loop that redoes its statistics
-MANY = 10_000  # points of the job that totals are told for
-LONG = 0.5  # seconds: what takes longer at first is not called once more before the rounds
-MANY_DRAWS = 32  # mini-batches that are drawn together, where the machine is fast enough
-UNIT = 1.5  # seconds that T plain forwards may take in one round
+WIDE_BATCH = 128  # the larger mini-batch of the loop that redoes its statistics
+TOTAL_POINTS = 10_000  # points of the job that totals are reported for
+LONG_CALL = 0.5  # seconds; an action whose first call takes longer is not called again before the rounds
+MANY_DRAWS = 32  # mini-batches per drawing, where the machine is fast enough
+ROUND_SECONDS = 1.5  # seconds that T plain forwards may take in one round
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is timed together: a network and a size of the job, T and n being wishes unless `exact`."""
+    """A network and a job size to time. T and n may be reduced on slow machines unless `exact`."""
 
     title: str
     network: str
@@ -34,10 +34,10 @@ class Row:
     samples: int = 8
     batch_size: int = 32
     exact: bool = False
-    batch: int | None = None  # of a plain forward, where it is not the usual one
-    chunk: int | None = None  # of bnuq, where it is not bnuq's own choice
-    share: float = 1.0  # of the time there is
-    only: tuple[str, ...] = ()  # contestants; all where empty
+    batch: int | None = None  # points of a plain forward; None for the default
+    chunk: int | None = None  # points per chunk of bnuq; None for bnuq's default
+    share: float = 1.0  # relative share of the available time
+    only: tuple[str, ...] = ()  # contestants; all if empty
 
 
 ROWS = {
@@ -68,10 +68,10 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One contestant in one row, per round, in units of plain forwards of the same round, by CPU and by clock time.
+    """One contestant in one row: its cost in every round, in plain forwards of the same round, by CPU and clock time.
 
-    `passes` are per sample and point. `draws` are per training image, None where nothing is drawn beforehand. `first`
-    is by how many seconds its first call took longer than the later ones, planning for the most part.
+    `passes` are per sample and point. `draws` are per training image, None where nothing is drawn in advance. `first`
+    is the number of seconds by which its first call took longer than later ones, mostly planning.
     """
 
     label: str
@@ -82,14 +82,14 @@ class Entry:
     difference: float | None = None  # largest difference of probabilities (outputs, of one) from the plain loop's
 
     def total(self, clock: str, batch_size: int, points: int) -> list[float]:
-        """T passes over that many points and the T mini-batches before them, T plain forwards of the points being 1."""
+        """The cost of T mini-batches and T passes over `points` points, relative to T plain forwards of the points."""
         draws = self.draws[clock] if self.draws else [0.0] * len(self.passes[clock])
         return [p + d * batch_size / points for p, d in zip(self.passes[clock], draws, strict=True)]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What a row found. `plain` are seconds per point of a plain forward; `speed` is told of a GPU alone."""
+    """The results of a row. `plain` are seconds per point of a plain forward; `speed` is measured on a GPU only."""
 
     title: str
     network: str
@@ -108,9 +108,16 @@ class Compared:
 
 
 def compare(
-    row: Row, *, device: str, seconds: float, least: int, most: int, unit: float = UNIT, gpu: Accelerator | None = None
+    row: Row,
+    *,
+    device: str,
+    seconds: float,
+    min_rounds: int,
+    max_rounds: int,
+    unit: float = ROUND_SECONDS,
+    gpu: Accelerator | None = None,
 ) -> Compared:
-    """Time `row` for about that many seconds, setting up included, but for `least` rounds at the least.
+    """Time `row` for about that many seconds, setting up included, but for `min_rounds` rounds at the least.
 
     Raises AbsentError where its network cannot be built here.
     """
@@ -118,7 +125,7 @@ def compare(
     job, drawing, weights, batch_size = _job(row, device, unit)
     contestants = batchnorm_contestants(device) if row.method == "mcbn" else dropout_contestants()
     if row.only:
-        contestants = {name: one for name, one in contestants.items() if name in row.only}
+        contestants = {name: contestant for name, contestant in contestants.items() if name in row.only}
     plain = Plain(job)
     plain.passes()
     running: dict[str, Running] = {PLAIN: plain}
@@ -128,20 +135,20 @@ def compare(
     outputs: dict[str, Tensor] = {}
     for name, contestant in contestants.items():
         try:
-            one = contestant.set_up(job)
-            once[f"{name}/draw"] = timed(one.draw, device)
+            contestant_run = contestant.set_up(job)
+            once[f"{name}/draw"] = timed(contestant_run.draw, device)
         except AbsentError as error:
             absent[name] = str(error)
             continue
 
-        def keep(name: str = name, one: Running = one) -> None:
-            outputs[name] = one.passes()
+        def keep(name: str = name, contestant_run: Running = contestant_run) -> None:
+            outputs[name] = contestant_run.passes()
 
         first[name] = timed(keep, device)
         if job.samples > 1 and not (outputs[name] != outputs[name][:1]).any():
             raise RuntimeError(f"{row.title}: the passes of {contestant.label} do not differ.")
-        running[name] = one
-    actions = {name: one.passes for name, one in running.items()}
+        running[name] = contestant_run
+    actions = {name: contestant_run.passes for name, contestant_run in running.items()}
     draws = {
         f"{name}/draw": contestants[name].set_up(drawing).draw
         for name in running
@@ -150,18 +157,26 @@ def compare(
     actions |= draws
     for name, action in actions.items():
         known = None if name in draws else first.get(name)
-        once[name] = known if known is not None and known.wall > LONG else timed(action, device)
-    left = seconds - (time.perf_counter() - begun)
-    found = rounds(actions, once, reference=PLAIN, seconds=left, least=least, most=most, device=device)
+        once[name] = known if known is not None and known.wall > LONG_CALL else timed(action, device)
+    seconds_left = seconds - (time.perf_counter() - begun)
+    timings = rounds(
+        actions,
+        once,
+        reference=PLAIN,
+        seconds=seconds_left,
+        min_rounds=min_rounds,
+        max_rounds=max_rounds,
+        device=device,
+    )
     entries = {}
     per_image = len(job.points) / max(1, batch_size) * job.samples / drawing.samples
     for name in (name for name in running if name != PLAIN):
         source = f"{contestants[name].draws_of or name}/draw"
         entries[name] = Entry(
             contestants[name].label,
-            passes=_ratios(found, name, 1.0),
-            draws=_ratios(found, source, per_image) if source in actions else None,
-            first=max(0.0, first[name].wall - spread([one[name].wall for one in found]).median),
+            passes=_ratios(timings, name, 1.0),
+            draws=_ratios(timings, source, per_image) if source in actions else None,
+            first=max(0.0, first[name].wall - spread([timing[name].wall for timing in timings]).median),
             note=getattr(running[name], "note", ""),
             difference=_difference(outputs, name),
         )
@@ -175,20 +190,21 @@ def compare(
         batch_size=batch_size if row.method == "mcbn" else 0,
         batch=job.batch,
         chunk=job.chunk,
-        rounds=len(found),
+        rounds=len(timings),
         plain={
-            clock: spread([getattr(one[PLAIN], clock) / (job.samples * len(job.points)) for one in found])
+            clock: spread([getattr(timing[PLAIN], clock) / (job.samples * len(job.points)) for timing in timings])
             for clock in ("cpu", "wall")
         },
         entries=entries,
         absent=absent,
-        speed=_speed(found, entries, job, gpu) if device == "cuda" else {},
+        speed=_speed(timings, entries, job, gpu) if device == "cuda" else {},
     )
 
 
 def _job(row: Row, device: str, unit: float) -> tuple[Job, Job, str, int]:
-    """The job, as large as the machine is fast: T plain forwards take about `unit` seconds, n as wished if it can; and
-    the job that drawing is timed on, of more mini-batches where that is quick: bnuq plans anew for every drawing."""
+    """The job, scaled to the machine: T plain forwards take about `unit` seconds, if possible with the requested n. And
+    the job for timing the drawing, with more mini-batches where that is fast, because every drawing includes
+    planning."""
     network = NETWORKS[row.network]
     batch = row.batch or PLAIN_BATCH[device]
     points, samples, per_point = row.points, row.samples, 0.0
@@ -196,23 +212,23 @@ def _job(row: Row, device: str, unit: float) -> tuple[Job, Job, str, int]:
         points = max(points, 4 * batch)
     if not row.exact:
         once = load(network, points=32, reference=32)
-        model, some = once.model.to(device), once.points.to(device)
+        model, points_sample = once.model.to(device), once.points.to(device)
         with torch.inference_mode():
-            timed(lambda: model(some), device)
-            per_point = min(timed(lambda: model(some), device).wall for _ in range(2)) / len(some)
+            timed(lambda: model(points_sample), device)
+            per_point = min(timed(lambda: model(points_sample), device).wall for _ in range(2)) / len(points_sample)
         while samples > 2 and samples * points * per_point > unit:
             if row.method == "mcdo" and points > 64:
-                points //= 2  # what T passes share is told by T
+                points //= 2  # the shared part of T passes depends on T
             else:
                 samples //= 2
         while points > 32 and samples * points * per_point > 2 * unit:
             points //= 2
     loops = row.method == "mcbn" and points % 128 == 0 and network.point_shape[-1] <= 32
     drawn = MANY_DRAWS if MANY_DRAWS * row.batch_size * per_point < 2 * unit else samples
-    widest = samples * (WIDE if loops else row.batch_size)
+    widest = samples * (WIDE_BATCH if loops else row.batch_size)
     loaded = load(network, points=points, reference=max(widest, drawn * row.batch_size))
     images = loaded.reference[:widest].unflatten(0, (samples, -1)).to(device)
-    more = loaded.reference[: drawn * row.batch_size].unflatten(0, (drawn, -1)).to(device)
+    drawing_batches = loaded.reference[: drawn * row.batch_size].unflatten(0, (drawn, -1)).to(device)
     job = Job(
         loaded.model.to(device),
         loaded.points.to(device),
@@ -222,7 +238,7 @@ def _job(row: Row, device: str, unit: float) -> tuple[Job, Job, str, int]:
         batches=images[:, : row.batch_size].contiguous() if row.method == "mcbn" else None,
         wide=images if loops else None,
     )
-    drawing = replace(job, samples=drawn, batches=more if row.method == "mcbn" else None, wide=None)
+    drawing = replace(job, samples=drawn, batches=drawing_batches if row.method == "mcbn" else None, wide=None)
     return job, drawing, loaded.weights, row.batch_size
 
 
@@ -230,10 +246,10 @@ def _draws(name: str, contestants: Mapping[str, Contestant], method: str) -> boo
     return method == "mcbn" and not contestants[name].draws_of and not name.startswith("redone")
 
 
-def _ratios(found: Sequence[Mapping[str, Seconds]], name: str, scale: float) -> dict[str, list[float]]:
-    """Seconds over the plain forwards' of the same round, where clocks tell any."""
+def _ratios(timings: Sequence[Mapping[str, Seconds]], name: str, scale: float) -> dict[str, list[float]]:
+    """Seconds relative to the plain forwards of the same round, by each clock."""
     return {
-        clock: [scale * getattr(one[name], clock) / max(getattr(one[PLAIN], clock), 1e-9) for one in found]
+        clock: [scale * getattr(timing[name], clock) / max(getattr(timing[PLAIN], clock), 1e-9) for timing in timings]
         for clock in ("cpu", "wall")
     }
 
@@ -241,31 +257,31 @@ def _ratios(found: Sequence[Mapping[str, Seconds]], name: str, scale: float) -> 
 def _difference(outputs: Mapping[str, Tensor], name: str) -> float | None:
     if "swap_loop" not in outputs or name.startswith("redone"):
         return None
-    one, other = (outputs[key].double() for key in (name, "swap_loop"))
-    if one.shape[-1] > 1:
-        one, other = one.softmax(-1), other.softmax(-1)
-    return float((one - other).abs().max())
+    outputs_of_name, plain_outputs = (outputs[key].double() for key in (name, "swap_loop"))
+    if outputs_of_name.shape[-1] > 1:
+        outputs_of_name, plain_outputs = outputs_of_name.softmax(-1), plain_outputs.softmax(-1)
+    return float((outputs_of_name - plain_outputs).abs().max())
 
 
 def _speed(
-    found: Sequence[Mapping[str, Seconds]], entries: Mapping[str, Entry], job: Job, gpu: Accelerator | None
+    timings: Sequence[Mapping[str, Seconds]], entries: Mapping[str, Entry], job: Job, gpu: Accelerator | None
 ) -> dict[str, dict[str, float]]:
-    """Samples × points a second of each, the share of the matrix unit's peak, and of what peak or memory allow."""
+    """Samples × points per second of each contestant, and its share of the matrix unit's peak and of the roofline."""
     speeds = {}
     for name in (PLAIN, *entries):
-        seconds = spread([one[name].wall for one in found]).median
-        one = {"samples_points_per_second": job.samples * len(job.points) / seconds}
+        seconds = spread([timing[name].wall for timing in timings]).median
+        speed = {"samples_points_per_second": job.samples * len(job.points) / seconds}
         if gpu is not None:
             precision = "bfloat16" if name.endswith("bfloat16") else "float32" if name == "bnuq" else "tf32"
             needed = work(job.model, job.points[:8], 2 if precision == "bfloat16" else 4)
             peak = getattr(gpu, precision)
             least = max(needed.flops / peak, needed.bytes / gpu.bandwidth)
-            one["of_matrix_peak"] = one["samples_points_per_second"] * needed.flops / peak
-            one["of_bound"] = one["samples_points_per_second"] * least
-        speeds[name] = one
+            speed["of_matrix_peak"] = speed["samples_points_per_second"] * needed.flops / peak
+            speed["of_bound"] = speed["samples_points_per_second"] * least
+        speeds[name] = speed
     return speeds
 
 
 def ratio(over: Callable[[Entry], list[float]], above: Entry, below: Entry) -> list[float]:
-    """How often the one figure goes into the other, round by round."""
+    """The ratio of two costs in every round."""
     return [a / b for a, b in zip(over(above), over(below), strict=True)]

@@ -1,4 +1,4 @@
-"""Who is timed: bnuq, the loops that people write, and TorchUncertainty, each doing the same job."""
+"""The contestants of the benchmark: bnuq, typical hand-written loops, and TorchUncertainty, each with the same job."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Job:
     """T samples of `model` (in evaluation mode, not modified) at `points` (n, *input), on the model's device.
 
     `batches` (T, b, *input) are the mini-batches of a BatchNorm job, None for dropout; `wide` (T, 128, *input) are
-    larger ones for the loop that redoes its statistics. `batch` is how many points a plain forward takes at a time,
-    `chunk` how many bnuq is handed.
+    larger ones for the loop that recomputes its statistics. `batch` is the number of points of a plain forward, `chunk`
+    that of a call of bnuq.
     """
 
     model: nn.Module
@@ -46,16 +46,16 @@ class Running(Protocol):
     """A contestant at work on one job."""
 
     def draw(self) -> None:
-        """Take the statistics of all T mini-batches anew; nothing where there is nothing to draw beforehand."""
+        """Compute the statistics of all T mini-batches; does nothing where nothing is drawn in advance."""
         ...
 
     def passes(self) -> Tensor:
-        """The raw outputs (T, n, outputs) of all passes over all points."""
+        """The raw outputs (T, n, outputs) for all points."""
         ...
 
 
 class Plain:
-    """The deterministic network, T times: what everything else is measured against."""
+    """The deterministic network, T times: the reference of all ratios."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -70,22 +70,22 @@ class Plain:
 
 
 def _in_batches(model: nn.Module, points: Tensor, size: int) -> Tensor:
-    return torch.cat([model(some) for some in points.split(size)])
+    return torch.cat([model(chunk) for chunk in points.split(size)])
 
 
 class Bnuq:
-    """bnuq as `bnuq evaluate` uses it: one engine for all points, which are handed to it chunk by chunk."""
+    """bnuq as in `bnuq evaluate`: one engine for all points, called chunk by chunk."""
 
     def __init__(self, job: Job, *, precision: Precision = "float32", interception: bool = False) -> None:
         self._job, self._precision, self._interception = job, precision, interception
         self._sites = find_sites(job.model, job.points[:3], compare_with_training=False)
         self._omega: Any = None
         self._dropout = Dropout(job.samples) if job.batches is None else None
-        self._engine: Any = None  # made at the first pass and kept: later draws are timed alone
+        self._engine: Any = None  # made at the first pass and reused, so that later draws are timed alone
 
     @property
     def note(self) -> str:
-        """Why bnuq took its plain loop, empty where it did not."""
+        """Why bnuq fell back to its plain loop; empty where it did not."""
         return getattr(self._engine, "why_plain", "")
 
     def draw(self) -> None:
@@ -103,18 +103,19 @@ class Bnuq:
         return torch.cat([self._engine.passes(points[i : i + size], i) for i in range(0, len(points), size)], dim=1)
 
     def _new_engine(self) -> Any:
-        """The one place that knows how bnuq is asked for passes."""
-        given: dict[str, Any] = {"omega": self._omega, "dropout": self._dropout}
+        """The engine of this contestant."""
+        sources: dict[str, Any] = {"omega": self._omega, "dropout": self._dropout}
         if self._interception:
-            return PlainLoop(self._job.model, self._sites, **given)
-        return Stochastic(self._job.model, self._sites, precision=self._precision, **given)
+            return PlainLoop(self._job.model, self._sites, **sources)
+        return Stochastic(self._job.model, self._sites, precision=self._precision, **sources)
 
 
 class SwapLoop:
     """A loop that swaps the running statistics before each pass.
 
-    The statistics are taken as is common: a mini-batch in training mode with momentum 1, after which the running
-    statistics are those of the batch; the variance is made the biased one, by which training mode normalises.
+    The statistics are computed in the common way: a mini-batch in training mode with momentum 1, after which the
+    running statistics are those of the batch; the variance is converted to the biased one, by which training mode
+    normalises.
     """
 
     def __init__(self, job: Job) -> None:
@@ -148,7 +149,7 @@ class SwapLoop:
 
 
 class RedoneLoop:
-    """A loop that takes the statistics of a training mini-batch anew for every pass over every test batch of 128."""
+    """A loop that recomputes the statistics of a training mini-batch for every pass over every test batch of 128."""
 
     TEST_BATCH = 128
 
@@ -156,7 +157,7 @@ class RedoneLoop:
         assert job.batches is not None
         batches = job.wide if wide else job.batches
         if len(job.points) % self.TEST_BATCH or batches is None:
-            raise AbsentError(f"it is timed where there are whole test batches of {self.TEST_BATCH}.")
+            raise AbsentError(f"it is timed only with whole test batches of {self.TEST_BATCH}.")
         self._job, self._batches = job, batches
         self._model = copy.deepcopy(job.model)
         self._layers = _batchnorms(self._model)
@@ -165,15 +166,15 @@ class RedoneLoop:
         pass
 
     def passes(self) -> Tensor:
-        found = []
+        blocks = []
         with torch.inference_mode():
             for points in self._job.points.split(self.TEST_BATCH):
                 outputs = []
                 for batch in self._batches:
                     _normalize_by_batch(self._model, self._layers, batch)
                     outputs.append(self._model(points))
-                found.append(torch.stack(outputs))
-        return torch.cat(found, dim=1)
+                blocks.append(torch.stack(outputs))
+        return torch.cat(blocks, dim=1)
 
 
 def _batchnorms(model: nn.Module) -> list[Any]:
@@ -181,7 +182,7 @@ def _batchnorms(model: nn.Module) -> list[Any]:
 
 
 def _normalize_by_batch(model: nn.Module, layers: list[Any], batch: Tensor) -> list[int]:
-    """Leave the statistics of `batch` in the running ones; how many values of each channel every layer saw."""
+    """Set the running statistics to those of `batch`, and return the number of values per channel of every layer."""
     counts: dict[int, int] = {}
 
     def look(layer: nn.Module, args: tuple[Tensor]) -> None:
@@ -202,7 +203,7 @@ def _normalize_by_batch(model: nn.Module, layers: list[Any], batch: Tensor) -> l
 
 
 class DropoutLoop:
-    """A loop of forwards with the dropout layers alone in training mode."""
+    """A loop of forwards with only the dropout layers in training mode."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -232,7 +233,7 @@ class TorchUncertaintyMCBN:
         batches, device = job.batches, job.points.device
         self._job = job
         self._wrapper = method(num_estimators=job.samples, mc_batch_size=batches.shape[1], device=device)
-        self._wrapper.mc_batch_norm_layers = []  # else it is one list for all instances of the class
+        self._wrapper.mc_batch_norm_layers = []  # otherwise all instances of the class share a single list
         self._wrapper.set_model(job.model)
         images = batches.flatten(0, 1)
         data = torch.utils.data.TensorDataset(images, torch.zeros(len(images)))
@@ -270,8 +271,8 @@ class TorchUncertaintyMCDropout:
 
 
 def _estimates(wrapper: nn.Module, job: Job) -> Tensor:
-    found = [wrapper(some).unflatten(0, (job.samples, len(some))) for some in job.points.split(job.batch)]
-    return torch.cat(found, dim=1)
+    blocks = [wrapper(chunk).unflatten(0, (job.samples, len(chunk))) for chunk in job.points.split(job.batch)]
+    return torch.cat(blocks, dim=1)
 
 
 def _torch_uncertainty(module: str) -> Any:
@@ -288,7 +289,7 @@ def torch_uncertainty_version() -> str | None:
 
 @dataclass(frozen=True)
 class Contestant:
-    """How a contestant is called, and set to work on a job; `draws_of` where another's drawing is its own."""
+    """A contestant: its label and how it is set up for a job; `draws_of` names a contestant with the same drawing."""
 
     label: str
     set_up: Callable[[Job], Running]
@@ -296,7 +297,7 @@ class Contestant:
 
 
 def batchnorm_contestants(device: str) -> dict[str, Contestant]:
-    """Those of an MCBN job."""
+    """The contestants of an MCBN job."""
     lower = {"cpu": ("bfloat16",), "cuda": ("tf32", "bfloat16")}[device]
     return {
         "bnuq": Contestant("bnuq", Bnuq),
@@ -318,7 +319,7 @@ def _interception(job: Job) -> Running:
 
 
 def dropout_contestants() -> dict[str, Contestant]:
-    """Those of an MC dropout job."""
+    """The contestants of an MC dropout job."""
     return {
         "bnuq": Contestant("bnuq", Bnuq),
         "interception": Contestant("bnuq's plain loop (fallback)", _interception),

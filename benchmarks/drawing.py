@@ -1,4 +1,4 @@
-"""What was measured: tables on the terminal, a JSON file, and the picture that docs/benchmarks.md shows."""
+"""Reports the measurements: tables on the terminal, a JSON file, and the figure of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -8,121 +8,121 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from comparing import MANY, Compared, Entry
+from comparing import TOTAL_POINTS, Compared, Entry
 from contestants import torch_uncertainty_version
 from measuring import Spread, spread
 from rich.console import Console
 from rich.table import Table
 from targets import Verdict
-from whole import Peak, Scaled, Whole
+from whole import EndToEnd, Peak, Scaled
 
 import bnuq
 
-CLOCK = {"cpu": "cpu", "cuda": "wall"}  # what is compared: elsewhere than on a CPU its time says nothing
+CLOCK = {"cpu": "cpu", "cuda": "wall"}  # the compared clock: CPU time is meaningful on a CPU only
 
 
 class Terminal:
-    """Prints each table as soon as it is known."""
+    """Prints each table as soon as it is complete."""
 
     def __init__(self, machine: Mapping[str, Any]) -> None:
         self._console = Console(width=max(128, Console().width))
         self._clock = "wall" if "gpu" in machine else "cpu"
         version = torch_uncertainty_version() or "not installed"
-        self.say(f"bnuq {bnuq.__version__} against TorchUncertainty ({version}) and plain loops")
-        self.say(", ".join(f"{key} {value}" for key, value in machine.items() if value))
-        what = "CPU time" if self._clock == "cpu" else "the clock"
-        self.say(
+        self.print(f"bnuq {bnuq.__version__} against TorchUncertainty ({version}) and plain loops")
+        self.print(", ".join(f"{key} {value}" for key, value in machine.items() if value))
+        clock = "CPU time" if self._clock == "cpu" else "the clock"
+        self.print(
             "T plain eval-mode forwards of the same points are 1. Median (least–largest) over the rounds.\n"
-            f"passes: per sample and point, by {what}; clock: the same by the clock. draws: per training image.\n"
+            f"passes: per sample and point, by {clock}; clock: the same by the clock. draws: per training image.\n"
             "first call: seconds beyond a later one (planning). off: largest difference from the loop that swaps "
             "statistics, in probabilities.\n"
         )
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
-    def absent(self, name: str, why: str) -> None:
-        self.say(f"{name}: not timed: {why}\n")
+    def absent(self, name: str, reason: str) -> None:
+        self.print(f"{name}: not timed: {reason}\n")
 
-    def row(self, one: Compared) -> None:
-        drawn = f", b = {one.batch_size}" if one.batch_size else ""
-        method = "MC dropout" if one.method == "mcdo" else "MCBN"
+    def row(self, row: Compared) -> None:
+        drawn = f", b = {row.batch_size}" if row.batch_size else ""
+        method = "MC dropout" if row.method == "mcdo" else "MCBN"
         title = (
-            f"{one.title}: {method}, {one.weights} weights, T = {one.samples}, "
-            f"n = {one.points}{drawn}, {one.rounds} rounds; plain: {1e3 * one.plain[self._clock].median:.3g} ms a point"
+            f"{row.title}: {method}, {row.weights} weights, T = {row.samples}, "
+            f"n = {row.points}{drawn}, {row.rounds} rounds; plain: {1e3 * row.plain[self._clock].median:.3g} ms a point"
         )
-        heads = ["passes", "clock", "draws, per image", f"total at n = {MANY}", "first call", "off"]
-        table = _table(title, ["", *heads, *(["samples·points/s", "of peak", "of bound"] if one.speed else [])])
-        for name, entry in one.entries.items():
+        heads = ["passes", "clock", "draws, per image", f"total at n = {TOTAL_POINTS}", "first call", "off"]
+        table = _table(title, ["", *heads, *(["samples·points/s", "of peak", "of bound"] if row.speed else [])])
+        for name, entry in row.entries.items():
             cells = [
                 entry.label,
                 str(spread(entry.passes[self._clock])),
                 f"{spread(entry.passes['wall']).median:.3g}",
                 str(spread(entry.draws[self._clock])) if entry.draws else "–",
-                str(spread(entry.total(self._clock, one.batch_size, MANY))),
+                str(spread(entry.total(self._clock, row.batch_size, TOTAL_POINTS))),
                 f"+{entry.first:.2g} s",
                 "–" if entry.difference is None else f"{entry.difference:.1g}",
             ]
-            if one.speed:
-                speed = one.speed[name]
+            if row.speed:
+                speed = row.speed[name]
                 cells.append(f"{speed['samples_points_per_second']:.4g}")
                 cells += [f"{speed[key]:.2f}" if key in speed else "–" for key in ("of_matrix_peak", "of_bound")]
             table.add_row(*cells)
         self._console.print(table)
-        for name, why in one.absent.items():
-            self.say(f"  {name}: skipped: {why}")
-        for entry in one.entries.values():
+        for name, reason in row.absent.items():
+            self.print(f"  {name}: skipped: {reason}")
+        for entry in row.entries.values():
             if entry.note:
-                self.say(f"  {entry.label}: by its plain loop: {entry.note}")
-        self.say("")
+                self.print(f"  {entry.label}: by its plain loop: {entry.note}")
+        self.print("")
 
     def scaling(self, rows: Sequence[Scaled]) -> None:
         heads = ["", "", "T", "n", "b", "chunk", "passes", "draws, per image", "total at this n"]
         table = _table("How bnuq's cost grows: one size varied at a time", heads)
-        for one in rows:
-            sizes = (one.samples, one.points, one.batch_size, one.chunk)
+        for row in rows:
+            sizes = (row.samples, row.points, row.batch_size, row.chunk)
             table.add_row(
-                one.varied, str(one.value), *map(str, sizes), *(str(s) for s in (one.passes, one.draws, one.total))
+                row.varied, str(row.value), *map(str, sizes), *(str(s) for s in (row.passes, row.draws, row.total))
             )
         self._console.print(table, "")
 
     def memory(self, rows: Sequence[Peak]) -> None:
         heads = ["", "network", "T", "n", "b", "MB", "plain forward of max(128, b), MB", "ratio"]
         table = _table("Peak memory above the network and its points (draws and passes)", heads)
-        for one in rows:
-            sizes = (str(size) for size in (one.samples, one.points, one.batch_size))
+        for row in rows:
+            sizes = (str(size) for size in (row.samples, row.points, row.batch_size))
             table.add_row(
-                one.contestant,
-                one.network,
+                row.contestant,
+                row.network,
                 *sizes,
-                f"{one.bytes / 1e6:.1f}",
-                f"{one.plain / 1e6:.1f}",
-                f"{one.ratio:.2f}",
+                f"{row.bytes / 1e6:.1f}",
+                f"{row.plain / 1e6:.1f}",
+                f"{row.ratio:.2f}",
             )
         self._console.print(table, "")
 
-    def whole(self, one: Whole) -> None:
+    def end_to_end(self, run: EndToEnd) -> None:
         table = _table(
-            f"bnuq evaluate from start to finish: ResNet-20, T = {one.samples}, {one.images} images", ["", "s"]
+            f"bnuq evaluate from start to finish: ResNet-20, T = {run.samples}, {run.images} images", ["", "s"]
         )
-        table.add_row("whole process, CPU time", str(one.total))
-        table.add_row("its passes, timed by themselves", str(one.passes))
-        table.add_row("import of torch", str(one.torch_import))
-        table.add_row("the rest, passes being 1", str(spread(one.overhead)))
-        for stage, seconds in one.stages.items():
+        table.add_row("whole process, CPU time", str(run.total))
+        table.add_row("its passes, timed by themselves", str(run.passes))
+        table.add_row("import of torch", str(run.torch_import))
+        table.add_row("the rest, passes being 1", str(spread(run.overhead)))
+        for stage, seconds in run.stages.items():
             table.add_row(f"  by the clock, in the process: {stage}", f"{seconds:.3g}")
         self._console.print(table, "")
 
     def targets(self, verdicts: Iterable[Verdict]) -> None:
         table = _table("What to reach", ["", "reach", "aim", "floor", "measured", ""])
-        for one in verdicts:
+        for verdict in verdicts:
             table.add_row(
-                one.text,
-                f"{one.sense} {one.reach:.3g}" if one.reach is not None else "–",
-                f"{one.aim:g}" if one.aim is not None else "",
-                str(one.floor) if one.floor is not None else "",
-                str(one.measured) if one.measured else "not measured",
-                {None: "", True: "reached", False: "NOT reached"}[one.reached],
+                verdict.text,
+                f"{verdict.sense} {verdict.reach:.3g}" if verdict.reach is not None else "–",
+                f"{verdict.aim:g}" if verdict.aim is not None else "",
+                str(verdict.floor) if verdict.floor is not None else "",
+                str(verdict.measured) if verdict.measured else "not measured",
+                {None: "", True: "reached", False: "NOT reached"}[verdict.reached],
             )
         self._console.print(table, "")
 
@@ -143,52 +143,54 @@ def write_json(
     absent: Mapping[str, str],
     scaling: Sequence[Scaled],
     memory: Sequence[Peak],
-    evaluate: Whole | None,
+    evaluate: EndToEnd | None,
     targets: Sequence[Verdict],
 ) -> None:
-    """Everything that was found, in the shape that README.md in this folder describes."""
-    known = {
+    """Write all results, in the format described by README.md in this folder."""
+    content = {
         "bnuq": bnuq.__version__,
         "torch_uncertainty": torch_uncertainty_version(),
         "machine": machine,
         "settings": settings,
-        "rows": {name: _row(one) for name, one in rows.items()},
+        "rows": {name: _row(item) for name, item in rows.items()},
         "absent": absent,
-        "scaling": [asdict(one) for one in scaling],
-        "memory": [asdict(one) | {"ratio": one.ratio} for one in memory],
+        "scaling": [asdict(item) for item in scaling],
+        "memory": [asdict(item) | {"ratio": item.ratio} for item in memory],
         "evaluate": None if evaluate is None else asdict(evaluate) | {"overhead": asdict(spread(evaluate.overhead))},
-        "targets": [asdict(one) for one in targets],
+        "targets": [asdict(item) for item in targets],
     }
-    path.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _row(one: Compared) -> dict[str, Any]:
-    plain = {f"seconds_per_point_{clock}": asdict(value) for clock, value in one.plain.items()}
-    sizes = {key: getattr(one, key) for key in ("points", "samples", "batch_size", "batch", "chunk", "rounds")}
+def _row(row: Compared) -> dict[str, Any]:
+    plain = {f"seconds_per_point_{clock}": asdict(value) for clock, value in row.plain.items()}
+    sizes = {key: getattr(row, key) for key in ("points", "samples", "batch_size", "batch", "chunk", "rounds")}
     return {
-        **{key: getattr(one, key) for key in ("title", "network", "method", "weights")},
+        **{key: getattr(row, key) for key in ("title", "network", "method", "weights")},
         **sizes,
         "plain": plain,
-        "contestants": {name: _entry(one, entry) for name, entry in one.entries.items()},
-        "absent": one.absent,
-        "speed": one.speed,
+        "contestants": {name: _entry(row, entry) for name, entry in row.entries.items()},
+        "absent": row.absent,
+        "speed": row.speed,
     }
 
 
-def _entry(one: Compared, entry: Entry) -> dict[str, Any]:
+def _entry(row: Compared, entry: Entry) -> dict[str, Any]:
     both = ("cpu", "wall")
     return {
         "label": entry.label,
         "passes": {clock: asdict(spread(entry.passes[clock])) for clock in both},
         "draws": {clock: asdict(spread(entry.draws[clock])) for clock in both} if entry.draws else None,
-        f"total_at_{MANY}": {clock: asdict(spread(entry.total(clock, one.batch_size, MANY))) for clock in both},
+        f"total_at_{TOTAL_POINTS}": {
+            clock: asdict(spread(entry.total(clock, row.batch_size, TOTAL_POINTS))) for clock in both
+        },
         "first_call_seconds": entry.first,
         "difference_from_plain_loop": entry.difference,
         "note": entry.note,
     }
 
 
-SHOWN = {  # contestants of the figure, from top to bottom, and their colours
+COLOURS = {  # contestants of the figure, from top to bottom, and their colours
     "bnuq_bfloat16": "#1b7f5c",
     "bnuq_tf32": "#2fa579",
     "bnuq": "#4cc38f",
@@ -198,13 +200,13 @@ SHOWN = {  # contestants of the figure, from top to bottom, and their colours
     "redone": "#b0574f",
     "redone_128": "#7d3a38",
 }
-LEGEND = {  # where a label says more than the figure has use for
+LEGEND = {  # labels that are shortened for the figure
     "torch_uncertainty": "TorchUncertainty",
     "redone": "loop, statistics redone per test batch of 128",
     "redone_128": "the same, mini-batches of 128 instead of 32",
     "swap_loop": "loop that swaps statistics per pass",
 }
-CAP = 3.0  # bars end here; longer ones say how long they are
+MAX_BAR = 3.0  # bars end here; longer bars are labelled with their length
 
 
 def draw_figure(path: Path, rows: Mapping[str, Compared], machine: Mapping[str, Any], *, device: str) -> None:
@@ -219,29 +221,29 @@ def draw_figure(path: Path, rows: Mapping[str, Compared], machine: Mapping[str, 
     style: Any = {"svg.hashsalt": "bnuq", "svg.fonttype": "path", "font.size": 9.5, "font.family": "sans-serif"}
     labels: dict[str, str] = {}
     with plt.rc_context(style):
-        groups = [(one, [name for name in SHOWN if name in one.entries]) for one in rows.values()]
+        groups = [(row, [name for name in COLOURS if name in row.entries]) for row in rows.values()]
         height = sum(0.17 * len(names) + 0.22 for _, names in groups) + 2.2
         figure, axes = plt.subplots(figsize=(8.2, height), facecolor="white")
         position, ticks = 0.0, []
-        for one, names in groups:
+        for row, names in groups:
             start = position
             for name in names:
-                values = spread(one.entries[name].total(clock, one.batch_size, MANY))
-                labels.setdefault(name, LEGEND.get(name) or one.entries[name].label)
-                _bar(axes, position, values, SHOWN[name])
+                values = spread(row.entries[name].total(clock, row.batch_size, TOTAL_POINTS))
+                labels.setdefault(name, LEGEND.get(name) or row.entries[name].label)
+                _bar(axes, position, values, COLOURS[name])
                 position += 1
-            ticks.append(((start + position - 1) / 2, f"{one.title}\n{_what(one)}"))
+            ticks.append(((start + position - 1) / 2, f"{row.title}\n{_method_words(row)}"))
             position += 1.2
         axes.axvline(1, color="#333333", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         axes.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
-        axes.set_xlim(0, CAP * 1.12)
+        axes.set_xlim(0, MAX_BAR * 1.12)
         axes.set_ylim(position - 1.0, -1.0)
         axes.tick_params(left=False)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        what = "CPU time" if clock == "cpu" else "time"
-        axes.set_xlabel(f"{what}, T plain forwards of the network = 1 (dashed); less is better")
+        measure = "CPU time" if clock == "cpu" else "time"
+        axes.set_xlabel(f"{measure}, T plain forwards of the network = 1 (dashed); less is better")
         axes.set_title("What Bayesian predictions cost: 10 000 points, drawing included", loc="left", fontsize=11.5)
-        handles = [Patch(color=SHOWN[name], label=labels[name]) for name in SHOWN if name in labels]
+        handles = [Patch(color=COLOURS[name], label=labels[name]) for name in COLOURS if name in labels]
         figure.legend(
             handles=handles,
             loc="lower center",
@@ -257,22 +259,22 @@ def draw_figure(path: Path, rows: Mapping[str, Compared], machine: Mapping[str, 
 
 
 def _bar(axes: Any, position: float, values: Spread, colour: str) -> None:
-    """One bar with its median at the end, and a line from the least to the largest value."""
-    shown = min(values.median, CAP)
+    """A bar that ends at the median, and a line from the smallest to the largest value."""
+    shown = min(values.median, MAX_BAR)
     axes.barh(position, shown, height=0.86, color=colour)
-    if values.max < CAP:
+    if values.max < MAX_BAR:
         axes.plot([values.min, values.max], [position, position], color="#222222", linewidth=0.8)
-    place = max(shown, min(values.max, CAP)) + 0.03
-    text = f"{values.median:.2f}" if values.median < CAP else f"{values.median:.1f} →"
+    place = max(shown, min(values.max, MAX_BAR)) + 0.03
+    text = f"{values.median:.2f}" if values.median < MAX_BAR else f"{values.median:.1f} →"
     axes.text(place, position, text, va="center", fontsize=7.5, color="#222222").set_bbox(
         {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.6}
     )
 
 
-def _what(one: Compared) -> str:
-    if one.method == "mcdo":
-        return f"MC dropout, T = {one.samples}"
-    return f"MCBN, b = {one.batch_size}"
+def _method_words(row: Compared) -> str:
+    if row.method == "mcdo":
+        return f"MC dropout, T = {row.samples}"
+    return f"MCBN, b = {row.batch_size}"
 
 
 def _foot(machine: Mapping[str, Any]) -> str:

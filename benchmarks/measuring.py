@@ -1,4 +1,4 @@
-"""Seconds, rounds, memory, and what machine they were measured on."""
+"""Measures time in rounds and memory, and describes the machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-SHORTEST = 0.03  # seconds: an action shorter than this is repeated until it is not
+MIN_SECONDS = 0.03  # seconds; a shorter action is repeated until it takes this long
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """CPU time of this process and time on the clock. Ratios of the first hold on a machine that others use, too."""
+    """CPU time of this process and wall-clock time. Ratios of CPU times are reliable on a shared machine, too."""
 
     cpu: float
     wall: float
@@ -36,7 +36,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Spread:
-    """The least, the median and the largest of one figure over the rounds."""
+    """The minimum, median and maximum of a measurement over the rounds."""
 
     min: float
     median: float
@@ -71,36 +71,36 @@ def rounds(
     *,
     reference: str,
     seconds: float,
-    least: int,
-    most: int,
+    min_rounds: int,
+    max_rounds: int,
     device: str,
 ) -> list[dict[str, Seconds]]:
-    """The seconds of every action in each of several rounds, as many as fit into `seconds`, between `least` and `most`.
+    """The seconds of every action in each of several rounds: as many rounds as fit into `seconds`, within the bounds.
 
-    Every round times each action once, in an order that turns round from one round to the next; `reference` opens and
-    closes it and counts with the mean of both. What slows the machine for a while so slows all of a round, and cancels
-    in its ratios. `once` says how long each action takes about; short ones are repeated.
+    Every round times each action once, in an order that is reversed from round to round; `reference` is timed first and
+    last, and its mean counts. A temporary slowdown of the machine therefore affects the whole round, and cancels in its
+    ratios. `once` holds the approximate duration of each action; short actions are repeated.
     """
-    repeats = {name: max(1, round(SHORTEST / max(once[name].wall, 1e-6))) for name in actions}
-    cost = sum(max(once[name].wall * repeats[name], SHORTEST) * (1 + (name == reference)) for name in actions)
+    repeats = {name: max(1, round(MIN_SECONDS / max(once[name].wall, 1e-6))) for name in actions}
+    cost = sum(max(once[name].wall * repeats[name], MIN_SECONDS) * (1 + (name == reference)) for name in actions)
     others = [name for name in actions if name != reference]
-    found = []
+    timings = []
     gc.collect()
-    for turn in range(max(least, min(most, int(seconds / cost)))):
+    for turn in range(max(min_rounds, min(max_rounds, int(seconds / cost)))):
         before = timed(actions[reference], device, repeats[reference])
         order = others if turn % 2 == 0 else others[::-1]
-        one = {name: timed(actions[name], device, repeats[name]) for name in order}
+        timing = {name: timed(actions[name], device, repeats[name]) for name in order}
         after = timed(actions[reference], device, repeats[reference])
-        one[reference] = Seconds((before.cpu + after.cpu) / 2, (before.wall + after.wall) / 2)
-        found.append(one)
-    return found
+        timing[reference] = Seconds((before.cpu + after.cpu) / 2, (before.wall + after.wall) / 2)
+        timings.append(timing)
+    return timings
 
 
 class Peak:
-    """The most memory that this process held above what it held at the beginning, in bytes.
+    """The peak memory of this process above its memory at the start, in bytes.
 
-    Linux forgets the earlier peak on request; elsewhere the peak is that of the whole life of the process, and what is
-    measured is at most too small by what was held and given back before.
+    Linux resets the earlier peak on request. On other systems the peak is that of the whole process, and the result may
+    be too small by the memory that was freed before.
     """
 
     def __init__(self) -> None:
@@ -132,10 +132,10 @@ def _highest() -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What one pass over one point asks of a machine at the least: operations of the matrix unit, bytes moved.
+    """The minimum work of one pass over one point: operations of the matrix unit, and bytes moved.
 
-    The bytes are those of fused layers: every convolution and dense layer reads its input and writes its output once,
-    in the given number of bytes an entry, and all else happens on the way.
+    The bytes assume fused layers: every convolution and dense layer reads its input and writes its output once, with
+    the given number of bytes per entry; all other operations are fused into these.
     """
 
     flops: float
@@ -143,7 +143,7 @@ class Work:
 
 
 def work(model: nn.Module, points: Tensor, entry_bytes: int) -> Work:
-    """The work of one pass, per point. Multiplication and addition count as two operations."""
+    """The work of one pass, per point. A multiply-add counts as two operations."""
     moved = 0
 
     def look(layer: nn.Module, args: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001 - torch calls it so
@@ -162,7 +162,7 @@ def work(model: nn.Module, points: Tensor, entry_bytes: int) -> Work:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Peaks of a GPU from its maker's data sheet: dense operations a second by precision, bytes a second of memory."""
+    """Peaks of a GPU from its data sheet: dense operations per second by precision, memory bytes per second."""
 
     float32: float
     tf32: float
@@ -170,7 +170,7 @@ class Accelerator:
     bandwidth: float
 
 
-ACCELERATORS = {  # by a part of the name that torch gives; the first that fits
+ACCELERATORS = {  # by a part of torch's device name; the first match counts
     "H200": Accelerator(67e12, 494.7e12, 989.4e12, 4.8e12),
     "GH200": Accelerator(67e12, 494.7e12, 989.4e12, 4.0e12),
     "H100 PCIe": Accelerator(51e12, 378e12, 756e12, 2.0e12),
@@ -192,9 +192,9 @@ def accelerator(device: str) -> Accelerator | None:
 
 
 def machine(device: str) -> dict[str, object]:
-    """What the figures were measured on, for the file and for the figure's foot."""
+    """A description of the machine, for the file and for the figure's footer."""
     cpu = _cpu_information()
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "caches": _caches(),
@@ -208,8 +208,8 @@ def machine(device: str) -> dict[str, object]:
         "date": datetime.now(UTC).date().isoformat(),
     }
     if device == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return found
+        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return facts
 
 
 def _cpu_information() -> dict[str, str]:
@@ -221,13 +221,13 @@ def _cpu_information() -> dict[str, str]:
 
 
 def _caches() -> dict[str, str]:
-    """The caches that the first core sees."""
-    found = {}
+    """The caches of the first core."""
+    caches = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
         except OSError:
             continue
         if kind != "Instruction":
-            found[f"L{level}"] = size
-    return found
+            caches[f"L{level}"] = size
+    return caches

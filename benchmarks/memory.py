@@ -1,4 +1,4 @@
-"""Prints the most memory that one contestant takes above the network and its points; a process of its own each time.
+"""Prints the peak memory of a contestant above the network and its points; run in a separate process each time.
 
 python benchmarks/memory.py NETWORK CONTESTANT '{"points": 256, "samples": 8, "batch_size": 32, "batch": 128}'
 """
@@ -22,7 +22,7 @@ CONTESTANTS = {
 
 
 def main(network: str, contestant: str, sizes: dict[str, int]) -> None:
-    """Draw, then pass all points, and print the peak in bytes."""
+    """Draw, then compute all passes, and print the peak in bytes."""
     torch.set_num_threads(1)
     samples, size = sizes["samples"], sizes["batch_size"]
     loaded = load(NETWORKS[network], points=sizes["points"], reference=samples * size)
@@ -35,7 +35,7 @@ def main(network: str, contestant: str, sizes: dict[str, int]) -> None:
         batches=loaded.reference.unflatten(0, (samples, size)),
     )
     with torch.inference_mode():
-        loaded.model(loaded.points[:1])  # what torch itself sets up at its first forward belongs to nobody
+        loaded.model(loaded.points[:1])  # excludes what torch allocates at its first forward
     peak = Peak()
     running = CONTESTANTS[contestant](job)
     running.draw()

@@ -1,4 +1,4 @@
-"""The networks that are timed, with the points that they are fed."""
+"""The networks that are timed, and their inputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MNIST = (0.1307, 0.3081)
 
 
 class AbsentError(Exception):
-    """What was to be measured is not to be had here; the message says why."""
+    """Something to be measured is not available here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network to time: how it is built, the shape of one point, and the real weights and points there may be.
+    """A network to time: how it is built, the shape of a point, and files of real weights and points, if any.
 
     `checkpoint` and the two point files are relative to $BNUQ_TEST_DATA, empty where the weights are random.
     """
@@ -52,24 +52,25 @@ class Loaded:
 
 
 def load(network: Network, *, points: int, reference: int) -> Loaded:
-    """The network with that many points and reference images (repeated where a file holds fewer).
+    """The network with `points` points and `reference` images (repeated where a file holds fewer).
 
-    Real weights and data where $BNUQ_TEST_DATA has them; else random ones, with the running statistics that random
-    images leave behind. Raises AbsentError where the package that builds the network is not installed.
+    Real weights and data where $BNUQ_TEST_DATA has them; otherwise random ones, with running statistics of random
+    images. Raises AbsentError where the package that builds the network is not installed.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = network.build()
-        pack = os.environ.get("BNUQ_TEST_DATA")
-        if pack and network.checkpoint:
-            model.load_state_dict(_state(Path(pack) / network.checkpoint))
+        data_folder = os.environ.get("BNUQ_TEST_DATA")
+        if data_folder and network.checkpoint:
+            model.load_state_dict(_state(Path(data_folder) / network.checkpoint))
             test, train = (
-                images(Path(pack) / name, count) for name, count in ((network.test, points), (network.train, reference))
+                images(Path(data_folder) / name, count)
+                for name, count in ((network.test, points), (network.train, reference))
             )
             return Loaded(model.eval(), test, train, "checkpoint")
-        some = torch.randn(points + reference, *network.point_shape)
+        inputs = torch.randn(points + reference, *network.point_shape)
         _settle(model, network.point_shape)
-        return Loaded(model.eval(), some[:points], some[points:], "random")
+        return Loaded(model.eval(), inputs[:points], inputs[points:], "random")
 
 
 def _state(path: Path) -> dict[str, Tensor]:
@@ -79,7 +80,7 @@ def _state(path: Path) -> dict[str, Tensor]:
 
 
 def images(path: Path, count: int) -> Tensor:
-    """The first `count` images of a file, as the network was trained on them, from the beginning again at the end."""
+    """The first `count` images of a file, preprocessed as in training; repeated from the start if there are too few."""
     if path.suffix == ".npz":
         with np.load(path) as file:
             pixels = file["x"]
@@ -93,7 +94,7 @@ def images(path: Path, count: int) -> Tensor:
 
 
 def _settle(model: nn.Module, point_shape: tuple[int, ...]) -> None:
-    """Scales and shifts unlike 1 and 0, then running statistics as training on random images would leave them."""
+    """Set random scales and shifts, then running statistics as after training on random images."""
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:
         return

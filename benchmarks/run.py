@@ -1,6 +1,6 @@
-"""`make bench`: times bnuq against T plain forwards, the loops that people write, and TorchUncertainty.
+"""`make bench`: times bnuq against T plain forwards, typical hand-written loops, and TorchUncertainty.
 
-See README.md in this folder for what is compared, and how.
+README.md in this folder describes what is compared, and how.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Time what was asked for; tables on the terminal, a JSON file, and a figure where matplotlib is installed."""
+    """Run the requested benchmarks; write tables to the terminal, a JSON file, and a figure if matplotlib is
+    installed."""
     options = _options(arguments)
     os.environ["OMP_NUM_THREADS"] = str(options.threads)  # before torch is imported, and for the processes it starts
 
     import torch
-    from comparing import ROWS, UNIT, compare
+    from comparing import ROUND_SECONDS, ROWS, compare
     from drawing import Terminal, draw_figure, write_json
     from measuring import accelerator, machine
     from networks import AbsentError
     from targets import Extra, verdicts
-    from whole import peaks, scaling, whole
+    from whole import end_to_end, peaks, scaling
 
     torch.set_num_threads(options.threads)
     device = options.device
@@ -35,22 +36,22 @@ def main(arguments: list[str] | None = None) -> None:
     minutes = options.minutes or (0.7 if options.quick else 15)
     shares = {name: ROWS[name].share for name in names if name in ROWS} | {"scaling": 2.0}
     second = 60 * minutes / sum(shares[name] for name in names if name in shares) if set(names) & set(shares) else 0.0
-    least, most = (2, 3) if options.quick else (3, 15)
-    unit = 0.25 if options.quick else UNIT
+    min_rounds, max_rounds = (2, 3) if options.quick else (3, 15)
+    unit = 0.25 if options.quick else ROUND_SECONDS
 
     about = machine(device)
     terminal = Terminal(about)
-    found, absent = {}, {}
+    rows, absent = {}, {}
     for name in names:
         if name not in ROWS:
             continue
         try:
-            found[name] = compare(
+            rows[name] = compare(
                 ROWS[name],
                 device=device,
                 seconds=second * shares[name],
-                least=least,
-                most=most,
+                min_rounds=min_rounds,
+                max_rounds=max_rounds,
                 unit=unit,
                 gpu=accelerator(device),
             )
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
             absent[name] = str(error)
             terminal.absent(name, str(error))
             continue
-        terminal.row(found[name])
+        terminal.row(rows[name])
     scaled, memory, run = [], [], None
     if "scaling" in names:
         scaled = scaling(seconds=second * shares["scaling"], device=device)
@@ -68,14 +69,14 @@ def main(arguments: list[str] | None = None) -> None:
         terminal.memory(memory)
     if "evaluate" in names and device == "cpu":
         try:
-            run = whole()
-            terminal.whole(run)
+            run = end_to_end()
+            terminal.end_to_end(run)
         except AbsentError as error:
             absent["evaluate"] = str(error)
             terminal.absent("evaluate", str(error))
-    extra = Extra(memory=tuple(one.ratio for one in memory), overhead=tuple(run.overhead) if run else ())
-    judged = verdicts(found, extra, device)
-    terminal.targets(judged)
+    extra = Extra(memory=tuple(peak.ratio for peak in memory), overhead=tuple(run.overhead) if run else ())
+    judgements = verdicts(rows, extra, device)
+    terminal.targets(judgements)
 
     whole_run = not (options.only or options.quick)
     out = options.out or HERE / "results" / f"{_file_name(about)}{'' if whole_run else '.part'}.json"
@@ -85,17 +86,17 @@ def main(arguments: list[str] | None = None) -> None:
         out,
         machine=about,
         settings=settings,
-        rows=found,
+        rows=rows,
         absent=absent,
         scaling=scaled,
         memory=memory,
         evaluate=run,
-        targets=judged,
+        targets=judgements,
     )
-    terminal.say(f"Figures: {out}")
-    if found and importlib.util.find_spec("matplotlib"):
-        draw_figure(out.with_suffix(".svg"), found, about, device=device)
-        terminal.say(f"Figure:  {out.with_suffix('.svg')}")
+    terminal.print(f"Figures: {out}")
+    if rows and importlib.util.find_spec("matplotlib"):
+        draw_figure(out.with_suffix(".svg"), rows, about, device=device)
+        terminal.print(f"Figure:  {out.with_suffix('.svg')}")
 
 
 QUICK = ("resnet20", "mlp50-n32", "resnet20-dropout", "mlp50-dropout")

@@ -1,11 +1,11 @@
-"""What bnuq is to reach, and whether it did: each target is a ratio of two things timed in the same rounds."""
+"""The performance targets of bnuq, and whether they were reached: each is a ratio of two costs of the same rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from comparing import MANY, WIDE, Compared, Entry, ratio
+from comparing import TOTAL_POINTS, WIDE_BATCH, Compared, Entry, ratio
 from measuring import Spread, spread
 
 Figures = Mapping[str, Compared]
@@ -13,7 +13,7 @@ Figures = Mapping[str, Compared]
 
 @dataclass(frozen=True)
 class Extra:
-    """What rows do not hold: ratios of peak memory, and of the overhead of a whole run; empty where not measured."""
+    """Measurements outside the rows: ratios of peak memory, and the overhead of a whole run; empty if not measured."""
 
     memory: tuple[float, ...] = ()
     overhead: tuple[float, ...] = ()
@@ -21,7 +21,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio, and the bound that it is to keep: "≤" costs, "≥" speed-ups. `floor` is what no program could better."""
+    """A ratio and its required bound: "≤" for costs, "≥" for speed-ups. `floor` is a theoretical limit."""
 
     text: str
     sense: str
@@ -30,12 +30,12 @@ class Target:
     aim: float | None = None
     floor: float | str | None = None
     device: str = "cpu"
-    always: bool = False  # the worst of the values is to keep the bound, not their median
+    always: bool = False  # the bound applies to the worst of the values, not to their median
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target with what was measured of it; `measured` and `reached` are None where it was not."""
+    """A target with its measurement; `measured` and `reached` are None where it was not measured."""
 
     text: str
     sense: str
@@ -47,20 +47,20 @@ class Verdict:
 
 
 def verdicts(figures: Figures, extra: Extra, device: str) -> list[Verdict]:
-    """Every target of this device, judged by the median over the rounds (CPU time on a CPU, the clock on a GPU)."""
+    """The verdict on every target of this device, by the median over the rounds (CPU time on a CPU, clock on a GPU)."""
     return [_verdict(target, figures, extra) for target in TARGETS if target.device == device]
 
 
 def _verdict(target: Target, figures: Figures, extra: Extra) -> Verdict:
     values = target.measured(figures, extra)
     reach = target.reach(figures) if callable(target.reach) else target.reach
-    found = spread(values) if values else None
+    measured = spread(values) if values else None
     reached = None
-    if found is not None and reach is not None:
-        worst = found.max if target.sense == "≤" else found.min
-        judged = worst if target.always else found.median
+    if measured is not None and reach is not None:
+        worst = measured.max if target.sense == "≤" else measured.min
+        judged = worst if target.always else measured.median
         reached = judged <= reach if target.sense == "≤" else judged >= reach
-    return Verdict(target.text, target.sense, reach, target.aim, target.floor, found, reached)
+    return Verdict(target.text, target.sense, reach, target.aim, target.floor, measured, reached)
 
 
 Measured = Callable[[Figures, Extra], list[float] | None]
@@ -71,34 +71,34 @@ def _entry(figures: Figures, row: str, name: str) -> Entry | None:
 
 
 def _cost(row: str, name: str = "bnuq", *, clock: str = "cpu") -> Measured:
-    """Passes over 10 000 points and the draws before them, T plain forwards being 1."""
+    """The cost of drawing and of passes over 10 000 points, relative to T plain forwards."""
 
     def measured(figures: Figures, _: Extra) -> list[float] | None:
         entry = _entry(figures, row, name)
-        return entry.total(clock, figures[row].batch_size, MANY) if entry else None
+        return entry.total(clock, figures[row].batch_size, TOTAL_POINTS) if entry else None
 
     return measured
 
 
 def _faster(row: str, name: str, than: str, *, batch_size: int | None = None, clock: str = "cpu") -> Measured:
-    """How many times faster than somebody else over 10 000 points, draws (of the row's b, or another) included."""
+    """The speed-up over another contestant for 10 000 points, including draws (with the row's b, or another)."""
 
     def measured(figures: Figures, _: Extra) -> list[float] | None:
-        mine, other = _entry(figures, row, name), _entry(figures, row, than)
-        if mine is None or other is None:
+        bnuq_entry, other = _entry(figures, row, name), _entry(figures, row, than)
+        if bnuq_entry is None or other is None:
             return None
         size = batch_size or figures[row].batch_size
-        return ratio(lambda entry: entry.total(clock, size, MANY), other, mine)
+        return ratio(lambda entry: entry.total(clock, size, TOTAL_POINTS), other, bnuq_entry)
 
     return measured
 
 
 def _faster_passes(row: str, name: str, than: str) -> Measured:
-    """The same without the draws."""
+    """The speed-up over another contestant without the draws."""
 
     def measured(figures: Figures, _: Extra) -> list[float] | None:
-        mine, other = _entry(figures, row, name), _entry(figures, row, than)
-        return ratio(lambda entry: entry.passes["cpu"], other, mine) if mine and other else None
+        bnuq_entry, other = _entry(figures, row, name), _entry(figures, row, than)
+        return ratio(lambda entry: entry.passes["cpu"], other, bnuq_entry) if bnuq_entry and other else None
 
     return measured
 
@@ -112,27 +112,29 @@ def _draws(row: str) -> Measured:
 
 
 def _prefix(figures: Figures) -> float | None:
-    """1.2 / T: what precedes the dropout is worth one pass, and a fifth is allowed on top."""
+    """1.2 / T: the layers before the dropout cost one pass in total, plus a fifth as tolerance."""
     row = figures.get("resnet20-dropout")
     return 1.2 / row.samples if row else None
 
 
-def _of_bound(row: str) -> Measured:
+def _share_of_bound(row: str) -> Measured:
     def measured(figures: Figures, _: Extra) -> list[float] | None:
         speed = figures[row].speed if row in figures else {}
-        shares = [one["of_bound"] for name, one in speed.items() if name.startswith("bnuq") and "of_bound" in one]
+        shares = [
+            speeds["of_bound"] for name, speeds in speed.items() if name.startswith("bnuq") and "of_bound" in speeds
+        ]
         return [max(shares)] if shares else None
 
     return measured
 
 
 def _best_on_gpu(row: str) -> Measured:
-    """The fastest precision of bnuq against TorchUncertainty's loop."""
+    """The speed-up of bnuq's fastest precision over TorchUncertainty's loop."""
 
     def measured(figures: Figures, extra: Extra) -> list[float] | None:
         names = [name for name in ("bnuq", "bnuq_tf32", "bnuq_bfloat16") if _entry(figures, row, name)]
-        found = [_faster(row, name, "torch_uncertainty", clock="wall")(figures, extra) for name in names]
-        return max((values for values in found if values), key=lambda values: spread(values).median, default=None)
+        speedups = [_faster(row, name, "torch_uncertainty", clock="wall")(figures, extra) for name in names]
+        return max((values for values in speedups if values), key=lambda values: spread(values).median, default=None)
 
     return measured
 
@@ -160,7 +162,7 @@ TARGETS: Iterable[Target] = (
         1.8,
         _faster("resnet32", "bnuq", "redone"),
     ),
-    Target("the same, b = 128", "≥", 3.3, _faster("resnet32", "bnuq", "redone_128", batch_size=WIDE)),
+    Target("the same, b = 128", "≥", 3.3, _faster("resnet32", "bnuq", "redone_128", batch_size=WIDE_BATCH)),
     Target(
         "Dense 2×50, n = 32, passes faster than the plain loop",
         "≥",
@@ -195,5 +197,5 @@ TARGETS: Iterable[Target] = (
         lambda _, extra: list(extra.overhead),
     ),
     Target("ResNet-50, times TorchUncertainty's loop", "≥", 5, _best_on_gpu("resnet50"), device="cuda"),
-    Target("ResNet-50, share of the matrix-unit or memory bound", "≥", 0.5, _of_bound("resnet50"), device="cuda"),
+    Target("ResNet-50, share of the matrix-unit or memory bound", "≥", 0.5, _share_of_bound("resnet50"), device="cuda"),
 )

@@ -1,4 +1,4 @@
-"""What rows do not show: how cost grows with each size, the memory of a run, and a command from start to finish."""
+"""Benchmarks beside the rows: cost over each size, peak memory, and a command from start to finish."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.passes import Evaluation
 
 HERE = Path(__file__).resolve().parent
-SAMPLES = 16  # of the command that is run whole
+SAMPLES = 16  # T of the command that is run from start to finish
 OOD = "ood/pcbdigits32.npz"
 OOD_IMAGES = 2000
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """bnuq's cost at one size, T plain forwards being 1: passes per sample and point, draws per training image."""
+    """bnuq's cost at one size, relative to T plain forwards: passes per sample and point, draws per training image."""
 
     varied: str
     value: int
@@ -46,7 +46,7 @@ class Scaled:
 
 
 def scaling(*, seconds: float, device: str) -> list[Scaled]:
-    """bnuq's cost over T, n, b, the chunk that it is handed, and depth, all else being as in the first line."""
+    """bnuq's cost over T, n, b, chunk size and depth; all other sizes are those of the first line."""
     base = replace(ROWS["resnet20"], points=256, samples=8, batch_size=32, exact=True, only=("bnuq",))
     varied: list[tuple[str, int, Row]] = [
         *(("T", value, replace(base, samples=value)) for value in (2, 8, 32)),
@@ -55,27 +55,27 @@ def scaling(*, seconds: float, device: str) -> list[Scaled]:
         *(("chunk", value, replace(base, chunk=value)) for value in (16, 64, 256)),
         *(("depth", value, replace(base, network=f"resnet{value}")) for value in (20, 32, 56)),
     ]
-    found = []
-    for what, value, row in varied:
-        one = compare(row, device=device, seconds=seconds / len(varied), least=3, most=9)
-        entry = one.entries["bnuq"]
+    rows = []
+    for name, value, row in varied:
+        compared = compare(row, device=device, seconds=seconds / len(varied), min_rounds=3, max_rounds=9)
+        entry = compared.entries["bnuq"]
         assert entry.draws is not None
         clock = "cpu" if device == "cpu" else "wall"
-        found.append(
+        rows.append(
             Scaled(
-                what,
+                name,
                 value,
                 row.network,
-                one.samples,
-                one.points,
-                one.batch_size,
-                one.chunk,
+                compared.samples,
+                compared.points,
+                compared.batch_size,
+                compared.chunk,
                 passes=spread(entry.passes[clock]),
                 draws=spread(entry.draws[clock]),
-                total=spread(entry.total(clock, one.batch_size, one.points)),
+                total=spread(entry.total(clock, compared.batch_size, compared.points)),
             )
         )
-    return found
+    return rows
 
 
 @dataclass(frozen=True)
@@ -98,24 +98,24 @@ class Peak:
 def peaks() -> list[Peak]:
     """Peak memory on the CPU, each in a process of its own: for two networks, larger n and T, a larger b, bfloat16."""
     sizes = [("bnuq", 256, 4, 32), ("bnuq", 512, 16, 32), ("bnuq", 256, 4, 256), ("bnuq_bfloat16", 256, 4, 32)]
-    found = []
+    rows = []
     for network in ("resnet20", "resnet32"):
         plain = {batch: _plain_peak(network, batch) for batch in (128, 256)}
         for contestant, points, samples, batch_size in sizes:
             batch = max(128, batch_size)
             with contextlib.suppress(AbsentError):
-                mine = _peak(network, contestant, points=points, samples=samples, batch_size=batch_size, batch=batch)
-                found.append(Peak(contestant, network, samples, points, batch_size, mine, plain[batch]))
-    return found
+                peak = _peak(network, contestant, points=points, samples=samples, batch_size=batch_size, batch=batch)
+                rows.append(Peak(contestant, network, samples, points, batch_size, peak, plain[batch]))
+    return rows
 
 
 def _plain_peak(network: str, batch: int) -> int:
-    """The median of three processes: everything else is compared with it."""
+    """The median of three processes, the reference of the ratios."""
     return sorted(_peak(network, "plain", points=batch, samples=2, batch_size=2, batch=batch) for _ in range(3))[1]
 
 
 def _peak(network: str, contestant: str, **sizes: int) -> int:
-    """Bytes, found by a process of its own."""
+    """The peak in bytes, measured in a separate process."""
     sizes["chunk"] = default_chunk(NETWORKS[network].point_shape)
     command = [sys.executable, str(HERE / "memory.py"), network, contestant, json.dumps(sizes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -127,11 +127,11 @@ def _peak(network: str, contestant: str, **sizes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """`bnuq evaluate` from start to finish: seconds of CPU time, and by the clock the stages that the result tells.
+class EndToEnd:
+    """`bnuq evaluate` from start to finish: seconds of CPU time, and the wall-clock stages recorded in the result.
 
-    `passes` is the same work in this process: T passes over every image and the deterministic pass. `overhead` is what
-    remains of `total` beyond these and the import of torch, passes being 1.
+    `passes` is the same work in this process: T passes over every image and the deterministic pass. `overhead` is the
+    remainder of `total` after these and the import of torch, relative to `passes`.
     """
 
     images: int
@@ -143,7 +143,7 @@ class Whole:
     stages: dict[str, float]
 
 
-def whole(*, rounds: int = 3) -> Whole:
+def end_to_end(*, rounds: int = 3) -> EndToEnd:
     """Time the command on CIFAR-10's test part and the circuit boards; AbsentError without $BNUQ_TEST_DATA."""
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
@@ -155,15 +155,15 @@ def whole(*, rounds: int = 3) -> Whole:
     batches = loaded.reference.unflatten(0, (SAMPLES, 32))
     mcbn = Bnuq(Job(loaded.model, points, samples=SAMPLES, batch=32, chunk=chunk, batches=batches))
     mcbn.draw()
-    mcbn.passes_over(points[:chunk])  # which makes the plan
+    mcbn.passes_over(points[:chunk])  # makes the plan
     deterministic = Evaluation(loaded.model)
 
     def passes() -> None:
         mcbn.passes()
-        for some in points.split(chunk):
-            deterministic.passes(some)
+        for block in points.split(chunk):
+            deterministic.passes(block)
 
-    totals, own, imports, stages = [], [], [], {}
+    totals, pass_seconds, imports, stages = [], [], [], {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "sample_configs"
         shutil.copytree(ROOT / "sample_configs", place, ignore=shutil.ignore_patterns("data"))
@@ -174,14 +174,17 @@ def whole(*, rounds: int = 3) -> Whole:
         for _ in range(rounds):
             imports.append(_cpu_of(["-c", "import torch"]))
             totals.append(_cpu_of(command))
-            own.append(timed(passes, "cpu").cpu)
+            pass_seconds.append(timed(passes, "cpu").cpu)
         stages = dict(bnuq.records.evaluation_file.read(out).seconds)
-    rest = [(total - mine - start) / mine for total, mine, start in zip(totals, own, imports, strict=True)]
-    return Whole(len(points), SAMPLES, spread(totals), spread(own), spread(imports), rest, stages)
+    overhead = [
+        (total - computing - start) / computing
+        for total, computing, start in zip(totals, pass_seconds, imports, strict=True)
+    ]
+    return EndToEnd(len(points), SAMPLES, spread(totals), spread(pass_seconds), spread(imports), overhead, stages)
 
 
 def _cpu_of(arguments: list[str]) -> float:
-    """CPU seconds of a python process with as many threads as this one uses."""
+    """CPU seconds of a python process with the same number of threads as this process."""
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

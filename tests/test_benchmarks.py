@@ -109,7 +109,9 @@ def test_a_round_opens_and_closes_with_the_reference_and_turns_its_order_round(b
     called: list[str] = []
     actions = {name: lambda name=name: called.append(name) for name in ("plain", "a", "b")}
     long = dict.fromkeys(actions, benchmarks.measuring.Seconds(1.0, 1.0))
-    found = benchmarks.measuring.rounds(actions, long, reference="plain", seconds=8.5, least=1, most=9, device="cpu")
+    found = benchmarks.measuring.rounds(
+        actions, long, reference="plain", seconds=8.5, min_rounds=1, max_rounds=9, device="cpu"
+    )
     assert called == ["plain", "a", "b", "plain", "plain", "b", "a", "plain"]
     assert [set(one) for one in found] == [set(actions)] * 2
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from bnuq import metrics
-from bnuq.metrics.influence import Ladder
+from bnuq.metrics.influence import RankedScores
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 
@@ -51,9 +51,9 @@ class Points:
         computed = self._source(address)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
-    def _sorted(self, method: str, set_name: str, score: str) -> Ladder:
+    def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
         sets = self._result.methods[method].sets
-        return Ladder.of(*(sets[name].points[score] for name in (_TEST, set_name)))
+        return RankedScores.of(*(sets[name].points[score] for name in (_TEST, set_name)))
 
     def _mixed(self, method: str, set_name: str) -> np.ndarray | None:
         """The PLL of each point from the log-likelihoods of its draws; None where there are none."""

@@ -1,1 +1,1 @@
-"""The stages of an inspection."""
+"""The stages of `bnuq inspect`."""

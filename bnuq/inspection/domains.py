@@ -35,15 +35,13 @@ from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
 
 SAMPLES = 16  # T
-POPULATION = 4096  # points of a set, at most, for its population statistics
-EVALUATED = 2000  # points of a set, at most, for accuracy and likelihood, where --limit says nothing
-SPREAD_OVER = 256  # of these, at most, for the spread of MCBN, which takes T passes for each of the statistics
+POPULATION_POINTS = 4096  # maximum points of a set for its population statistics
+EVALUATED_POINTS = 2000  # maximum points of a set for accuracy and likelihood, without --limit
+SPREAD_POINTS = 256  # maximum points for the spread of MCBN, which takes T samples per source of statistics
 MIXED_BATCHES = 24
-POINTS_PER_BATCH_POINT, LEAST_SIZE = (
-    10,
-    8,
-)  # mini-batches that a set should hold, and the batch size below which it need not
-_LEAST_DRAWS = 8  # that the noise of batch statistics is estimated from
+POINTS_PER_BATCH_POINT = 10  # minimum size of a set relative to the batch size
+MIN_BATCH_SIZE = 8  # the batch size is not reduced below this for small sets
+_MIN_DRAWS = 8  # minimum draws for an estimate of the noise of batch statistics
 
 RUNNING, TRAIN, TEST, MIXED = "running", "train", "test", "mixed"
 _SPLIT = 1  # random key of splitting a domain in half
@@ -67,10 +65,10 @@ def domains(
 
     Half of a domain (by the run's seed, whole groups where it has groups) gives its statistics, through the training
     pipeline; the other half is evaluated, and so is `test`. Accuracy and PLL (RMSE of a regression) are those of the
-    network with population statistics; mutual information (the variance) that of `samples` draws of MCBN with
-    mini-batches from there, in the layers that `run.layers` picks. "mixed" batches hold equally many points of every
-    domain, or, where there is a single domain, of it and the reference. `run.limit` bounds the evaluated points of each
-    set.
+    network with population statistics; mutual information (the variance) is that of `samples` draws of MCBN with
+    mini-batches from the same source, in the layers that `run.layers` selects. "mixed" mini-batches hold equally many
+    points of every domain, or, for a single domain, of the domain and the reference. `run.limit` bounds the evaluated
+    points of each set.
 
     Mini-batches hold at most a tenth of the smallest set that they are drawn from, or 8 where that is less: drawing
     without replacement reduces their noise by (b − 1)/(n − 1), which would make small sets differ from large sets.
@@ -109,7 +107,7 @@ def domains(
     evaluated = {name: scorer.labelled(name, second) for name, (_, second) in halves.items()}
     if test is not None:
         evaluated[TEST] = scorer.labelled(TEST, test)
-    evaluated = {name: limited(points, run.limit or EVALUATED, run.seed) for name, points in evaluated.items()}
+    evaluated = {name: limited(points, run.limit or EVALUATED_POINTS, run.seed) for name, points in evaluated.items()}
     crossing = _Crossing(run, model, sites, pipeline, scorer, statistics_of_sources, samples, progress)
     crossings = [source for name, points in evaluated.items() for source in crossing.of(name, points)]
     result = Domains(
@@ -157,14 +155,14 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
 
 
 def _halves(points: Points, seed: int) -> tuple[Points, Points]:
-    """The half that gives statistics and the half that is evaluated, in the order of the set."""
+    """The half for statistics and the half for evaluation, in the order of the set."""
     members = np.arange(len(points)) if points.group is None else np.unique(points.group, return_inverse=True)[1]
     groups = int(members.max()) + 1
     if len(points) < 8 or groups < 2:
-        what = f"{len(points)} points" if groups == len(points) else f"{len(points)} points in {groups} groups"
+        size_text = f"{len(points)} points" if groups == len(points) else f"{len(points)} points in {groups} groups"
         raise DataError(
-            f"domain {points.name} ({points.reference}) holds {what}; expected at least 8 points, and 2 groups where "
-            "points have groups: half of it gives statistics, and the other half is evaluated."
+            f"domain {points.name} ({points.reference}) holds {size_text}; expected at least 8 points, and 2 groups "
+            "where points have groups: statistics are taken from half of it, and the other half is evaluated."
         )
     order = counter_rng.batch_indices(seed, _SPLIT, population=groups, batch_size=groups, purpose=counter_rng.SUBSET)
     reached = np.cumsum(np.bincount(members)[order])
@@ -172,40 +170,40 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
     first = np.isin(members, order[:groups_taken])
     if first.sum() < 4:
         raise DataError(
-            f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} points to take statistics "
-            "of; expected at least 4."
+            f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} points for statistics; "
+            "expected at least 4."
         )
     return points.subset(np.flatnonzero(first)), points.subset(np.flatnonzero(~first))
 
 
-def _batch_size(wanted: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
+def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
     """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
     drawing without replacement affects the noise of all sets alike; 8, or half of a set, where that is less than 8."""
     sets = {**halves, TRAIN: train}
     smallest = min(sets, key=lambda name: len(sets[name]))
     least = len(sets[smallest])
-    size = min(wanted, max(least // POINTS_PER_BATCH_POINT, min(LEAST_SIZE, least // 2)))
-    if size == wanted and size * POINTS_PER_BATCH_POINT <= least:
+    size = min(requested, max(least // POINTS_PER_BATCH_POINT, min(MIN_BATCH_SIZE, least // 2)))
+    if size == requested and size * POINTS_PER_BATCH_POINT <= least:
         return size, ()
-    left = float(metrics.finite_population_factor(size, population=least))
-    hold = f"hold {size} points, not {wanted}" if size < wanted else f"hold {size} points"
+    factor = float(metrics.finite_population_factor(size, population=least))
+    hold = f"hold {size} points, not {requested}" if size < requested else f"hold {size} points"
     return size, (
         f"mini-batches of domains {hold}: {smallest} has only {least} to draw them from, and drawing without "
-        f"replacement leaves {100 * left:.0f} % of the variance of their noise there",
+        f"replacement leaves {100 * factor:.0f} % of the variance of their noise there",
     )
 
 
 def _evaluated_notes(
     evaluated: Mapping[str, Points], halves: Mapping[str, tuple[Points, Points]], test: Points | None
 ) -> Iterator[str]:
-    whole = {name: len(second) for name, (_, second) in halves.items()} | ({} if test is None else {TEST: len(test)})
+    sizes = {name: len(second) for name, (_, second) in halves.items()} | ({} if test is None else {TEST: len(test)})
     cut = [
-        f"{len(points)} of {whole[name]} ({name})" for name, points in evaluated.items() if len(points) < whole[name]
+        f"{len(points)} of {sizes[name]} ({name})" for name, points in evaluated.items() if len(points) < sizes[name]
     ]
     if cut:
-        yield f"of the points that contributed no statistics, a random selection was evaluated: {', '.join(cut)}"
-    if any(len(points) > SPREAD_OVER for points in evaluated.values()):
-        yield f"the spread of MCBN under each domain's statistics is that of {SPREAD_OVER} points of each set"
+        yield f"of the points not used for statistics, a random selection was evaluated: {', '.join(cut)}"
+    if any(len(points) > SPREAD_POINTS for points in evaluated.values()):
+        yield f"the spread of MCBN under each domain's statistics is that of {SPREAD_POINTS} points of each set"
 
 
 # ── statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +217,7 @@ class _Source:
     parts: tuple[Points, ...]
 
     def drawn(self, pipeline: Pipeline, draw: int, batch_size: int, purposes: tuple[int, int]) -> Tensor:
-        """Mini-batch number `draw`; with several sets, they take turns in giving one point more."""
+        """Mini-batch number `draw`; several sets take turns in contributing one more point."""
         batches, augment = purposes
         shares = [
             (batch_size + (number + draw) % len(self.parts)) // len(self.parts) for number in range(len(self.parts))
@@ -244,8 +242,8 @@ def _trained(pipeline: Pipeline, like: Points, raw: np.ndarray, draw: int, purpo
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Draws of MCBN from one source of `size` points: in the sampled layers (`omega`), and in all layers (`draws`); and
-    the population statistics over `points` points."""
+    """Draws of MCBN from one source of `size` points, for the sampled layers (`omega`) and for all layers (`draws`),
+    and the population statistics over `points` points."""
 
     omega: BatchStatistics
     draws: BatchStatistics
@@ -265,29 +263,29 @@ def _statistics(
     progress: Progress,
 ) -> _Statistics:
     seed, size = pipeline.run.seed, sum(map(len, source.parts))
-    only, *others = source.parts
-    if others:
+    first, *further_sets = source.parts
+    if further_sets:
         purposes, points = (counter_rng.POPULATION, counter_rng.POPULATION_AUGMENT), MIXED_BATCHES * batch_size
-        whole: list[Callable[[], Tensor]] = [
+        population_batches: list[Callable[[], Tensor]] = [
             lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(MIXED_BATCHES)
         ]
     else:
-        points = min(len(only), POPULATION)
+        points = min(len(first), POPULATION_POINTS)
         chosen = counter_rng.batch_indices(
-            seed, 0, population=len(only), batch_size=points, purpose=counter_rng.POPULATION
+            seed, 0, population=len(first), batch_size=points, purpose=counter_rng.POPULATION
         )
         parts = np.array_split(chosen, max(1, round(points / batch_size)))
-        whole = [
-            lambda t=t, rows=rows: _trained(pipeline, only, only.raw(rows), t, counter_rng.POPULATION_AUGMENT)
+        population_batches = [
+            lambda t=t, rows=rows: _trained(pipeline, first, first.raw(rows), t, counter_rng.POPULATION_AUGMENT)
             for t, rows in enumerate(parts)
         ]
     purposes = counter_rng.DOMAIN, counter_rng.DOMAIN_AUGMENT
-    drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(max(samples, _LEAST_DRAWS))]
-    samples_some = len(sampled) < len(layers)  # the other layers then use their running statistics in the forward
-    requests = [(whole, layers), (drawn, layers), *([(drawn[:samples], sampled)] if samples_some else [])]
+    drawn = [lambda t=t: source.drawn(pipeline, t, batch_size, purposes) for t in range(max(samples, _MIN_DRAWS))]
+    samples_some = len(sampled) < len(layers)  # the remaining layers then use their running statistics
+    requests = [(population_batches, layers), (drawn, layers), *([(drawn[:samples], sampled)] if samples_some else [])]
     with progress(f"Statistics of {source.name}", sum(len(batches) for batches, _ in requests)) as advance:
         try:
-            population, all_layers, *of_some = (
+            population, all_layers, *sampled_layers = (
                 statistics_of(
                     model,
                     (batch() for batch in batches),
@@ -299,7 +297,7 @@ def _statistics(
             )
         except SamplingError as error:
             raise SamplingError(f"{source.name}: {error}") from error
-    omega = of_some[0] if of_some else all_layers[:samples]
+    omega = sampled_layers[0] if sampled_layers else all_layers[:samples]
     return _Statistics(omega, all_layers, population.pooled(), size, points)
 
 
@@ -307,12 +305,12 @@ def _domain(
     name: str, points: Points, labelled: bool, domain: _Statistics, reference: _Statistics, batch_size: int
 ) -> Domain:
     rows = []
-    for layer, other, domain_draws, reference_draws in zip(
+    for layer, reference_layer, domain_draws, reference_draws in zip(
         domain.population.layers, reference.population.layers, domain.draws.layers, reference.draws.layers, strict=True
     ):
         (mean, var), (m, v) = (
             (statistics.mean[0].astype(np.float64), statistics.var[0].astype(np.float64))
-            for statistics in (layer, other)
+            for statistics in (layer, reference_layer)
         )
         alive = (var >= 10 * layer.eps) | (v >= 10 * layer.eps)
         domain_noise, reference_noise = (
@@ -371,7 +369,7 @@ class _Scorer:
     scorer: classification.Scorer | regression.Scorer
 
     def labelled(self, name: str, points: Points) -> Points:
-        """The points, with their labels checked where they have any."""
+        """The points, whose labels, if they have any, are checked."""
         if points.targets is None:
             return points
         check = check_labels if isinstance(self.scorer, classification.Scorer) else check_targets
@@ -381,7 +379,7 @@ class _Scorer:
             raise DataError(f"domain {name}: {error}") from error
 
     def fixed(self, outputs: Tensor, points: Points) -> dict[str, Estimate]:
-        """The estimates of one pass (n, K) over labelled points."""
+        """The estimates from the outputs (n, K) of a deterministic forward of labelled points."""
         if points.targets is None:
             return {}
         if isinstance(self.scorer, classification.Scorer):
@@ -425,12 +423,12 @@ def _estimate(
 
 
 def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
-    """The scorer of the run's task, otherwise by the shapes of the outputs and of the first labels."""
+    """The scorer of the run's task, which is inferred from outputs and labels where it is not set."""
     output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
     if output.ndim != 2:
         raise DataError(
-            f"the network gives {tuple(output.shape)} for {len(output)} points; domains are evaluated for "
-            "classifications and regressions, whose outputs are (points, classes) or (points, outputs)."
+            f"the network returns shape {tuple(output.shape)} for {len(output)} points; domains need a classification "
+            "or a regression, with outputs (points, classes) or (points, outputs)."
         )
     outputs = output.shape[1]
     labelled = next((points for points in (*sets, train) if points.targets is not None), None)
@@ -443,7 +441,7 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
 
 @dataclass(frozen=True)
 class _Crossing:
-    """Evaluates points under each of the statistics."""
+    """Evaluates points under the statistics of every source."""
 
     run: Run
     model: nn.Module
@@ -455,8 +453,8 @@ class _Crossing:
     progress: Progress
 
     def of(self, name: str, points: Points) -> Iterator[Crossing]:
-        """One crossing for each of the statistics under which these points have scores."""
-        spread_points = limited(points, SPREAD_OVER, self.run.seed)
+        """One crossing for each source of statistics under which these points have scores."""
+        spread_points = limited(points, SPREAD_POINTS, self.run.seed)
         names = list(self.statistics)
         passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(spread_points)
         with self.progress(f"{name} under each of the statistics", passes) as advance:

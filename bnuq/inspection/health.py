@@ -1,4 +1,4 @@
-"""The health of a network's BatchNorm: its sites with their problems, and the gap of the running averages."""
+"""Checks the health of a network's BatchNorms: sites with their problems, and the gap of the running averages."""
 
 from __future__ import annotations
 
@@ -124,8 +124,9 @@ def gap(
     """The running averages compared with `population`, the pooled batches of `bank`: `points` of the `reference`
     points, which are a part of the `train_size` training points. None where no layer has running averages.
 
-    The gap that batch noise explains follows from the measured noise, with a training batch size M of 128 where it is
-    not known; NaN where the average is cumulative. Gaps are in units of √(σ² + ε), the divisor of evaluation mode.
+    The gap that batch noise explains follows from the measured noise. The training batch size M is assumed to be 128
+    where it is unknown. NaN where the average is cumulative. Gaps are in units of √(σ² + ε), the divisor of evaluation
+    mode.
     """
     measured = dict(zip((site.name for site in sites), noise.layers, strict=True))
     ratios = _ratios(check)
@@ -142,7 +143,7 @@ def gap(
             train_size=train_size or reference,
         )
         shift, log_ratio = _distances(site, layer.mean[0], layer.var[0])
-        mean_of_point, log_variance_of_point = _one_point(measured[site.name], noise.batch_size)
+        mean_of_point, log_variance_of_point = _point_variances(measured[site.name], noise.batch_size)
         layers.append(
             LayerGap(
                 name=site.name,
@@ -157,9 +158,9 @@ def gap(
         )
     if not layers:
         return None
-    momentum, *others = {site.momentum for site in sites if site.tracked} or {None}
+    momentum, *other_momenta = {site.momentum for site in sites if site.tracked} or {None}
     worth = None
-    if train_batch_size is not None and momentum and not others:
+    if train_batch_size is not None and momentum and not other_momenta:
         worth = effective_samples_of_average(momentum, batch_size=train_batch_size)
     return Gap(
         points=points,
@@ -179,7 +180,7 @@ def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[
     return (running_mean - mean) / np.sqrt(total), np.log((running_var + site.eps) / total)
 
 
-def _one_point(layer: LayerNoise, batch_size: int) -> tuple[float, float]:
+def _point_variances(layer: LayerNoise, batch_size: int) -> tuple[float, float]:
     """The variances of V and of ln S² for a batch of a single point, from the noise at `batch_size`."""
     return batch_size / layer.values_mean, batch_size * explained_log_variance(layer.values_deviation)
 
@@ -201,7 +202,7 @@ def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Ca
         yield Caution(
             "not-finite",
             f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance below "
-            f"0: {_some(broken)}. The network's outputs are meaningless, and only its sites are reported.",
+            f"0: {_shortened_list(broken)}. The network's outputs are meaningless, and only its sites are reported.",
         )
     flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
     if sites := flagged["never-trained"]:
@@ -233,14 +234,14 @@ def gap_cautions(measured: Gap) -> Iterator[Caution]:
         yield Caution(
             "dead-channels",
             f"{_count(channels, 'channel')} {_are(channels)} nearly constant in some mini-batch, with the variance "
-            f"below 10 times eps ({_some([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a point that "
-            "differs there is scaled up as far as eps allows.",
+            f"below 10 times eps ({_shortened_list([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a "
+            "point that differs there is scaled up as far as eps allows.",
         )
 
 
 def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
-    """A warning where values are so few that biased and unbiased variance differ: in a training mini-batch, or, where
-    its size is not known, in a mini-batch of the noise."""
+    """A warning where so few values are used that biased and unbiased variance differ: in a training mini-batch, or,
+    where its size is unknown, in a mini-batch of the noise measurement."""
     size = train_batch_size or measured.batch_size
     values_of = {
         layer.name: train_batch_size * layer.positions if train_batch_size else layer.nominal
@@ -263,15 +264,15 @@ def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> I
 
 
 def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> str:
-    return _some([row.name for row in rows])
+    return _shortened_list([row.name for row in rows])
 
 
-def _some(texts: Sequence[str]) -> str:
+def _shortened_list(texts: Sequence[str]) -> str:
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _are(number: int) -> str:

@@ -25,8 +25,8 @@ from bnuq.user_code import is_failure
 
 Shape = tuple[int, ...]
 
-SIDES = (32, 28, 64, 224, 96, 128, 48, 256, 299)  # of pictures, in the order in which they are tried
-LENGTHS = (128, 1024, 16_000)  # of sequences
+SIDES = (32, 28, 64, 224, 96, 128, 48, 256, 299)  # side lengths of images, in the order in which they are tried
+LENGTHS = (128, 1024, 16_000)  # lengths of sequences
 MADE_UP_POINTS = 3
 
 
@@ -103,7 +103,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Caution, 
         if required:
             file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
             raise RequestError(
-                "there is no reference to measure on. Add --train REF, or to "
+                "there is no reference to measure statistics on. Add --train REF, or to "
                 f'{file}:\n\n[data]\ntrain = "cifar10:train"'
             )
         return None, ()
@@ -149,7 +149,7 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
         if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
-            f"the network does not take points of shape {points.point_shape} ({points.reference}): {error}"
+            f"the network does not accept points of shape {points.point_shape} ({points.reference}): {error}"
         ) from error
 
 
@@ -166,7 +166,7 @@ def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeli
             raise RequestError(f"--input-shape is {_text(input_shape)}: {error}") from error
         return (
             points,
-            f"the network was run on made-up points of shape {_text(input_shape)}, as given by --input-shape",
+            f"the network was run on random points of shape {_text(input_shape)}, as given by --input-shape",
         )
     shapes = tuple(dict.fromkeys(_likely_shapes(model)))
     for shape in shapes:
@@ -174,8 +174,8 @@ def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeli
         with suppress(SamplingError):
             _run(model, points)
             return points, (
-                f"the network was run on made-up points of shape {_text(shape)}, the first that it accepts: "
-                "positions, and what depends on them, are for that shape; --input-shape sets another"
+                f"the network was run on random points of shape {_text(shape)}, the first that it accepts: positions, "
+                "and numbers that depend on them, are for that shape; --input-shape sets another"
             )
     tried = f" It accepts none of {', '.join(map(_text, shapes))}." if shapes else ""
     raise RequestError(
@@ -223,7 +223,7 @@ def _likely_shapes(model: nn.Module) -> Iterator[Shape]:
 
 
 def _pictures_of(values: int) -> Iterator[Shape]:
-    """The shapes of square pictures with this many values."""
+    """The shapes of square images with this many values."""
     for channels in (1, 3):
         side = math.isqrt(values // channels)
         if channels * side * side == values:

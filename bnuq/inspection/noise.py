@@ -1,5 +1,4 @@
-"""Measures BatchNorm's noise: mini-batches of several sizes are drawn, and each layer is compared with its noise
-model."""
+"""Measures the noise of batch statistics at several mini-batch sizes, and compares each layer with its noise model."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
 
-SIZES = 5  # that the slope is fitted to
-WANTED_VALUES, LEAST_VALUES = 32, 8  # values per channel at the smallest size: preferred, and minimum
-APART = 2**20  # offset between the draw numbers of different sizes, so that sizes share no batch
+SIZES = 5  # number of mini-batch sizes that the slope is fitted to
+PREFERRED_VALUES, MIN_VALUES = 32, 8  # values per channel at the smallest size: preferred, and minimum
+DRAW_OFFSET = 2**20  # offset between the draw numbers of different sizes, so that sizes share no batch
 
 
 def noise(
@@ -57,7 +56,7 @@ def noise(
     purposes = counter_rng.NOISE, counter_rng.NOISE_AUGMENT
     banks = {}
     for size, count in draws_of_sizes.items():
-        numbers = range(APART * size, APART * size + count)
+        numbers = range(DRAW_OFFSET * size, DRAW_OFFSET * size + count)
         title = f"Measuring the noise of {count} mini-batches of {size}"
         banks[size] = drawn(model, pipeline, points, numbers, size, sites, purposes, progress, title)
     measured = tuple(
@@ -99,7 +98,7 @@ def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int
     `batch_size` replaces the nearest size, unless it leaves too few values.
     """
     positions = [site.positions for site in sites]
-    enough, least = (max(2, math.ceil(values / min(positions))) for values in (WANTED_VALUES, LEAST_VALUES))
+    enough, least = (max(2, math.ceil(values / min(positions))) for values in (PREFERRED_VALUES, MIN_VALUES))
     fold = 16 if max(positions) == 1 else 4 if min(positions) == 1 else 0
     draws_of_sizes = max(beyond * batch_size, fold * enough)
     top = max(batch_size, min(draws_of_sizes, reference // 10))

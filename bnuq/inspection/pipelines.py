@@ -1,7 +1,7 @@
-"""Which common training pipeline agrees best with a checkpoint's running statistics: all are tried and ranked.
+"""Ranks the common training pipelines by their agreement with a checkpoint's running statistics.
 
-A downloaded checkpoint often does not say how its pictures were normalised and augmented. BatchNorm's running averages
-are those of the training batches, and so depend on it.
+A downloaded checkpoint often does not say how its images were normalised and augmented. Its running averages are those
+of the training batches, and so depend on the pipeline.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from bnuq.sampling.statistics import statistics_of
 FIRST_BATCHES, FIRST_SIZE, FIRST_LAYERS = 8, 64, 4  # of the first round, with all candidates
 FINALISTS = 12
 DISTINGUISHABLE = 3.0  # standard deviations of the noise beyond which the statistics separate two pipelines
-_OVERSHOOT = 1e-3  # the share of pixels at either end that is ignored for the range of the pixels
-_OWN_POINTS = 10_000  # for mean and standard deviation of the data
+_OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their range is determined
+_DATA_POINTS = 10_000  # for mean and standard deviation of the data
 
-OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
+DATA_OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
 _RGB: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar10 (std 0.2023)": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # mean over pictures of their std
+    "cifar10 (std 0.2023)": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # mean of the per-image stds
     "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
 }
@@ -52,7 +52,7 @@ _GREY: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "fashion-mnist": ((0.2860,), (0.3530,)),
     "0.5/0.5": ((0.5,), (0.5,)),
 }
-_AS_THEY_ARE = Normalize(mean=(0.0,), std=(1.0,))
+_IDENTITY = Normalize(mean=(0.0,), std=(1.0,))
 _CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
 
 
@@ -68,10 +68,10 @@ def suggest(
     """The common training pipelines, ranked by the distance of the running statistics from those of batches of the
     reference `train` through each pipeline, in the worst layer of the reference check.
 
-    Pictures are tried with the usual normalisations, channel orders, scales of their pixels, and with padding, cropping
-    and flipping or without; anything else with the usual normalisations. All candidates pass 8 batches of 64 through
-    the first layers; the dozen closest, and the pipeline that `run` sets (normalize, channel_order, augment), are
-    checked as `reference_check` does. `trained_with` is the training batch size, where it is known.
+    Images are tried with the usual normalisations, channel orders and pixel scales, with and without padding, cropping
+    and flipping; other points with the usual normalisations. In the first round every candidate is checked on the first
+    layers, with 8 batches of 64. The 12 closest, and the pipeline that `run` sets (normalize, channel_order, augment),
+    are then checked as in `reference_check`. `trained_with` is the training batch size, where it is known.
 
     A candidate is tied where the running statistics are less than 3 standard deviations of noise from it in the
     direction of the best candidate (times the excess of the best's median layer over noise). The direction is the
@@ -85,24 +85,30 @@ def suggest(
     trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
     run_setting, settings = _run_setting(run, train), list(_settings(run, train))
     if run_setting is not None:
-        same_setting = next((candidate for candidate in settings if _alike(candidate, run_setting, train)), None)
+        same_setting = next(
+            (candidate for candidate in settings if _is_same_pipeline(candidate, run_setting, train)), None
+        )
         run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
     left_over: list[_Checked] = []
     if len(settings) > FINALISTS:
         title = f"Trying {len(settings)} pipelines"
-        first = trials.checked(settings, title, batches=FIRST_BATCHES, most=FIRST_SIZE, layers=FIRST_LAYERS)
+        first = trials.checked(settings, title, batches=FIRST_BATCHES, max_batch_size=FIRST_SIZE, layers=FIRST_LAYERS)
         settings = [candidate.setting for candidate in first[:FINALISTS]]
         if run_setting is not None and run_setting not in settings:
             settings.append(run_setting)
         left_over = [candidate for candidate in first if candidate.setting not in settings]
     title = f"Checking the closest {len(settings)} pipelines"
-    final = trials.checked(settings, title, batches=BATCHES, most=BATCH_SIZE, layers=len(sites.live_batchnorms))
+    final = trials.checked(
+        settings, title, batches=BATCHES, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
+    )
     best, *others = final
     tied = [
         best,
         *(candidate for candidate in others if best.check.passed and trials.is_indistinguishable(candidate, best)),
     ]
-    tied.sort(key=lambda candidate: candidate.setting.name == OWN)  # of tied candidates, published numbers come first
+    tied.sort(
+        key=lambda candidate: candidate.setting.name == DATA_OWN
+    )  # of tied candidates, published numbers come first
     result = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
@@ -116,21 +122,21 @@ def suggest(
     return replace(result, lines=_lines(tied[0], final, remarks))
 
 
-def cautions(found: Pipelines) -> Iterator[Caution]:
+def cautions(pipelines: Pipelines) -> Iterator[Caution]:
     """The warning that no pipeline fits."""
-    best = found.candidates[0]
+    best = pipelines.candidates[0]
     if not best.passed:
         yield Caution(
             "no-pipeline-fits",
-            f"None of the {len(found.candidates) + len(found.first_round)} training pipelines tried fits: running "
-            f"statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains in the "
-            f"worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
+            f"None of the {len(pipelines.candidates) + len(pipelines.first_round)} training pipelines tried fits: the "
+            f"running statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains "
+            f"in the worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
             "trained with another pipeline or on other data, or its running statistics were not updated until the "
             "end of training.",
         )
 
 
-# ── what is tried ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── candidates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -158,17 +164,17 @@ class _Setting:
 
 def _settings(run: Run, train: Points) -> Iterator[_Setting]:
     if len(train.point_shape) != 3:
-        yield from _of_features(run, train)
+        yield from _feature_settings(run, train)
         return
     channels, height, width = train.point_shape
     pad = max(4, min(height, width) // 8)
     crop = Augment(pad=pad, crop=height if height == width else None)
     augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
     if run.augment is not None:
-        of_run = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
-        augments += [augment for augment in of_run if augment not in augments and augment != Augment()]
+        run_augments = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
+        augments += [augment for augment in run_augments if augment not in augments and augment != Augment()]
     orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
-    for plain, order, augment in itertools.product(_of_pictures(train), orders, augments):
+    for plain, order, augment in itertools.product(_image_settings(train), orders, augments):
         normalize = plain.normalize
         if order == "bgr" and normalize is not None:
             normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
@@ -182,20 +188,20 @@ def _run_setting(run: Run, train: Points) -> _Setting | None:
     return _Setting(RUN_FILE, input_normalize(run, train), run.channel_order, augment=run.augment)
 
 
-def _alike(first: _Setting, second: _Setting, train: Points) -> bool:
+def _is_same_pipeline(first: _Setting, second: _Setting, train: Points) -> bool:
     """Whether two settings are the same pipeline."""
 
     def statistics(normalize: Normalize | None) -> list[list[float]]:
-        given = normalize or _AS_THEY_ARE
-        return [list(values) * (train.point_shape[0] // len(values)) for values in (given.mean, given.std)]
+        applied = normalize or _IDENTITY
+        return [list(values) * (train.point_shape[0] // len(values)) for values in (applied.mean, applied.std)]
 
     same = (first.channel_order, first.augment) == (second.channel_order, second.augment)
     return same and statistics(first.normalize) == statistics(second.normalize)
 
 
-def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
+def _feature_settings(run: Run, train: Points) -> Iterator[_Setting]:
     yield _Setting(None, None)
-    yield _Setting(OWN, input_normalize(replace(run, normalize="train"), train))
+    yield _Setting(DATA_OWN, input_normalize(replace(run, normalize="train"), train))
     values = np.moveaxis(train.raw(slice(None)), 1, -1).reshape(-1, train.point_shape[0])
     low, high = values.min(0), values.max(0)
     if (low != 0).any() or (high != 1).any():
@@ -203,12 +209,12 @@ def _of_features(run: Run, train: Points) -> Iterator[_Setting]:
         yield _Setting(MIN_MAX, Normalize(mean=tuple(low.tolist()), std=tuple(span.tolist())))
 
 
-def _of_pictures(train: Points) -> Iterator[_Setting]:
+def _image_settings(train: Points) -> Iterator[_Setting]:
     """Normalisations, in the order red, green, blue; pixels are 0–1, as uint8 is read, or floats up to 255."""
     channels = train.point_shape[0]
     data_normalize, top = _data_statistics(train)
     if top is None:
-        yield _Setting(OWN, data_normalize)
+        yield _Setting(DATA_OWN, data_normalize)
         yield _Setting(None, None)
         return
     for name, (mean, std) in _RGB.items():
@@ -218,7 +224,7 @@ def _of_pictures(train: Points) -> Iterator[_Setting]:
             yield _named(name, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
     for name, (mean, std) in _GREY.items():
         yield _named(name, mean, std, top=top)
-    yield _Setting(OWN, data_normalize)
+    yield _Setting(DATA_OWN, data_normalize)
     yield _named(None, (0.0,), (1.0,), top=top)
     yield _named(None, (0.0,), (1.0,), top=top, scale=255)
     if channels == 3:
@@ -229,7 +235,7 @@ def _named(name: str | None, mean: Sequence[float], std: Sequence[float], *, top
     """Mean and std for pixels of 0–`scale`, converted to pixels read as 0–`top`."""
     unit = top / scale
     normalize = Normalize(mean=tuple(m * unit for m in mean), std=tuple(s * unit for s in std))
-    return _Setting(name, None if normalize == _AS_THEY_ARE else normalize, scale=scale)
+    return _Setting(name, None if normalize == _IDENTITY else normalize, scale=scale)
 
 
 def _data_statistics(train: Points) -> tuple[Normalize, int | None]:
@@ -240,9 +246,9 @@ def _data_statistics(train: Points) -> tuple[Normalize, int | None]:
     at either end.
     """
     rows = np.arange(len(train))
-    if len(rows) > _OWN_POINTS:
+    if len(rows) > _DATA_POINTS:
         chosen = counter_rng.batch_indices(
-            0, 0, population=len(train), batch_size=_OWN_POINTS, purpose=counter_rng.SUBSET
+            0, 0, population=len(train), batch_size=_DATA_POINTS, purpose=counter_rng.SUBSET
         )
         rows = np.sort(chosen)
     total = squares = np.zeros(train.point_shape[0])
@@ -299,7 +305,7 @@ class _Checked:
 
     def record(self, train: Points, *, tied: bool) -> Candidate:
         setting, channels = self.setting, train.point_shape[0]
-        normalize = setting.normalize or _AS_THEY_ARE
+        normalize = setting.normalize or _IDENTITY
         mean, std = (values * (channels // len(values)) for values in (normalize.mean, normalize.std))
         return Candidate(
             normalize=setting.name,
@@ -328,10 +334,10 @@ class _Trials:
     progress: Progress
 
     def checked(
-        self, settings: Sequence[_Setting], title: str, *, batches: int, most: int, layers: int
+        self, settings: Sequence[_Setting], title: str, *, batches: int, max_batch_size: int, layers: int
     ) -> list[_Checked]:
         """The settings checked through the first `layers` layers that can be checked, the closest first."""
-        batch_size = min(most, len(self.train) // 4)
+        batch_size = min(max_batch_size, len(self.train) // 4)
         if batch_size < 2:
             raise SamplingError(
                 f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to "
@@ -384,21 +390,25 @@ class _Trials:
         gap, noise = 0.0, np.zeros(candidate.bank[measured_rows].samples)
         by_name = {site.name: site for site in self.sites}
         layers = {
-            of_candidate.name: (of_candidate, of_best)
-            for of_candidate, of_best in zip(candidate.bank.layers, best.bank.layers, strict=True)
+            candidate_values.name: (candidate_values, best_values)
+            for candidate_values, best_values in zip(candidate.bank.layers, best.bank.layers, strict=True)
         }
         for name, expected in zip(check.layers, check.expected, strict=True):
-            for running, of_candidate, of_best in zip(*map(_quantities, (by_name[name], *layers[name])), strict=True):
-                spread = of_candidate.std(0, ddof=1)
-                usable = np.isfinite(running) & np.isfinite(of_candidate).all(0) & np.isfinite(of_best).all(0)
-                usable &= spread > 1e-6 * np.maximum(np.abs(running), np.abs(of_candidate).max(0))  # less is rounding
-                of_candidate, difference = (
-                    of_candidate[:, usable],
-                    (of_best[weights_rows].mean(0) - of_candidate[weights_rows].mean(0))[usable],
+            for running, candidate_values, best_values in zip(
+                *map(_quantities, (by_name[name], *layers[name])), strict=True
+            ):
+                spread = candidate_values.std(0, ddof=1)
+                usable = np.isfinite(running) & np.isfinite(candidate_values).all(0) & np.isfinite(best_values).all(0)
+                usable &= spread > 1e-6 * np.maximum(
+                    np.abs(running), np.abs(candidate_values).max(0)
+                )  # less is rounding error
+                candidate_values, difference = (
+                    candidate_values[:, usable],
+                    (best_values[weights_rows].mean(0) - candidate_values[weights_rows].mean(0))[usable],
                 )
-                weight, middle = difference / spread[usable] ** 2, of_candidate[measured_rows].mean(0)
+                weight, middle = difference / spread[usable] ** 2, candidate_values[measured_rows].mean(0)
                 gap += float(weight @ (running[usable] - middle))
-                noise += expected * ((of_candidate[measured_rows] - middle) @ weight)
+                noise += expected * ((candidate_values[measured_rows] - middle) @ weight)
         error = float(noise.std(ddof=1))
         return gap / error if error > 0 else 0.0
 
@@ -467,17 +477,17 @@ def _can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool
 
 def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
     if not sites:
-        why = "the network has no BatchNorm layer whose statistics depend on data"
+        cause = "the network has no BatchNorm layer whose statistics depend on data"
     else:
-        why = f"none of its {len(sites)} BatchNorm layers has a trained exponential running average of its own"
+        cause = f"none of its {len(sites)} BatchNorm layers has a trained exponential running average of its own"
         reasons = {
             "no running statistics are kept": all(site.running_mean is None for site in sites),
             "they still have mean 0 and variance 1": all(site.never_trained for site in sites),
             "they are plain averages, momentum None": all(site.momentum is None for site in sites),
             "their momentum is 0, which never updates them": all(site.momentum == 0 for site in sites),
         }
-        why += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
-    return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {why}.")
+        cause += next((f" ({reason})" for reason, holds in reasons.items() if holds), "")
+    return SamplingError(f"the training pipeline cannot be inferred from this checkpoint: {cause}.")
 
 
 def _quantities(source: BatchNormSite | LayerStatistics) -> tuple[np.ndarray, np.ndarray]:
@@ -504,16 +514,16 @@ def _augment_words(augment: Augment | None, train: Points) -> str:
 
 def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
     """What differs among pipelines that the statistics cannot separate."""
-    alike = "with and without {} the statistics agree equally well"
+    sentence = "with and without {} the statistics agree equally well"
     names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
     if len(names) > 1:
         yield f"normalize: {_listed(_name_words(*name) for name in names)} agree equally well"
     if len({setting.channel_order for setting in tied}) > 1:
         yield "channel order: RGB and BGR agree equally well"
     if len({setting.crops for setting in tied}) > 1:
-        yield f"pad and crop: {alike.format('them')}"
+        yield f"pad and crop: {sentence.format('them')}"
     if len({setting.flips for setting in tied}) > 1:
-        yield f"flip: {alike.format('it')}"
+        yield f"flip: {sentence.format('it')}"
 
 
 def _name_words(name: str | None, scale: int) -> str:
@@ -553,7 +563,7 @@ def _lines(chosen: _Checked, final: Sequence[_Checked], remarks: Sequence[str]) 
 def _normalize_line(setting: _Setting) -> str:
     if setting.normalize is None:
         return ""
-    if setting.name == OWN and len(setting.normalize.mean) > 4:
+    if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
         return 'normalize = "train"'
     mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
     comments = {1: f"  # {setting.name}", 255: f"  # {_listed(iter([setting.name or 'pixels', 'scale 0 to 255']))}"}

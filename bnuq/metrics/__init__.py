@@ -1,6 +1,6 @@
-"""The estimates: pure functions over numpy arrays or torch tensors, sample axis first, without importing torch.
+"""The metrics: pure functions over numpy arrays or torch tensors, sample axis first, without importing torch.
 
-Per-point results have shape (n,) and are of the kind that went in; a single number is a Python float.
+Per-point results have shape (n,) and the array type of the input; a single number is a Python float.
 """
 
 from bnuq.metrics.bounds import (

@@ -1,4 +1,4 @@
-"""What numpy arrays and torch tensors have in common here, so that one formula serves both."""
+"""Helpers that let the same formula work on numpy arrays and torch tensors."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 from jaxtyping import Float, Shaped
 
-Array = Any  # a numpy array or a torch tensor; naming the second would mean importing torch
+Array = Any  # a numpy array or a torch tensor; naming the tensor type would import torch
 
 
 def log(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -31,5 +31,5 @@ def as_float64(values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
 
 
 def like(values: Float[np.ndarray, "..."], model: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same values in the kind, precision and place of `model`."""
+    """The same values in the array type, dtype and device of `model`."""
     return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))

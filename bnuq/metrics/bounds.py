@@ -1,4 +1,4 @@
-"""Between what must a score lie to say something: a constant uncertainty below, the best one for each point above."""
+"""Bounds of informative scores: a constant uncertainty as lower bound, the best one for each point as upper bound."""
 
 import math
 
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from bnuq.metrics.arrays import Array, log
 from bnuq.metrics.regression import beside, error_of, over_outputs
 
-# The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; and there it is this share of |e|.
+# The σ that minimises the CRPS at error e is |e|/√ln 2, the root of 2φ(e/σ) = 1/√π; the CRPS is then this share of |e|.
 _CRPS_OPTIMUM = math.erf(math.sqrt(math.log(2) / 2))
 
 
@@ -37,7 +37,7 @@ def pll_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> 
     if y.ndim == 1:
         log_norm = log(size)
     else:
-        # Squared only beside the largest, so that a small error does not become none.
+        # Squared relative to the largest, so that small errors do not underflow.
         top = xp.max(size, axis=-1, keepdims=True)
         part = size / xp.where(top == 0, xp.ones_like(top), top)
         log_norm = log(top[..., 0]) + log(xp.sum(part**2, axis=-1)) / 2
@@ -47,10 +47,11 @@ def pll_optimum(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> 
 def normalized(
     score: Float[Array, "*any"] | float, constant: Float[Array, "*any"] | float, optimum: Float[Array, "*any"] | float
 ) -> Float[Array, "*any"] | float:
-    """Where a run's score lies between constant uncertainty (0) and the optimum (100), in percent; more is better.
+    """A run's score on the scale from constant uncertainty (0) to the optimum (100), in percent; more is better.
 
-    100 (S − S_CU)/(S_opt − S_CU), for CRPS and PLL alike; not clipped, negative is worse than constant. For means over
-    the points of a run, not for single points, whose bounds may meet. NaN where they do, or where one is not finite.
+    100 (S − S_CU)/(S_opt − S_CU), for CRPS and PLL; not clipped: a negative value is worse than constant uncertainty.
+    For means over the points of a run, not for single points, whose bounds may coincide. NaN where the bounds coincide
+    or one of them is not finite.
 
     Source: Teye, Azizpour & Smith 2018, §4, as their code has it: means over the test set first, then the ratio.
     """
@@ -60,16 +61,16 @@ def normalized(
     xp = array_namespace(*arrays)
     s, low, high = (beside(value, arrays[0]) for value in (score, constant, optimum))
     defined = xp.isfinite(low) & xp.isfinite(high) & (low != high)
-    low, room = xp.where(defined, low, xp.zeros_like(low)), xp.where(defined, high - low, xp.ones_like(high))
-    share = 100 * (s - low) / room
+    low, span = xp.where(defined, low, xp.zeros_like(low)), xp.where(defined, high - low, xp.ones_like(high))
+    share = 100 * (s - low) / span
     return xp.where(defined, share, xp.full_like(share, math.nan))
 
 
 def constant_confidence(accuracy: float, *, n: int, classes: int) -> float:
-    """The constant probability of the predicted class that explains n validation labels best; neither way is better.
+    """The constant probability of the predicted class that explains n validation labels best; no direction.
 
-    Their accuracy, clipped to [1/K, 1 − 1/(2n)], so that the labels to come stay possible. The other classes share the
-    rest equally.
+    It is the accuracy, clipped to [1/K, 1 − 1/(2n)], so that no label has probability 0. The other classes share the
+    remaining probability equally.
 
     Source: the constant-uncertainty baseline of Teye, Azizpour & Smith 2018, §4, carried over to classes here.
     """
@@ -79,7 +80,7 @@ def constant_confidence(accuracy: float, *, n: int, classes: int) -> float:
 def constant_pll(accuracy: float, confidence: float, classes: int) -> float:
     """Mean log-likelihood of a classifier that always states the same confidence, in nats, ≤ 0; more is better.
 
-    a ln c + (1 − a) ln((1 − c)/(K − 1)); a sure one that errs has −∞.
+    a ln c + (1 − a) ln((1 − c)/(K − 1)); −∞ for confidence 1 with errors.
 
     Source: as `constant_confidence`.
     """
@@ -93,7 +94,7 @@ def constant_pll(accuracy: float, confidence: float, classes: int) -> float:
 def optimum_pll(accuracy: float, classes: int) -> float:
     """Largest mean log-likelihood that keeps every predicted class, −(1 − a) ln K in nats, ≤ 0; more is better.
 
-    Sure where right, and where wrong no class above the true one: uniform.
+    Probability 1 for correct predictions; the uniform distribution for wrong ones.
 
     Source: the upper bound of Teye, Azizpour & Smith 2018, §4, carried over to classes here.
     """
@@ -103,7 +104,7 @@ def optimum_pll(accuracy: float, classes: int) -> float:
 def pll_bounds(
     right: Float[np.ndarray, "point"], confidence: float, classes: int
 ) -> tuple[Float[np.ndarray, "point"], Float[np.ndarray, "point"]]:
-    """The log-likelihoods of each point under a constant confidence, and under the best one, in nats, ≤ 0; more is
+    """The log-likelihoods of each point under a constant confidence and under the optimum, in nats, ≤ 0; more is
     better.
 
     `right` is 1 where the predicted class is the true one and 0 elsewhere; the means over points are `constant_pll` and

@@ -1,4 +1,4 @@
-"""How far stated confidence is from the accuracy that comes with it."""
+"""Calibration of classifiers: the gap between stated confidence and accuracy."""
 
 import math
 from dataclasses import dataclass
@@ -41,12 +41,12 @@ def calibration_bins(
     """
     xp, stated, hits = array_namespace(confidence), as_float64(confidence), as_float64(correct)
     replicates, rows = stated.shape[:-1], math.prod(stated.shape[:-1])
-    # Added up by numpy, wherever they come from: a device would take an order of its own each time.
+    # Summed by numpy: the order of summation on an accelerator is not deterministic.
     cell = (_bin(stated, _edges(confidence, bins)) + bins * np.arange(rows).reshape(*replicates, 1)).ravel()
 
     def sums(values: np.ndarray) -> np.ndarray:
-        found = np.bincount(cell, weights=values.ravel(), minlength=rows * bins)
-        return found.astype(np.float64).reshape(*replicates, bins)
+        totals = np.bincount(cell, weights=values.ravel(), minlength=rows * bins)
+        return totals.astype(np.float64).reshape(*replicates, bins)
 
     count = np.bincount(cell, minlength=rows * bins).reshape(*replicates, bins)
     return CalibrationBins(
@@ -57,7 +57,7 @@ def calibration_bins(
 
 
 def _bin(stated: Float[np.ndarray, "*any"], edges: Float[np.ndarray, "edge"]) -> Integer[np.ndarray, "*any"]:
-    """The bin (low, high] of each confidence: guessed by its width, then put right by its edges."""
+    """The bin (low, high] of each confidence: guessed from the bin width, then corrected by the edges."""
     last = edges.size - 2
     guess = np.clip((stated * (last + 1)).astype(np.int64), 0, last)
     guess -= stated <= edges[guess]
@@ -118,8 +118,8 @@ def ece_bootstrap(
     gaps[np.arange(points), bin_of_point] = hits - stated
     groups = None if group is None else group_index(group)
     generator = np.random.default_rng(seed)
-    found = []
+    replicates = []
     for rows in blocks(resamples, width=points):
         count = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
-        found.append(np.abs(count @ gaps).sum(axis=-1) / count.sum(axis=-1))
-    return np.concatenate(found)
+        replicates.append(np.abs(count @ gaps).sum(axis=-1) / count.sum(axis=-1))
+    return np.concatenate(replicates)

@@ -1,7 +1,7 @@
-"""Scores and uncertainties of classifiers, point by point, from T probability vectors a point.
+"""Scores and uncertainties of classifiers, point by point, from T probability vectors per point.
 
-`p` holds probabilities of shape (T, n, K), `y` the true classes 0 … K−1. Scores of the prediction take `p`, or its mean
-over the T samples (n, K): both give the score of the mean, never the mean of the samples' scores.
+`p` holds probabilities of shape (T, n, K), `y` the true classes 0 … K−1. Scores of the prediction accept `p`, or its
+mean over the T samples (n, K). Both give the score of the mean prediction, never the mean of the samples' scores.
 """
 
 import numpy as np
@@ -17,30 +17,30 @@ def log_likelihood(
 ) -> Float[Array, "*sample point"]:
     """Log-likelihood of the true class in nats, ln softmax(logits)[y], in (−∞, 0]; more is better.
 
-    By logsumexp: finite where the probability itself underflows to 0.
+    Computed by logsumexp: finite even where the probability underflows to 0.
 
     Source: Teye, Azizpour & Smith 2018, §4 (the summand of the predictive log-likelihood).
     """
     xp = array_namespace(logits)
     shifted = logits - xp.max(logits, axis=-1, keepdims=True)
-    return _of_true_class(shifted, y) - xp.log(xp.sum(xp.exp(shifted), axis=-1))
+    return _true_class_values(shifted, y) - xp.log(xp.sum(xp.exp(shifted), axis=-1))
 
 
-def _of_true_class(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
+def _true_class_values(values: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> Float[Array, "..."]:
     xp, place = array_namespace(values), device(values)
-    # int64, because torch takes an index of uint8 for a mask
+    # int64, because torch interprets a uint8 index as a mask
     return values[..., xp.arange(values.shape[-2], device=place), xp.asarray(y, dtype=xp.int64, device=place)]
 
 
 def pll_classification(p: Float[Array, "sample point class"], y: Integer[Array, "point"]) -> Float[Array, "point"]:
     """Predictive log-likelihood in nats, ln of the mean over samples of p[y], in [−∞, 0]; more is better.
 
-    A mean of 0 gives −∞: nothing is clipped. `pll_from_log_likelihood` stays finite where probabilities underflow.
+    A mean of 0 gives −∞, without clipping. `pll_from_log_likelihood` stays finite where probabilities underflow.
 
     Source: Teye, Azizpour & Smith 2018, §4 (PLL).
     """
     xp = array_namespace(p)
-    return log(xp.mean(_of_true_class(p, y), axis=0))
+    return log(xp.mean(_true_class_values(p, y), axis=0))
 
 
 def pll_from_log_likelihood(
@@ -48,8 +48,8 @@ def pll_from_log_likelihood(
 ) -> Float[Array, "*replicate point"]:
     """Predictive log-likelihood in nats, ln Σ_t w_t exp(log-likelihood_t), in [−∞, 0]; more is better.
 
-    Without `weights` every sample counts 1/T. Weights of shape (R, T), each row summing to 1, give R replicates (R, n).
-    Accurate also where a replicate leaves out the only sample that found the true class likely.
+    Without `weights` every sample has weight 1/T. Weights of shape (R, T), each row summing to 1, give R replicates
+    (R, n). Accurate even where a replicate leaves out the only sample with a likely true class.
 
     Source: Teye, Azizpour & Smith 2018, §4 (PLL).
     """
@@ -63,13 +63,13 @@ def pll_from_log_likelihood(
     top = _finite_max(log_likelihood)
     total = rows @ xp.exp(log_likelihood - top)
     pll = log(total) + top
-    # One product serves all replicates; only sums so small that their terms underflowed are worth a second look.
-    lost = total < xp.finfo(dtype).smallest_normal / xp.finfo(dtype).eps
-    if bool(xp.any(lost)):
+    # One product serves all replicates; only sums so small that terms may have underflowed are computed again.
+    underflowed = total < xp.finfo(dtype).smallest_normal / xp.finfo(dtype).eps
+    if bool(xp.any(underflowed)):
         for row in range(rows.shape[0]):
-            if bool(xp.any(lost[row])):
-                kept = rows[row] > 0
-                pll[row, lost[row]] = _log_sum(log_likelihood[:, lost[row]][kept], rows[row][kept])
+            if bool(xp.any(underflowed[row])):
+                used = rows[row] > 0
+                pll[row, underflowed[row]] = _log_sum(log_likelihood[:, underflowed[row]][used], rows[row][used])
     return pll
 
 
@@ -85,34 +85,34 @@ def _finite_max(terms: Float[Array, "sample point"]) -> Float[Array, "point"]:
 
 
 def entropy(p: Float[Array, "*any class"]) -> Float[Array, "*any"]:
-    """Entropy of each distribution in nats, in [0, ln K]; neither way is better.
+    """Entropy of each distribution in nats, in [0, ln K]; no direction.
 
-    0·ln 0 is 0, so a one-hot distribution has entropy 0 exactly; nearly one-hot ones keep their relative precision,
-    because the largest probability enters as 1 minus the sum of the others.
+    0·ln 0 is 0, so a one-hot distribution has entropy exactly 0. Nearly one-hot distributions keep their relative
+    precision, because the largest probability is computed as 1 minus the sum of the others.
 
     Source: Shannon 1948, A Mathematical Theory of Communication, §6.
     """
     xp = array_namespace(p)
-    others = _all_but_largest(p)
-    rest = xp.sum(others, axis=-1)
-    largest = (1 - rest) * xp.log1p(-rest)
-    # The smallest normal number changes no logarithm that counts, and makes 0·ln 0 a 0.
-    logs = xp.log(others + float(xp.finfo(p.dtype).smallest_normal))
-    # Subtracted from 0, because a plain minus would make −0.0 of a one-hot's 0.
-    return 0.0 - largest - xp.sum(others * logs, axis=-1)
+    other_probabilities = _all_but_largest(p)
+    total = xp.sum(other_probabilities, axis=-1)
+    largest = (1 - total) * xp.log1p(-total)
+    # Adding the smallest normal number does not change relevant logarithms, and makes 0·ln 0 equal 0.
+    logs = xp.log(other_probabilities + float(xp.finfo(p.dtype).smallest_normal))
+    # Subtracted from 0, because a unary minus would turn the 0 of a one-hot distribution into −0.0.
+    return 0.0 - largest - xp.sum(other_probabilities * logs, axis=-1)
 
 
 def _all_but_largest(p: Float[Array, "*any class"]) -> Float[Array, "*any class"]:
-    """`p` with 0 in place of the largest probability, the first one where several are."""
+    """`p` with 0 in place of the largest probability, the first one in case of ties."""
     xp = array_namespace(p)
     is_largest = predicted(p)[..., None] == xp.arange(p.shape[-1], device=device(p))
     return xp.where(is_largest, xp.zeros_like(p), p)
 
 
 def least_confidence(p: Float[Array, "*sample point class"]) -> Float[Array, "point"]:
-    """1 − the largest probability of the mean prediction, in [0, 1 − 1/K]; neither way is better.
+    """1 − the largest probability of the mean prediction, in [0, 1 − 1/K]; no direction.
 
-    Summed from the other classes, so that it tells points apart whose largest probability rounds to 1.
+    Summed over the other classes, so that points whose largest probability rounds to 1 remain distinguishable.
 
     Source: Hendrycks & Gimpel 2017, A Baseline for Detecting Misclassified and Out-of-Distribution Examples.
     """
@@ -120,7 +120,7 @@ def least_confidence(p: Float[Array, "*sample point class"]) -> Float[Array, "po
 
 
 def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Entropy of the mean prediction in nats, total uncertainty, in [0, ln K]; neither way is better.
+    """Entropy of the mean prediction in nats, total uncertainty, in [0, ln K]; no direction.
 
     Source: Gal 2016, Uncertainty in Deep Learning, §3.3.1.
     """
@@ -128,7 +128,7 @@ def predictive_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "p
 
 
 def predictive(p: Float[Array, "*sample point class"]) -> Float[Array, "point class"]:
-    """The mean prediction (n, K) of samples (T, n, K), or of what is one already.
+    """The mean prediction (n, K) of samples (T, n, K); a mean prediction is returned unchanged.
 
     Source: definition.
     """
@@ -136,13 +136,13 @@ def predictive(p: Float[Array, "*sample point class"]) -> Float[Array, "point cl
 
 
 def _mean_over_samples(values: Float[Array, "sample *rest"]) -> Float[Array, "*rest"]:
-    # Deviations from the first sample are averaged, not the samples: exact where all agree, and close in float32 where
-    # they nearly do, which is where mutual information is a small difference of two entropies.
+    # Deviations from the first sample are averaged, not the samples: exact where all agree, and accurate in float32
+    # where they nearly agree, which is where mutual information is a small difference of two entropies.
     return values[0] + array_namespace(values).mean(values - values[0], axis=0)
 
 
 def expected_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Mean entropy of the samples in nats, aleatoric uncertainty, in [0, predictive entropy]; neither way is better.
+    """Mean entropy of the samples in nats, aleatoric uncertainty, in [0, predictive entropy]; no direction.
 
     Source: Mukhoti et al. 2020, On Batch Normalisation for Approximate Bayesian Inference; Gal 2016, §3.3.1.
     """
@@ -152,15 +152,15 @@ def expected_entropy(p: Float[Array, "sample point class"]) -> Float[Array, "poi
 def mutual_information(
     p: Float[Array, "sample point class"], *, estimator: Estimator = "plug-in"
 ) -> Float[Array, "point"]:
-    """Mutual information of class and sample in nats, epistemic; neither way is better.
+    """Mutual information of class and sample in nats, epistemic; no direction.
 
     "plug-in": predictive minus expected entropy, which is the mean of KL(p_t ‖ mean p), in [0, ln min(K, T)]. It is 0
-    where all samples agree, and about 1 − 1/T of its limit at any T. Not clipped: rounding may leave it below 0, by
-    some 1e-7 in float32.
-    "corrected": the plug-in × T/(T − 1), which takes that bias away to first order, in [0, T/(T−1) · ln min(K, T)].
-    "jackknife": T·MI − (T−1)·mean_t MI₍₋ₜ₎, MI₍₋ₜ₎ being the plug-in without sample t: as good where disagreement is
-    small, better where it is not. In (−∞, ∞): that of a point may be slightly below 0. Rounding grows with T, to
-    some 1e-5 in float32. One sample gives 0 whatever the estimator.
+    where all samples agree, and about 1 − 1/T of its limit at any T. Not clipped: rounding may make it slightly
+    negative, about −1e-7 in float32.
+    "corrected": the plug-in × T/(T − 1), which removes that bias to first order, in [0, T/(T−1) · ln min(K, T)].
+    "jackknife": T·MI − (T−1)·mean_t MI₍₋ₜ₎, where MI₍₋ₜ₎ is the plug-in without sample t: as good as "corrected" where
+    samples disagree little, better where they disagree more. In (−∞, ∞): the value of a point may be slightly negative.
+    The rounding error grows with T, to about 1e-5 in float32. A single sample gives 0 with every estimator.
 
     Source: Houlsby et al. 2011, Bayesian Active Learning for Classification and Preference Learning, §2; Mukhoti et al.
     2020; the jackknife: Quenouille 1956, Notes on Bias in Estimation; Efron & Tibshirani 1993, ch. 10.
@@ -180,10 +180,10 @@ def mutual_information(
 def jackknifed_mutual_information(
     plug_in: Float[Array, "point"], predictive: Float[Array, "point"], left_out: Float[Array, "sample point"]
 ) -> Float[Array, "point"]:
-    """The jackknife of the mutual information in nats, in (−∞, ∞); neither way is better.
+    """The jackknife of the mutual information in nats, in (−∞, ∞); no direction.
 
     From the plug-in, the predictive entropy, and the predictive entropy without each sample. Expected entropy is a mean
-    over samples, which the jackknife leaves as it is.
+    over samples, which the jackknife does not change.
 
     Source: Quenouille 1956, Notes on Bias in Estimation; Efron & Tibshirani 1993, ch. 10.
     """
@@ -192,21 +192,21 @@ def jackknifed_mutual_information(
 
 
 def variation_ratio(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Share of the samples that do not vote for the most voted class, in [0, 1 − 1/min(K, T)]; neither way is better.
+    """Share of the samples that do not vote for the most voted class, in [0, 1 − 1/min(K, T)]; no direction.
 
-    A sample votes for its most probable class, the lowest where several are tied.
+    A sample votes for its most probable class, the lowest one in case of ties.
 
     Source: Freeman 1965, Elementary Applied Statistics; Gal 2016, §3.3.1.
     """
     xp = array_namespace(p)
     samples, _, classes = p.shape
     votes = predicted(p)[..., None] == xp.arange(classes, device=device(p))
-    most = xp.max(xp.sum(xp.astype(votes, xp.int64), axis=0), axis=-1)
-    return xp.astype(samples - most, p.dtype) / samples
+    largest = xp.max(xp.sum(xp.astype(votes, xp.int64), axis=0), axis=-1)
+    return xp.astype(samples - largest, p.dtype) / samples
 
 
 def max_probability(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Probability of the predicted class in the mean prediction, in [1/K, 1]; neither way is better.
+    """Probability of the predicted class in the mean prediction, in [1/K, 1]; no direction.
 
     The OOD score `least_confidence` is 1 minus it.
 
@@ -216,9 +216,9 @@ def max_probability(p: Float[Array, "sample point class"]) -> Float[Array, "poin
 
 
 def predicted(p: Float[Array, "*any class"]) -> Integer[Array, "*any"]:
-    """The most probable class of each distribution, 0 … K−1; the lowest where several are tied.
+    """The most probable class of each distribution, 0 … K−1; the lowest one in case of ties.
 
-    Of samples (T, n, K) these are the votes (T, n); `predicted(p.mean(0))` is the prediction.
+    For samples (T, n, K) these are the votes (T, n); `predicted(p.mean(0))` is the prediction.
 
     Source: definition.
     """
@@ -240,9 +240,9 @@ def brier(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) ->
     Source: Brier 1950, Verification of Forecasts Expressed in Terms of Probability.
     """
     xp, place = array_namespace(p), device(p)
-    apart = xp.asarray(predictive(p), copy=True)
-    apart[xp.arange(apart.shape[0], device=place), xp.asarray(y, dtype=xp.int64, device=place)] -= 1
-    return xp.sum(apart * apart, axis=-1)
+    difference = xp.asarray(predictive(p), copy=True)
+    difference[xp.arange(difference.shape[0], device=place), xp.asarray(y, dtype=xp.int64, device=place)] -= 1
+    return xp.sum(difference * difference, axis=-1)
 
 
 def accuracy(p: Float[Array, "*sample point class"], y: Integer[Array, "point"]) -> float:

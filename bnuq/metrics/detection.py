@@ -20,7 +20,8 @@ Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
 
 @dataclass(frozen=True)
 class DetectionScores(Generic[Value]):
-    """What one score does on one pair of sets, each in [0, 1]: floats, or arrays with one value a resample."""
+    """How well a score separates a pair of sets, each value in [0, 1]: floats, or arrays with one value per
+    resample."""
 
     auroc: Value
     aupr_out: Value
@@ -60,8 +61,8 @@ def _placements(below: Float[np.ndarray, "below"], points: Float[np.ndarray, "po
 def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Literal["ood", "test"] = "ood") -> float:
     """Area under the precision–recall curve as average precision, in (0, 1]; more is better.
 
-    Σ_k (R_k − R_{k−1}) P_k over distinct thresholds, ties in one step; chance is the share of positives. "ood" is known
-    as AUPR-out; "test" is AUPR-in: test points positive, ranked by the negative score.
+    Σ_k (R_k − R_{k−1}) P_k over distinct thresholds, ties in one step; chance is the share of positives. "ood" is
+    AUPR-out; "test" is AUPR-in, with test points as positives, ranked by the negative score.
 
     Source: Hendrycks & Gimpel 2017 (in and out); Davis & Goadrich 2006 on why not the trapezoid (optimistic).
     """
@@ -78,8 +79,8 @@ def fpr_at_tpr(
 ) -> float:
     """Smallest false-positive rate at a true-positive rate of at least `tpr`, in [0, 1]; less is better.
 
-    Thresholds are the scores themselves: all scores tied gives 1. "test" makes test points the positives, ranked by the
-    negative score; the two can differ widely on skewed scores, so say which one is meant.
+    Thresholds are the scores themselves: if all scores are tied, the rate is 1. "test" makes test points the positives,
+    ranked by the negative score; the two rates can differ widely on skewed scores, so always state which one is meant.
 
     Source: Liang, Li & Srikant 2018, ODIN (test positive); Yang et al. 2022, OpenOOD (OOD positive).
     """
@@ -96,7 +97,7 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
 
 
 def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:
-    """What `detection` gives, from how many points of each set have each of the distinct scores, the largest first.
+    """The result of `detection`, from the number of points of each set at each distinct score, the largest first.
 
     Source: as `detection`.
     """
@@ -123,9 +124,9 @@ def _ladder_counts(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Points on each rung of the ladder, the largest score first, and how many lie on it or above.
+    """The number of points on each rung of the ladder, the largest score first, and the number on it or above.
 
-    Whole numbers, kept as floats: they are exact, and dividing integers is several times slower.
+    Whole numbers, stored as floats: they are exact, and dividing integers is several times slower.
     """
 
     test: Float[np.ndarray, "*resample rung"]
@@ -139,7 +140,7 @@ class _Ranked:
         return _Ranked(*(count.astype(np.float64) for count in counts))
 
     def reversed(self) -> "_Ranked":
-        """The same with test and OOD points changing places, and the smallest score first."""
+        """The same with test and OOD points exchanged, and the smallest score first."""
         test, ood = self.test[..., ::-1], self.ood[..., ::-1]
         test_above = self.test_above[..., -1:] - self.test_above[..., ::-1] + test
         ood_above = self.ood_above[..., -1:] - self.ood_above[..., ::-1] + ood
@@ -186,44 +187,45 @@ def delong_variance(
 ) -> float:
     """Variance of the AUROC over points, ≥ 0; less is better.
 
-    From the structural components: how much of the other set each point exceeds. With groups, components are summed by
-    group first, G/(G−1) in place of n/(n−1); groups of the two sets are taken to be unrelated, equal labels or not.
-    Exactly 0 at an AUROC of 0 or 1, where it means nothing. NaN where a set has fewer than two points or groups.
+    From the structural components: the share of the other set that each point exceeds. With groups, components are
+    first summed by group, with G/(G−1) in place of n/(n−1); groups of the two sets are assumed to be unrelated, even
+    with equal labels. Exactly 0 at an AUROC of 0 or 1, where it is not meaningful. NaN where a set has fewer than two
+    points or groups.
 
     Source: DeLong, DeLong & Clarke-Pearson 1988, Comparing the Areas under Two or More Correlated ROC Curves;
     Obuchowski 1997, Nonparametric Analysis of Clustered ROC Curve Data, with no cluster in both sets.
     """
     test, ood = _checked(test, ood)
-    of_ood = standard_error(_placements(test, ood), group=ood_group)
-    of_test = standard_error(_placements(ood, test), group=test_group)
-    return of_ood**2 + of_test**2
+    ood_error = standard_error(_placements(test, ood), group=ood_group)
+    test_error = standard_error(_placements(ood, test), group=test_group)
+    return ood_error**2 + test_error**2
 
 
 def delong_difference_variance(
-    one: tuple[Float[Array, "test"], Float[Array, "ood"]],
-    other: tuple[Float[Array, "test"], Float[Array, "ood"]],
+    first: tuple[Float[Array, "test"], Float[Array, "ood"]],
+    second: tuple[Float[Array, "test"], Float[Array, "ood"]],
     *,
     test_group: Shaped[Array, "test"] | None = None,
     ood_group: Shaped[Array, "ood"] | None = None,
 ) -> float:
     """Variance over points of the difference of two AUROCs, ≥ 0; less is better.
 
-    Each pair holds the scores of the same (test, ood) points by one of two ways of scoring them. 0 where both rank all
-    alike; groups as in `delong_variance`. NaN where a set has fewer than two points or groups.
+    Each pair holds the scores of the same (test, ood) points by one of two scores. 0 where both rank all points alike;
+    groups as in `delong_variance`. NaN where a set has fewer than two points or groups.
 
     Source: DeLong, DeLong & Clarke-Pearson 1988: the covariance of correlated curves, by components.
     """
-    (a, b), (c, d) = _checked(*one), _checked(*other)
-    of_ood = standard_error(_placements(a, b) - _placements(c, d), group=ood_group)
-    of_test = standard_error(_placements(b, a) - _placements(d, c), group=test_group)
-    return of_ood**2 + of_test**2
+    (a, b), (c, d) = _checked(*first), _checked(*second)
+    ood_error = standard_error(_placements(a, b) - _placements(c, d), group=ood_group)
+    test_error = standard_error(_placements(b, a) - _placements(d, c), group=test_group)
+    return ood_error**2 + test_error**2
 
 
 def auroc_interval(auroc: float, se: float, *, level: float = 0.95) -> tuple[float, float]:
     """Confidence interval of an AUROC, (low, high) within [0, 1]; narrower is better.
 
     Normal on the logit scale, so that it stays within [0, 1]. At an AUROC of 0 or 1 and at se 0, where DeLong's
-    variance says nothing, it is (auroc, auroc): bootstrap there. A NaN gives (NaN, NaN).
+    variance is not meaningful, it is (auroc, auroc); use the bootstrap there. A NaN gives (NaN, NaN).
 
     Source: Pepe 2003, The Statistical Evaluation of Medical Tests for Classification and Prediction, ch. 5.
     """
@@ -249,7 +251,7 @@ def detection_bootstrap(
     test_group: Shaped[Array, "test"] | None = None,
     ood_group: Shaped[Array, "ood"] | None = None,
 ) -> DetectionScores[np.ndarray]:
-    """Bootstrap replicates over points of what `detection` gives, each of shape (resamples,) in [0, 1].
+    """Bootstrap replicates over points of `detection`, each of shape (resamples,) in [0, 1].
 
     Test and OOD points are resampled separately, whole groups where given. Which points of a set are drawn depends on
     (seed, size or groups) alone, so replicates of two scores or two models on the same sets are paired.
@@ -257,13 +259,13 @@ def detection_bootstrap(
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 8 (two samples) and 13 (percentiles).
     """
     test_rung, ood_rung, rungs = _ladder(*_checked(test, ood))
-    of_test, of_ood = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
+    test_generator, ood_generator = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2))
     test_groups = None if test_group is None else group_index(test_group)
     ood_groups = None if ood_group is None else group_index(ood_group)
     parts = [
         _Ranked.of(
-            resampled_counts(of_test, rows, bin_of_point=test_rung, bins=rungs, group=test_groups),
-            resampled_counts(of_ood, rows, bin_of_point=ood_rung, bins=rungs, group=ood_groups),
+            resampled_counts(test_generator, rows, bin_of_point=test_rung, bins=rungs, group=test_groups),
+            resampled_counts(ood_generator, rows, bin_of_point=ood_rung, bins=rungs, group=ood_groups),
         ).scores()
         for rows in blocks(resamples, width=rungs)
     ]

@@ -1,4 +1,4 @@
-"""The evidence lower bound of MCBN over its mini-batch size: its KL, its slope, and where its maximum should lie.
+"""The evidence lower bound (ELBO) of MCBN over the mini-batch size: its KL, its slope, and its predicted maximum.
 
 A unit is a channel of a BatchNorm layer; ω is each unit's mean and standard deviation over a mini-batch. q_b(ω) is
 factorised and Gaussian: N(m, s²/n) and N(s, (κ−1)s²/(4n)) for a unit with mean m, standard deviation s and kurtosis κ
@@ -23,10 +23,10 @@ def kl_normal(
     mean_p: Float[Array, "..."] | float,
     var_p: Float[Array, "..."] | float,
 ) -> Float[Array, "..."]:
-    """KL(N(mean_q, var_q) ‖ N(mean_p, var_p)) in nats, entry by entry, in [0, ∞]; neither way is better.
+    """KL(N(mean_q, var_q) ‖ N(mean_p, var_p)) in nats, entry by entry, in [0, ∞]; no direction.
 
-    The four broadcast, and are float64 in what comes out. var_q = 0, a point, gives ∞; var_p must be positive. Rounding
-    may leave it below 0, by some 1e-16.
+    The arguments broadcast; the result is float64. var_q = 0, a point mass, gives ∞; var_p must be positive. Rounding
+    may make it slightly negative, about −1e-16.
 
     Source: Kullback & Leibler 1951, On Information and Sufficiency; Kingma & Welling 2014, Auto-Encoding Variational
     Bayes, appendix B.
@@ -44,10 +44,10 @@ def kl_gamma(
     shape_p: Float[Array, "..."] | float,
     scale_p: Float[Array, "..."] | float,
 ) -> Float[Array, "..."]:
-    """KL(Gamma(shape_q, scale_q) ‖ Gamma(shape_p, scale_p)) in nats, entry by entry, in [0, ∞]; neither way is better.
+    """KL(Gamma(shape_q, scale_q) ‖ Gamma(shape_p, scale_p)) in nats, entry by entry, in [0, ∞]; no direction.
 
-    The four broadcast, and are float64 in what comes out; the mean of a Gamma is shape × scale. All are positive, and
-    shape_q = ∞, a point, gives ∞. Rounding may leave it below 0, by some 1e-15 of shape_q.
+    The arguments broadcast; the result is float64. The mean of a Gamma is shape × scale. All arguments must be
+    positive; shape_q = ∞, a point mass, gives ∞. Rounding may make it slightly negative, about −1e-15 of shape_q.
 
     Source: Penny 2001, KL-Divergences of Normal, Gamma, Dirichlet and Wishart Densities.
     """
@@ -55,8 +55,8 @@ def kl_gamma(
 
     k, k_p, theta_p = numbers(shape_q), numbers(shape_p), numbers(scale_p)
     point = np.isinf(k)
-    some, ratio = np.where(point, 1.0, k), np.where(point, 1.0, numbers(scale_q) / theta_p)
-    kl = (some - k_p) * digamma(some) - gammaln(some) + gammaln(k_p) - k_p * np.log(ratio) + some * (ratio - 1)
+    shape, ratio = np.where(point, 1.0, k), np.where(point, 1.0, numbers(scale_q) / theta_p)
+    kl = (shape - k_p) * digamma(shape) - gammaln(shape) + gammaln(k_p) - k_p * np.log(ratio) + shape * (ratio - 1)
     return np.where(point, math.inf, kl)[()]
 
 
@@ -65,17 +65,18 @@ IMPROPER_PRIORS = ("weight_decay", "flat")  # against which KL has a free consta
 
 @dataclass(frozen=True)
 class Prior:
-    """What is held of ω before a mini-batch is seen, p(ω): of each unit's mean μ and standard deviation σ apart.
+    """The prior p(ω), independent for each unit's mean μ and standard deviation σ.
 
-    - "unit": q(ω) at n = 1, the information of one value about the population's own; has no parameter.
+    - "unit": q(ω) at n = 1, the information of a single value about the population; no parameters.
     - "gaussian": N(mean, variance) for μ in `mean` and for σ in `deviation`.
     - "weight_decay": flat in μ, N(0, 1/(2 · precision)) in σ, with `precision` = Nτλ: N training points, observation
       precision τ, and a loss with λ‖W‖² (not λ/2).
     - "flat": flat in both.
-    - "gamma": as "unit", with the Gamma distribution of S² for its normal, and at n = 2, because it has none at n = 1.
+    - "gamma": as "unit", with the Gamma distribution of S² in place of the normal, and at n = 2, because it does not
+      exist at n = 1.
 
-    A parameter that the kind has not, one that is missing, and one that is not positive and finite where it must be,
-    are ValueErrors.
+    Raises ValueError for a parameter that the kind does not have, for a missing one, and for one that is not positive
+    and finite where it must be.
 
     Source: Teye, Azizpour & Smith 2018, §3.3 (weight decay); Kass & Wasserman 1995, A Reference Bayesian Test for
     Nested Hypotheses (unit information).
@@ -87,20 +88,20 @@ class Prior:
     precision: float | None = None
 
     def __post_init__(self) -> None:
-        wanted = {"gaussian": {"mean", "deviation"}, "weight_decay": {"precision"}}.get(self.kind, set())
+        parameters = {"gaussian": {"mean", "deviation"}, "weight_decay": {"precision"}}.get(self.kind, set())
         for name in ("mean", "deviation", "precision"):
-            given = getattr(self, name)
-            if (given is not None) != (name in wanted):
-                expected = "expected a value" if name in wanted else "it takes none"
-                raise ValueError(f'{name} of a "{self.kind}" prior is {given}; {expected}.')
-            scale = given[1] if isinstance(given, tuple) else given
+            parameter = getattr(self, name)
+            if (parameter is not None) != (name in parameters):
+                expected = "expected a value" if name in parameters else "it takes none"
+                raise ValueError(f'{name} of a "{self.kind}" prior is {parameter}; {expected}.')
+            scale = parameter[1] if isinstance(parameter, tuple) else parameter
             if scale is not None and not 0 < scale < math.inf:
-                what = "precision" if name == "precision" else f"variance of {name}"
-                raise ValueError(f'{what} of a "{self.kind}" prior is {scale}; expected a positive finite number.')
+                quantity = "precision" if name == "precision" else f"variance of {name}"
+                raise ValueError(f'{quantity} of a "{self.kind}" prior is {scale}; expected a positive finite number.')
 
     @property
     def proper(self) -> bool:
-        """Whether KL has no free constant; where it has, only its differences over the batch size mean anything."""
+        """Whether KL has no free constant; with one, only differences between batch sizes are meaningful."""
         return self.kind not in IMPROPER_PRIORS
 
 
@@ -122,8 +123,8 @@ def kl_of_statistics(
     whatever the kurtosis, and needs `count_sd` > 1, else a ValueError. An improper prior's flat directions contribute
     −½ ln of q's variance.
 
-    Dead units, with sd = 0, contribute nothing: their statistics are the same in every mini-batch and are no random
-    variables. Infinite counts, which are the population's own statistics for certain, give ∞.
+    Dead units (sd = 0) contribute nothing: their statistics are the same in every mini-batch. Infinite counts, where
+    the statistics are exactly the population's, give ∞.
 
     Source: Teye, Azizpour & Smith 2018, §3.3 and footnotes 8–9 (q and its prior); Mukhoti et al. 2020, On Batch
     Normalisation for Approximate Bayesian Inference, eq. 1; "gamma": Cochran 1934, The Distribution of Quadratic Forms
@@ -133,36 +134,37 @@ def kl_of_statistics(
     m, s, n, n_sd = (as_float64(values)[live] for values in (mean, sd, count_mean, count_sd))
     var_mean, var_sd = s**2 / n, (kurtosis - 1) * s**2 / (4 * n_sd)
     if prior.kind == "unit":
-        # Of ratios alone, which the scale of a unit does not round.
-        of_mean, of_sd = kl_normal(0.0, 1 / n, 0.0, 1.0), kl_normal(0.0, 1 / n_sd, 0.0, 1.0)
+        # From ratios only, which are not affected by the scale of a unit.
+        kl_mean, kl_sd = kl_normal(0.0, 1 / n, 0.0, 1.0), kl_normal(0.0, 1 / n_sd, 0.0, 1.0)
     elif prior.kind == "gamma":
         if (n_sd <= 1).any():
             raise ValueError(
                 f"count_sd is {n_sd.min():g} for a unit; expected more than 1, because fewer values have no variance "
                 'whose distribution "gamma" could take. The prior "unit" has one.'
             )
-        of_mean, of_sd = kl_normal(0.0, 1 / n, 0.0, 1 / 2), kl_gamma((n_sd - 1) / 2, 2 / n_sd, 1 / 2, 1.0)
+        kl_mean, kl_sd = kl_normal(0.0, 1 / n, 0.0, 1 / 2), kl_gamma((n_sd - 1) / 2, 2 / n_sd, 1 / 2, 1.0)
     else:
-        of_mean, of_sd = _against_flat(var_mean), _against_flat(var_sd)
+        kl_mean, kl_sd = _kl_flat(var_mean), _kl_flat(var_sd)
         if prior.mean is not None:
-            of_mean = kl_normal(m, var_mean, *prior.mean)
+            kl_mean = kl_normal(m, var_mean, *prior.mean)
         if prior.deviation is not None:
-            of_sd = kl_normal(s, var_sd, *prior.deviation)
+            kl_sd = kl_normal(s, var_sd, *prior.deviation)
         if prior.precision is not None:
-            of_sd = kl_normal(s, var_sd, 0.0, 1 / (2 * prior.precision))
-    return float(np.sum(of_mean) + np.sum(of_sd))
+            kl_sd = kl_normal(s, var_sd, 0.0, 1 / (2 * prior.precision))
+    return float(np.sum(kl_mean) + np.sum(kl_sd))
 
 
-def _against_flat(variance: Float[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]:
+def _kl_flat(variance: Float[np.ndarray, " unit"]) -> Float[np.ndarray, " unit"]:
     with np.errstate(divide="ignore"):
         return -np.log(variance) / 2
 
 
 @dataclass(frozen=True)
 class EffectiveCount:
-    """How many independent values a channel has for each item of the mini-batch: as its mean sees it, and as its sd.
+    """The effective number of independent values per channel and item of the mini-batch, for the mean and for the sd.
 
-    1 is an item a value, a convolution's positions if they were independent. ≥ 0; NaN is what cannot be told.
+    1 for one value per item; the number of positions for a convolution whose positions are independent. ≥ 0; NaN where
+    it is undefined.
     """
 
     mean: float
@@ -178,16 +180,16 @@ def effective_counts(
 ) -> EffectiveCount:
     """Independent values a channel and item of the mini-batch, from T draws of one layer's mean and biased variance S².
 
-    In (0, ∞], neither way is better; times any b it is that b's count. With σ² the variance of the population, by the
-    law of total variance mean S² + Var M, which is unbiased also where positions are correlated and items drawn without
-    replacement (S² n/(n−1) is not), the mean M counts as σ²/Var M values, and the standard deviation as ν + 1 where
-    Var ln S² = ψ′(ν/2): exact for Gaussian values, for however few (σ/S has no variance for three), and
-    1/(2 Var(σ/S)) where there are many. Both variances, divisor T − 1, are averaged over channels before they are
-    inverted, which overstates the count by a share of about 2/((T − 1) · channels).
-    What drawing from `population` items without replacement takes off both is put back; ∞ stands for replacement.
+    In (0, ∞]; no direction. Multiplied by any b it gives the count at that b. The variance of the population, σ², is by
+    the law of total variance mean S² + Var M, which is unbiased even where positions are correlated and items are drawn
+    without replacement (S² n/(n−1) is not). The mean M counts as σ²/Var M values, and the standard deviation as ν + 1
+    where Var ln S² = ψ′(ν/2): exact for any number of Gaussian values (σ/S has no variance for three), and equal to
+    1/(2 Var(σ/S)) for many. Both variances, with divisor T − 1, are averaged over channels before they are inverted,
+    which overestimates the count by a share of about 2/((T − 1) · channels). The reduction by drawing from `population`
+    items without replacement is corrected for both; ∞ stands for drawing with replacement.
 
-    Channels without variance are left out, of the second count those with S² = 0 in any draw. ∞ where draws do not
-    differ, and NaN for T < 2, b ≥ `population`, or no channel left.
+    Channels without variance are left out, for the second count those with S² = 0 in any draw. ∞ where draws do not
+    differ, and NaN for T < 2, b ≥ `population`, or without usable channels.
 
     Source: Shekhovtsov & Flach 2018, Stochastic Normalizations as Bayesian Learning, §3.1 (the model); Bartlett &
     Kendall 1946, The Statistical Analysis of Variance-Heterogeneity and the Logarithmic Transformation (ln S²).
@@ -196,20 +198,20 @@ def effective_counts(
     factor = float(finite_population_factor(batch_size, population=population))
     if len(m) < 2 or factor == 0:
         return EffectiveCount(math.nan, math.nan)
-    of_mean = _variance(m)
-    total = s2.mean(0) + of_mean
-    live, whole = total > 0, (s2 > 0).all(0)
+    mean_variance = _variance(m)
+    total = s2.mean(0) + mean_variance
+    live, positive = total > 0, (s2 > 0).all(0)
     values_of_mean = values_of_sd = math.nan
     if live.any():
-        share = float(np.mean(of_mean[live] / total[live]))
+        share = float(np.mean(mean_variance[live] / total[live]))
         values_of_mean = factor / share if share > 0 else math.inf
-    if whole.any():
-        values_of_sd = 1 + 2 * _inverse_trigamma(float(np.mean(_variance(np.log(s2[:, whole])))) / factor)
+    if positive.any():
+        values_of_sd = 1 + 2 * _inverse_trigamma(float(np.mean(_variance(np.log(s2[:, positive])))) / factor)
     return EffectiveCount(values_of_mean / batch_size, values_of_sd / batch_size)
 
 
 def _variance(values: Float[np.ndarray, "sample channel"]) -> Float[np.ndarray, " channel"]:
-    return np.var(values - values[0], axis=0, ddof=1)  # that of equal values is 0, to the last digit
+    return np.var(values - values[0], axis=0, ddof=1)  # exactly 0 for equal values
 
 
 def _inverse_trigamma(value: float) -> float:
@@ -218,11 +220,11 @@ def _inverse_trigamma(value: float) -> float:
         return math.inf
     import scipy.special
 
-    # Newton's method on 1/ψ′, which is increasing, convex and above x − ½: it comes down on x, and never passes it.
+    # Newton's method on 1/ψ′, which is increasing, convex and above x − ½: it converges from above.
     x = 0.5 + 1 / value
     for _ in range(50):  # four or five are enough
-        found = float(scipy.special.polygamma(1, x))
-        step = found * (1 - found / value) / float(scipy.special.polygamma(2, x))
+        trigamma = float(scipy.special.polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(scipy.special.polygamma(2, x))
         x += step
         if abs(step) < 1e-12 * x:
             break
@@ -231,9 +233,9 @@ def _inverse_trigamma(value: float) -> float:
 
 @dataclass(frozen=True)
 class LikelihoodSlope:
-    """What E_q ln p = intercept − c · (N − b)/(N − 1)/b says a training example, in nats: c, its error, intercept.
+    """The fit of E_q ln p = intercept − c · (N − b)/(N − 1)/b, in nats per training example: c, its error, intercept.
 
-    The intercept is the mean log-likelihood under the population's own statistics. NaN is what cannot be told.
+    The intercept is the mean log-likelihood under the population's statistics. NaN where a value is undefined.
     """
 
     c: float
@@ -249,16 +251,17 @@ def likelihood_slope(
     population: int | float,
     replicates: Float[Array, "set size"] | None = None,
 ) -> LikelihoodSlope:
-    """What mini-batches cost the mean log-likelihood of an example, in nats × batch size; less is better.
+    """The loss of mean log-likelihood per example that mini-batches cause, in nats × batch size; less is better.
 
-    c is minus the least-squares slope over sizes b of `mean_log_likelihood`, (B,), nats an example, mean over draws of
-    the logarithm, on (N − b)/(N − 1)/b with N = `population`, the reference that mini-batches are drawn from; ∞ stands
-    for replacement. Weights are 1/error², or all the same where one error is 0 or NaN. It holds what the curvature of
-    ln p costs and what the bias of the statistics does; negative, noise helps.
+    c is minus the least-squares slope over sizes b of `mean_log_likelihood`, (B,), in nats per example (mean over draws
+    of the logarithm), on (N − b)/(N − 1)/b with N = `population`, the reference that mini-batches are drawn from; ∞
+    stands for drawing with replacement. Weights are 1/error², or equal where an error is 0 or NaN. c includes the
+    effects of the curvature of ln p and of the bias of the statistics; where it is negative, noise improves the
+    likelihood.
 
-    The standard error takes the errors of sizes for independent. Sizes that share their draws are not: `replicates`,
-    (R, B), the same mean in each of R draw sets, give the sd of their slopes/√R instead; NaN for R < 2. All is NaN for
-    fewer than two sizes.
+    The standard error assumes independent errors of the sizes. Sizes that share their draws are not independent: with
+    `replicates`, (R, B), the same mean in each of R draw sets, it is the sd of their slopes/√R instead; NaN for R < 2.
+    All values are NaN for fewer than two sizes.
 
     Source: weighted least squares; that E_q ln p is linear in 1/b to first order: expansion of ln p(y|ω) about the
     population's statistics, whose mini-batch counterparts have bias and variance of order 1/b.
@@ -269,7 +272,7 @@ def likelihood_slope(
         return LikelihoodSlope(math.nan, math.nan, math.nan)
     w = (e.min() / e) ** 2 if (e > 0).all() and np.isfinite(e).all() else np.ones_like(e)
     a = least_squares_coefficients(x, w)
-    with np.errstate(invalid="ignore"):  # a likelihood of 0 makes the line NaN: no cause to warn
+    with np.errstate(invalid="ignore"):  # a likelihood of 0 makes the line NaN, which needs no warning
         slope = float(a @ y)
         intercept = float(np.average(y, weights=w)) - slope * float(np.average(x, weights=w))
         if replicates is None:
@@ -281,13 +284,12 @@ def likelihood_slope(
 
 
 def predicted_batch_size(c: float, *, train_size: int, parameters: int, inverse_density: float) -> float:
-    """The b that maximises the ELBO as N grows, 2Nc/P + mean 1/ρ, > 0; neither way is better.
+    """The b that maximises the ELBO for large N, 2Nc/P + mean 1/ρ, > 0; no direction.
 
-    c is `likelihood_slope`'s, `train_size` N the examples that the network learned from, `parameters` P two a live
-    unit, `inverse_density` the mean over them of 1/ρ, a count being ρb. It is where −Nc/b − Σ(1/(ρb) + ln(ρb))/2 over
-    parameters is largest: exact for the prior "unit" where the likelihood is that line, and for another proper prior up
-    to its own term of order 1. NaN for c ≤ 0, where mini-batches cost nothing and the line has no such optimum, and
-    where there are no parameters.
+    c is that of `likelihood_slope`, `train_size` N the number of training examples, `parameters` P two per live unit,
+    and `inverse_density` the mean over them of 1/ρ, where a count is ρb. This b maximises −Nc/b − Σ(1/(ρb) + ln(ρb))/2,
+    summed over parameters: exact for the prior "unit" where the likelihood is that line, and for other proper priors up
+    to a term of order 1. NaN for c ≤ 0, where mini-batches cost nothing and there is no such optimum, and for P = 0.
 
     Source: the stationary point of that expression; that it grows with N: Mukhoti et al. 2020, On Batch Normalisation
     for Approximate Bayesian Inference, §3.

@@ -1,16 +1,16 @@
-"""The errors of estimates: over points, which `standard_error` tells, and over the draws that points share.
+"""The errors of estimates: over points (`standard_error`), and over the draws that points share.
 
-Where all points share T draws, these are what is sampled. Where there is a bank of N ≥ T draws, and every tile of
-points uses its own T of them, it is those N: a replicate weighs the bank, and in each tile what of it the tile uses.
+Where all points share T draws, the draws are the sampling units. With a bank of N ≥ T draws, of which every tile of
+points uses its own T, these are the N draws: a replicate weights the bank, and each tile uses the weights of its draws.
 
-Why a draw is left out of those tiles alone that used it. To first order the estimate is θ = μ + Σ_t c_t, where
-c_t = 1/(mT) Σ_{k uses t} g_k(ω_t) over m tiles k, and g_k is what a draw does to tile k, 0 in the mean. Given who uses
-what, the c_t are independent and θ has mean μ: the choice itself adds nothing, and Var θ = E Σ_t c_t². Without draw t
-its tiles average T − 1 others: θ₍₋ₜ₎ − θ = −T/(T−1) d_t, where d_t is c_t with g_k(ω_t) less its mean over the tile's
-draws, and Σ_t d_t = 0. So (N−1)/N Σ_t (θ₍₋ₜ₎ − mean)² is (N−1)/N (T/(T−1))² Σ_t d_t². Its mean is Var θ where many
-tiles move alike, and (N−1)/N T/(T−1) Var θ where each moves for itself: never too small, and in between too large by
-less than a share of 1/(T−1). For N = T it is the jackknife. A bootstrap of the bank moves θ by Σ_t (w_t − 1) d_t, whose
-variance is Σ_t d_t².
+Why a draw is only left out of the tiles that used it: to first order the estimate is θ = μ + Σ_t c_t, where
+c_t = 1/(mT) Σ_{k uses t} g_k(ω_t) over m tiles k, and g_k is the effect of a draw on tile k, with mean 0. Given the
+assignment of draws to tiles, the c_t are independent and θ has mean μ: the assignment adds nothing, and
+Var θ = E Σ_t c_t². Without draw t its tiles average T − 1 other draws: θ₍₋ₜ₎ − θ = −T/(T−1) d_t, where d_t is c_t with
+g_k(ω_t) less its mean over the tile's draws, and Σ_t d_t = 0. So (N−1)/N Σ_t (θ₍₋ₜ₎ − mean)² is
+(N−1)/N (T/(T−1))² Σ_t d_t². Its mean is Var θ where draws affect many tiles alike, and (N−1)/N T/(T−1) Var θ where they
+affect each tile independently: never too small, and in between too large by a share of less than 1/(T−1). For N = T it
+is the jackknife. A bootstrap of the bank changes θ by Σ_t (w_t − 1) d_t, whose variance is Σ_t d_t².
 """
 
 import math
@@ -27,9 +27,9 @@ from bnuq.metrics.arrays import Array, as_float64, as_numpy
 def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point"] | None = None) -> float:
     """Standard error of the mean of `values`, in their unit, ≥ 0 or NaN; less is better.
 
-    sd/√n with ddof 1. With `group`, points of one group may be correlated, and groups are what is independent:
-    √(G/(G−1) Σ_g (Σ_{i∈g} (x_i − x̄))²)/n, the same number where every group is one point. NaN for fewer than two points
-    or groups, or where a value is infinite.
+    sd/√n with ddof 1. With `group`, points of the same group may be correlated, and only groups are independent:
+    √(G/(G−1) Σ_g (Σ_{i∈g} (x_i − x̄))²)/n, which is the same number where every group is a single point. NaN for fewer
+    than two points or groups, or where a value is infinite.
 
     Source: Liang & Zeger 1986, Longitudinal Data Analysis Using Generalized Linear Models (the sandwich for a mean);
     G/(G−1) as Obuchowski 1997, Nonparametric Analysis of Clustered ROC Curve Data.
@@ -46,7 +46,7 @@ def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point
 
 
 def _deviations(x: Float[np.ndarray, "first *rest"]) -> Float[np.ndarray, "first *rest"]:
-    with np.errstate(invalid="ignore", over="ignore"):  # the error of a PLL of −∞ is NaN: no cause to warn
+    with np.errstate(invalid="ignore", over="ignore"):  # the error of a PLL of −∞ is NaN, which needs no warning
         return x - np.mean(x, axis=0)
 
 
@@ -54,8 +54,8 @@ def jackknife_error(leave_one_out: Float[Array, "sample *rest"]) -> Float[Array,
     """Monte Carlo standard error over T draws, √((T−1)/T Σ_t (θ₍₋ₜ₎ − mean)²), in the unit of θ; less is better.
 
     `leave_one_out` holds θ without draw t along its first axis; a single axis gives a float. NaN for T < 2. With a bank
-    the axis is as long as that, and N stands for T.
-    Right for smooth estimates only: the 1/n steps of an accuracy are squared, use `bootstrap_error` there.
+    the axis has length N, and N replaces T. Valid for smooth estimates only: the 1/n steps of an accuracy inflate it;
+    use `bootstrap_error` there.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 11.
     """
@@ -69,9 +69,9 @@ def bootstrap_error(
 ) -> Float[Array, "*rest"] | float:
     """Monte Carlo standard error over T draws, sd of the replicates × √(T/(T−1)), in their unit; less is better.
 
-    `replicates` come from rows of weights over `samples` = T draws; the factor undoes that resampling T draws shows
-    1 − 1/T of their variance. With a bank of N draws, of which each tile uses T, it is T/(T−1) √((N−1)/N), the same for
-    N = T. NaN for T < 2 or fewer than two replicates.
+    `replicates` come from rows of weights over `samples` = T draws; the factor corrects for resampling, which shows
+    only 1 − 1/T of the variance of T draws. With a bank of N draws, of which each tile uses T, it is T/(T−1)
+    √((N−1)/N), which is the same for N = T. NaN for T < 2 or fewer than two replicates.
 
     Source: Efron & Tibshirani 1993, ch. 6; the factor is that from the plug-in to the unbiased variance.
     """
@@ -95,12 +95,11 @@ def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> F
 
 @dataclass(frozen=True)
 class DrawWeights:
-    """Weights over the draws, one row a replicate, shared by every estimate and every set.
+    """Weights over the draws, one row per replicate, shared by all estimates and sets.
 
-    `weights` is (R, N), each row summing to 1; the slices say which rows are which, and `prefix_sizes` how many of the
-    first draws each row of `prefix` averages. A point is averaged over `samples` = T draws: all N, or its own T of a
-    bank of N, for which `among` tells the weights. Rows of `prefix` are then over the first of its T, whichever they
-    are.
+    `weights` is (R, N), each row summing to 1. The slices give the rows of each kind, and `prefix_sizes` the number of
+    first draws that each row of `prefix` averages. A point is averaged over `samples` = T draws: all N, or its own T of
+    a bank of N, whose weights `among` gives. Rows of `prefix` are then over the first of its T draws.
     """
 
     weights: Float[np.ndarray, "replicate draw"]
@@ -112,28 +111,28 @@ class DrawWeights:
     samples: int
 
     def among(self, numbers: Int64[np.ndarray, " sample"]) -> tuple["DrawWeights", Int64[np.ndarray, " replicate"]]:
-        """For points that use these T draws of the bank: weights over them, and the row there of every row here.
+        """For points that use these T draws of the bank: weights over them, and for every row here its row there.
 
-        A row is that part of its weights that falls on these draws, summing to 1 again; uniform where none does. Draws
-        that are not used are left out by the full row, so that there are fewer rows there.
+        A row is restricted to these draws and renormalised to sum 1; uniform where all its weights are 0. Leaving out a
+        draw that is not used corresponds to the full row, so there are fewer rows there.
         """
         samples, bank = len(numbers), self.weights.shape[1]
         drawn = self.weights[self.bootstrap][:, numbers]
         total = drawn.sum(1, keepdims=True)
         drawn = np.where(total > 0, drawn / np.where(total > 0, total, 1), 1 / samples)
-        own = _laid_out(samples, samples, drawn)
-        left_out = np.full(bank if samples >= 2 else 0, own.full.start)
+        subset = _laid_out(samples, samples, drawn)
+        left_out = np.full(bank if samples >= 2 else 0, subset.full.start)
         if samples >= 2:
-            left_out[numbers] = np.arange(own.jackknife.start, own.jackknife.stop)
-        after = np.arange(own.bootstrap.start, own.prefix.stop)
-        return own, np.concatenate([np.array([own.full.start]), left_out, after])
+            left_out[numbers] = np.arange(subset.jackknife.start, subset.jackknife.stop)
+        after = np.arange(subset.bootstrap.start, subset.prefix.stop)
+        return subset, np.concatenate([np.array([subset.full.start]), left_out, after])
 
 
 def draw_weights(samples: int, *, resamples: int, seed: int, bank: int | None = None) -> DrawWeights:
     """Weights of the replicates over T draws: all, each left out, bootstrap, first 1, 2, 4, … and T; no direction.
 
-    With `bank` = N ≥ T they are over N draws, of which a point uses T. The bootstrap rows, multinomial(N)/N, depend on
-    (N, resamples, seed) alone. T = 1 has neither leave-one-out nor bootstrap rows: the slices are empty.
+    With `bank` = N ≥ T they are over N draws, of which a point uses T. The bootstrap rows, multinomial(N)/N, depend
+    only on (N, resamples, seed). T = 1 has neither leave-one-out nor bootstrap rows: the slices are empty.
 
     Source: Efron & Tibshirani 1993, ch. 6 and 11.
     """
@@ -143,7 +142,7 @@ def draw_weights(samples: int, *, resamples: int, seed: int, bank: int | None = 
 
 
 def plain_weights(samples: int) -> DrawWeights:
-    """Weights of all T draws together and of no replicate, for estimates whose error is told otherwise; no direction.
+    """Weights of all T draws and no replicates, for estimates whose error is computed otherwise; no direction.
 
     Source: the plain mean over draws, Teye, Azizpour & Smith 2018, Algorithm 1.
     """
@@ -161,8 +160,8 @@ def _laid_out(samples: int, size: int, drawn: Float[np.ndarray, "resample draw"]
 
 
 def _multinomial(samples: int, resamples: int, seed: int) -> np.ndarray:
-    # Philox's own words, whose stream numpy promises to keep: results of two versions of numpy are compared by these
-    # weights. The second word of the key ("boot") keeps them apart from others that are keyed by the same seed.
+    # Raw Philox words, whose stream numpy promises to keep, so that results of different numpy versions use the same
+    # weights. The second word of the key ("boot") separates them from other random numbers with the same seed.
     words = np.random.Philox(key=np.array([seed, 0x626F6F74], dtype=np.uint64)).random_raw(resamples * samples)
     drawn = (words % np.uint64(samples)).astype(np.int64).reshape(resamples, samples)
     cells = drawn + samples * np.arange(resamples)[:, None]
@@ -177,5 +176,5 @@ def _consecutive(lengths: Iterator[int]) -> Iterator[slice]:
 
 
 def group_index(group: Shaped[Array, "point"]) -> np.ndarray:
-    """The number 0 … G−1 of each point's group, whatever the labels are."""
+    """The number 0 … G−1 of each point's group, for labels of any type."""
     return np.unique(as_numpy(group), return_inverse=True)[1]

@@ -1,6 +1,6 @@
-"""Whether a stated spread tells how large the errors are: coverage of intervals, and errors in the order of spread.
+"""Calibration of a stated spread: coverage of intervals, and errors in the order of the spread.
 
-Worked out in float64 by numpy, wherever the values come from; outputs are pooled.
+Computed in float64 by numpy for all array types; outputs are pooled.
 """
 
 import math
@@ -58,7 +58,7 @@ def interval_calibration(
 def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
     """Rank correlation of two scores, in [−1, 1]; for σ and |error|, more is better.
 
-    Ties have the mean of their ranks. NaN where either is constant, or holds a NaN, or for a single point.
+    Ties have their mean rank. NaN where either score is constant or holds a NaN, and for a single point.
 
     Source: Spearman 1904, The Proof and Measurement of Association between Two Things.
     """
@@ -72,7 +72,7 @@ def spearman(a: Float[Array, "point"], b: Float[Array, "point"]) -> float:
 
 
 def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
-    """Twice each point's rank from 1, ties at the mean of theirs: whole numbers, so that a constant is one exactly."""
+    """Twice each point's rank from 1, with mean ranks for ties: whole numbers, so that constants remain exact."""
     ranked = np.sort(values)
     below = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
     return (below + 1).astype(np.float64)
@@ -80,11 +80,11 @@ def _ranks(values: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
 
 @dataclass(frozen=True)
 class UncertaintyErrorCurve:
-    """Points in the order of their stated spread, for drawing |error| over it.
+    """Points in the order of their stated spread, for plotting |error| over it.
 
-    `order` are the points' numbers, ascending by σ with ties as they came; `sigma` and `error` (absolute) are theirs,
-    `running_error` the mean of `error` over `window` points around each, all in target units. A Gaussian error lies
-    within `factor50`·σ half of the time, and within `factor95`·σ 95 % of it.
+    `order` are the points' numbers, ascending by σ, ties in their original order. `sigma` and `error` (absolute) are in
+    that order, and `running_error` is the mean of `error` over `window` points around each; all in target units. A
+    Gaussian error lies within `factor50`·σ with probability 50 %, and within `factor95`·σ with 95 %.
     """
 
     order: Integer[np.ndarray, "point"]
@@ -101,8 +101,8 @@ def uncertainty_error_curve(
 ) -> UncertaintyErrorCurve:
     """Absolute errors in the order of stated spread, with their running mean, in target units; no direction.
 
-    The window is centred, a tenth of the points where it is not given, and cut off at both ends. An even one reaches
-    one point farther up. A window below 1 is a ValueError.
+    The window is centred, by default a tenth of the points, and shorter at both ends. An even window extends one point
+    farther up. Raises ValueError for a window below 1.
 
     Source: Teye, Azizpour & Smith 2018, Fig. 2, whose window is not published.
     """

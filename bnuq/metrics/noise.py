@@ -1,4 +1,4 @@
-"""The noise of a channel's batch statistics: how large, how many values it is that of, which law, how it falls with b.
+"""The noise of a channel's batch statistics: size, effective number of values, distribution, and dependence on b.
 
 A mini-batch of n values has mean M and biased variance S²; the population has μ and σ². The normalised value is
 (x − M)/S = ((x − μ)/σ + V)·U with V = (μ − M)/σ and U = σ/S. For independent Gaussian values V ∼ N(0, 1/n),
@@ -39,7 +39,7 @@ class StatisticsNoise:
 
     @property
     def output_variance(self) -> float:
-        """Var over draws (ddof 1) of the normalised value at x = μ, V·U, mean over channels: 1/(n − 3) by the law."""
+        """Var over draws (ddof 1) of the normalised value at x = μ, V·U, mean over channels: 1/(n − 3) in the model."""
         return float(np.var(self.v * self.u, axis=0, ddof=1).mean())
 
 
@@ -50,7 +50,7 @@ def statistics_noise(
     population_mean: Float[Array, " channel"],
     population_var: Float[Array, " channel"],
 ) -> StatisticsNoise:
-    """The noise of R draws of mean and biased variance about the population's, which must not be taken from them.
+    """The noise of R draws of mean and biased variance about the population's, which must be estimated independently.
 
     Expects variances above 0. Source: Shekhovtsov & Flach 2018, §3.1.
     """
@@ -65,8 +65,7 @@ def chi2_p_values(
 ) -> Float[np.ndarray, " channel"]:
     """P-value of each channel's draws against χ² with `freedom` degrees, in [0, 1]: two-sided, by Kolmogorov–Smirnov.
 
-    Where `freedom` or the unit was fitted to the same draws the p-values are too large: what is then rejected is so for
-    good.
+    Where `freedom` or the unit was fitted to the same draws, the p-values are too large, so rejections remain valid.
     Source: Kolmogorov 1933; Simard & L'Ecuyer 2011 for the distribution (by scipy).
     """
     import scipy.special  # late: `bnuq.metrics` is light
@@ -83,18 +82,19 @@ def chi2_p_values(
 def scaled_to_freedom(
     spread: Float[Array, "draw channel"], *, freedom: float | int | Float[Array, " channel"]
 ) -> Float[np.ndarray, "draw channel"]:
-    """S² in the unit in which its mean over the draws is `freedom`, as that of χ² is: what tells the law's shape.
+    """S² scaled so that its mean over the draws is `freedom`, the mean of χ²: only the shape of the distribution
+    remains.
 
-    In units of σ² all draws would share the error of that: taken from P points it has a share of about √(2/P), which is
-    no longer small beside the standard error of R draws of n values, √(2/(nR)), where n·R is not small against P.
-    Source: maximum likelihood of the unit of a gamma law of known shape.
+    In units of σ² all draws would share the error of σ². Estimated from P points, its relative error is about √(2/P),
+    which is not negligible compared with the standard error of R draws of n values, √(2/(nR)), unless n·R is small
+    compared with P. Source: maximum likelihood of the scale of a gamma distribution of known shape.
     """
     x = as_float64(spread)
     return as_float64(np.asarray(freedom)) * x / x.mean(axis=0)
 
 
 def fitted_freedom(spread: Float[Array, "draw channel"]) -> Float[np.ndarray, " channel"]:
-    """ν of the χ² that S²/σ² is in proportion to, by its moments: 2·mean²/variance (ddof 1); > 0, ∞ without variance.
+    """ν of the χ² that S²/σ² is proportional to, by its moments: 2·mean²/variance (ddof 1); > 0, ∞ without variance.
 
     Source: Satterthwaite 1946, An Approximate Distribution of Estimates of Variance Components.
     """
@@ -104,9 +104,9 @@ def fitted_freedom(spread: Float[Array, "draw channel"]) -> Float[np.ndarray, " 
 
 
 def rejected_share(p_values: Float[Array, " test"], *, rate: float = 0.05) -> float:
-    """Share of the tests, in [0, 1], that are rejected with the share of false ones among them held at `rate`.
+    """Share of the tests, in [0, 1], that are rejected at the false discovery rate `rate`.
 
-    NaN for no test. Source: Benjamini & Hochberg 1995, Controlling the False Discovery Rate.
+    NaN without tests. Source: Benjamini & Hochberg 1995, Controlling the False Discovery Rate.
     """
     p = as_float64(p_values)
     if not p.size:
@@ -117,10 +117,10 @@ def rejected_share(p_values: Float[Array, " test"], *, rate: float = 0.05) -> fl
 
 
 def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Estimate | None:
-    """The slope of y on x by least squares, in the unit of y over that of x, with what its residuals say of its error.
+    """The slope of y on x by least squares, in the unit of y over that of x, with its error from the residuals.
 
-    `mc_se` is √(Σ r²/(m − 2)/Σ (x − x̄)²), `low` and `high` the 95 % interval by Student's t with m − 2 degrees. None
-    for fewer than three points, for one x, or where a number is not finite.
+    `mc_se` is √(Σ r²/(m − 2)/Σ (x − x̄)²), `low` and `high` the 95 % interval by Student's t with m − 2 degrees of
+    freedom. None for fewer than three points, for constant x, or where a number is not finite.
 
     Source: least squares under independent errors of one variance.
     """
@@ -130,24 +130,24 @@ def straight_line(x: Shaped[Array, " point"], y: Float[Array, " point"]) -> Esti
     import scipy.special
 
     slope = float(least_squares_coefficients(x) @ y)
-    apart = x - x.mean()
-    residuals = y - y.mean() - slope * apart
+    centred = x - x.mean()
+    residuals = y - y.mean() - slope * centred
     freedom = len(x) - 2
-    error = math.sqrt(float(residuals @ residuals) / freedom / float(apart @ apart))
-    reach = float(scipy.special.stdtrit(freedom, 0.975)) * error
-    return Estimate(slope, mc_se=error, low=slope - reach, high=slope + reach)
+    error = math.sqrt(float(residuals @ residuals) / freedom / float(centred @ centred))
+    half_width = float(scipy.special.stdtrit(freedom, 0.975)) * error
+    return Estimate(slope, mc_se=error, low=slope - half_width, high=slope + half_width)
 
 
 def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> Estimate | None:
-    """The slope of ln values on ln size, as `straight_line` has it; None also where a value is not above 0."""
+    """The slope of ln values on ln size, see `straight_line`; None also where a value is not positive."""
     x, y = as_float64(size), as_float64(values)
     return straight_line(np.log(x), np.log(y)) if (x > 0).all() and (y > 0).all() else None
 
 
 def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
-    """The slope that independent Gaussian values give: of ln 1/(n − 3) on ln n at these n, a little below −1.
+    """The slope for independent Gaussian values: of ln 1/(n − 3) on ln n at these n, slightly below −1.
 
-    None where some n is 3 or less, or fewer than two differ. Source: Shekhovtsov & Flach 2018, §3.1.
+    None where some n is 3 or less, or where all n are equal. Source: Shekhovtsov & Flach 2018, §3.1.
     """
     n = as_float64(counts)
     if np.unique(n).size < 2 or (n <= 3).any():
@@ -156,7 +156,8 @@ def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
 
 
 def effective_samples_of_average(momentum: float, *, batch_size: int) -> float:
-    """How many samples an exponential average of batch statistics is as good as: M·(2 − m)/m, m > 0 being torch's.
+    """The effective number of samples of an exponential average of batch statistics: M·(2 − m)/m, with torch's
+    momentum m > 0.
 
     Source: the variance of such an average, (m/(2 − m)) times that of one batch.
     """
@@ -166,25 +167,26 @@ def effective_samples_of_average(momentum: float, *, batch_size: int) -> float:
 def share_left_by_averaging(
     *, momentum: float, train_batch_size: int, points: int, population: int, train_size: int
 ) -> float:
-    """What remains of one point's variance in the distance between a running average and a reference's population.
+    """The share of a single point's variance that remains in the distance of a running average from the population of a
+    reference.
 
-    (1/M)·m/(2 − m) of the average, (1/P)(1 − P/N) of a population taken from P points of the reference's N, and
-    (1/N)(1 − N/N_train) of a reference that is a part of the training set. > 0; NaN where `momentum` is 0, whose
-    cumulative average is of as many batches as nobody knows.
+    (1/M)·m/(2 − m) from the average, (1/P)(1 − P/N) from a population estimated on P of the reference's N points, and
+    (1/N)(1 − N/N_train) from a reference that is a part of the training set. > 0; NaN where `momentum` is 0, because
+    the number of batches of a cumulative average is unknown.
 
     Source: Wu & Johnson 2021, Rethinking "Batch" in BatchNorm (the average); Cochran 1977, theorem 2.2 (the parts).
     """
     if momentum <= 0:
         return math.nan
     average = momentum / (2 - momentum) / train_batch_size
-    taken, all_points = min(points, population), max(train_size, population)
-    return average + (1 - taken / population) / taken + (1 - population / all_points) / population
+    sampled, all_points = min(points, population), max(train_size, population)
+    return average + (1 - sampled / population) / sampled + (1 - population / all_points) / population
 
 
 def explained_log_variance(values: float | int) -> float:
-    """Var of ln S² where S² moves like that of so many independent Gaussian values: ψ′((values − 1)/2); > 0.
+    """Var of ln S² for the S² of so many independent Gaussian values: ψ′((values − 1)/2); > 0.
 
-    0 for ∞, NaN for one value or fewer. Source: Bartlett & Kendall 1946.
+    0 for ∞, NaN for at most one value. Source: Bartlett & Kendall 1946.
     """
     if not values > 1:
         return math.nan
@@ -196,7 +198,7 @@ def explained_log_variance(values: float | int) -> float:
 
 
 def unbiased_scale(count: int) -> float:
-    """√(n/(n − 1)): what normalising by the unbiased variance changes; ≥ 1, 1.01 at n = 50.
+    """√(n/(n − 1)): the scale factor between normalising by biased and by unbiased variance; ≥ 1, 1.01 at n = 50.
 
     Source: Ioffe & Szegedy 2015, Algorithm 2.
     """

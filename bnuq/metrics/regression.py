@@ -1,4 +1,4 @@
-"""Scores of regression, point by point, from T outputs a point or from the mean and sd that they make.
+"""Scores of regression, point by point, from T outputs per point or from their mean and sd.
 
 `f` holds outputs of shape (T, n, Q) in target units, `y` the truth (n, Q); or (T, n) and (n,), which is one output.
 `mean` and `sigma` may have replicates in front, (R, n, Q) or (R, n). τ is the observation precision, 1/(target unit)².
@@ -37,20 +37,20 @@ def gaussian_log_likelihood(
 
 
 def error_of(mean: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """y − mean, in the kind and precision of `mean`."""
+    """y − mean, in the array type and precision of `mean`."""
     return beside(y, mean) - mean
 
 
 def beside(values: Float[Array, "..."] | float, model: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same values in the kind, precision and place of `model`."""
+    """The same values in the array type, dtype and device of `model`."""
     return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))
 
 
 def over_outputs(
     values: Float[Array, "..."], y: Float[Array, "..."], how: Literal["sum", "mean"]
 ) -> Float[Array, "..."]:
-    """One value a point, where there are several outputs."""
-    # It is the truth that tells: with replicates in front, values of one output also have two axes.
+    """One value per point, reduced over the outputs if there are several."""
+    # y decides: with leading replicates, values of a single output also have two axes.
     return values if y.ndim == 1 else getattr(array_namespace(values), how)(values, axis=-1)
 
 
@@ -63,10 +63,10 @@ def pll_regression(
 ) -> Float[Array, "point"]:
     """Predictive log-likelihood in nats (of a density in target units), in [−∞, ∞]; more is better.
 
-    "mixture" is ln of the mean over samples of N(y; f_t, I/τ); τ = ∞ is a ValueError, it has no density there.
+    "mixture" is ln of the mean over samples of N(y; f_t, I/τ); τ = ∞ is a ValueError, because there is no density.
     "moment" is ln N(y; f̄, diag(v + 1/τ)) with v the variance over samples (divisor T), "moment_full" the same with the
-    whole covariance; τ = ∞ is allowed, and where that leaves no variance they are −∞, or +∞ where also the error is 0.
-    All agree for T = 1.
+    full covariance; τ = ∞ is allowed: without variance they are −∞, or +∞ where the error is 0, too. All three agree
+    for T = 1.
 
     Source: Teye, Azizpour & Smith 2018, §4 (PLL), with Q/2 for their ½; moments as their §3.4.
     """
@@ -82,8 +82,8 @@ def _pll_full(
     f: Float[np.ndarray, "sample point output"], y: Float[np.ndarray, "point output"], tau: float
 ) -> Float[np.ndarray, "point"]:
     mean, _ = predictive_moments(f)
-    apart = np.moveaxis(f - mean, 1, 0)
-    return pll_of_covariance(y - mean, np.matmul(np.swapaxes(apart, 1, 2), apart) / len(f), tau=tau)
+    deviations = np.moveaxis(f - mean, 1, 0)
+    return pll_of_covariance(y - mean, np.matmul(np.swapaxes(deviations, 1, 2), deviations) / len(f), tau=tau)
 
 
 def pll_of_covariance(
@@ -91,13 +91,13 @@ def pll_of_covariance(
 ) -> Float[np.ndarray, "point"]:
     """Log-density ln N(error; 0, covariance + I/τ) in nats (of a density in target units); more is better.
 
-    Where a direction is without variance it is −∞, or +∞ where also the error there is 0.
+    In a direction without variance it is −∞, or +∞ where the error in that direction is 0, too.
 
     Source: Teye, Azizpour & Smith 2018, §3.4 (the moments) and §4.1 (PLL).
     """
     outputs = error.shape[1]
     values, directions = np.linalg.eigh(covariance)
-    # What rounding left of a direction without variance is none: samples fewer than outputs have such directions.
+    # Variance within the rounding error counts as 0: with fewer samples than outputs there are such directions.
     negligible = outputs * np.finfo(np.float64).eps
     values = np.where(values > negligible * values[:, -1:], values, 0)
     longest = np.abs(error).max(axis=-1, keepdims=True)
@@ -111,17 +111,17 @@ def pll_gaussian(
 ) -> Float[Array, "*replicate point"]:
     """Log-density ln N(y; mean, diag(σ²)) in nats (of a density in target units), in [−∞, ∞]; more is better.
 
-    Summed over outputs. σ = 0 gives +∞ where the error is 0, and −∞ where it is not, in whichever output.
+    Summed over outputs. σ = 0 gives +∞ where the error is 0, and −∞ where the error of any such output is not.
 
     Source: Teye, Azizpour & Smith 2018, §4 (the constant-uncertainty baseline).
     """
     xp, error = array_namespace(mean), error_of(mean, y)
     sigma = beside(sigma, mean)
     spread = sigma > 0
-    some = xp.where(spread, sigma, xp.ones_like(sigma))
+    positive_sigma = xp.where(spread, sigma, xp.ones_like(sigma))
     with np.errstate(over="ignore", invalid="ignore"):  # a density beyond the precision's range is 0, and ln 0 is −∞
-        z = error / some
-        terms = -(z**2) / 2 - xp.log(some) - math.log(2 * math.pi) / 2
+        z = error / positive_sigma
+        terms = -(z**2) / 2 - xp.log(positive_sigma) - math.log(2 * math.pi) / 2
         certain = xp.where(error == 0, xp.full_like(error, math.inf), xp.full_like(error, -math.inf))
         terms = xp.where(spread, terms, certain)
         if y.ndim == 1:
@@ -133,17 +133,17 @@ def pll_gaussian(
 def predictive_moments(
     f: Float[Array, "sample point *output"], *, tau: float = math.inf
 ) -> tuple[Float[Array, "point *output"], Float[Array, "point *output"]]:
-    """Mean over samples in target units, and variance v + 1/τ in (target unit)², ≥ 0; neither way is better.
+    """Mean over samples in target units, and variance v + 1/τ in (target unit)², ≥ 0; no direction.
 
     v has divisor T and is 0 exactly where all samples agree.
 
     Source: Teye, Azizpour & Smith 2018, §3.4, Algorithm 1 (the diagonal of its covariance).
     """
     xp = array_namespace(f)
-    # From the first sample, so that neither sum loses digits to a mean that is large beside the spread.
-    apart = f - f[:1]
-    shift = xp.mean(apart, axis=0)
-    return f[0] + shift, xp.mean((apart - shift) ** 2, axis=0) + 1 / tau
+    # Relative to the first sample, so that neither sum loses digits where the mean is large compared with the spread.
+    deviations = f - f[:1]
+    shift = xp.mean(deviations, axis=0)
+    return f[0] + shift, xp.mean((deviations - shift) ** 2, axis=0) + 1 / tau
 
 
 def crps_gaussian(
@@ -174,7 +174,7 @@ def _mean_distance(error: Float[Array, "..."], sigma: Float[Array, "..."]) -> Fl
     spread = sigma > 0
     with np.errstate(over="ignore"):
         z = error / xp.where(spread, sigma, xp.ones_like(sigma))
-    z = xp.clip(z, -40, 40)  # as good as infinite in any precision, and its square is finite
+    z = xp.clip(z, -40, 40)  # effectively infinite in any precision, but with a finite square
     distance = error * _erf(z / math.sqrt(2)) + sigma * (math.sqrt(2 / math.pi) * xp.exp(-(z**2) / 2))
     return xp.where(spread, distance, xp.abs(error))
 
@@ -192,14 +192,14 @@ def crps_mixture(
 ) -> Float[Array, "point"]:
     """CRPS of the mixture of N(f_t, 1/τ) over samples, exactly, in target units, ≥ 0; less is better.
 
-    Averaged over outputs. T² terms a point, in blocks of bounded memory; at τ = ∞ it is `crps_ensemble`. Worked out in
-    float64. A τ that is not positive is a ValueError.
+    Averaged over outputs. T² terms per point, in blocks of bounded memory; at τ = ∞ it is `crps_ensemble`. Computed in
+    float64. Raises ValueError for a τ that is not positive.
 
     Source: Grimit et al. 2006, The Continuous Ranked Probability Score for Circular Variables and Its Application to
     Mesoscale Forecast Ensemble Verification (its A(μ, σ²), in closed form).
     """
     if not tau > 0:
-        raise ValueError(f"tau is {tau}; expected a positive precision, or infinity for none added.")
+        raise ValueError(f"tau is {tau}; expected a positive precision, or infinity for no observation noise.")
     if tau == math.inf:
         return crps_ensemble(f, y)
     noise = tau**-0.5
@@ -210,49 +210,48 @@ def crps_mixture(
         between = xp.zeros_like(truth)
         for lag in range(1, samples):
             between = between + xp.sum(_noisy_distance(x[lag:] - x[:-lag], noise * math.sqrt(2)), axis=0)
-        # Each pair once, and T times a sample with itself.
+        # Each pair is counted once; the last term is that of each sample with itself.
         return to_truth - between / samples**2 - noise / math.sqrt(math.pi) / samples
 
     return _by_blocks(score, f, y)
 
 
 def _noisy_distance(error: Float[Array, "..."], sigma: float) -> Float[Array, "..."]:
-    # `_mean_distance` of one σ above 0, which T² terms a point had better not ask about
+    # `_mean_distance` for a single σ above 0, without checks, for the T² terms per point
     z = error / (sigma * math.sqrt(2))
     with np.errstate(over="ignore"):
         density = array_namespace(error).exp(-(z * z))
     return error * _erf(z) + (sigma * math.sqrt(2 / math.pi)) * density
 
 
-_CELLS = 2**16  # numbers in one block: what is computed from them stays in the processor's cache
-_CELLS_OF_DEVICE = 2**24
+_BLOCK_ENTRIES = 2**16  # numbers in one block, so that intermediate results stay in the processor's cache
+_DEVICE_BLOCK_ENTRIES = 2**24
 
 
 def _by_blocks(
     score: Callable[[Array, Array], Array], f: Float[Array, "sample point *output"], y: Float[Array, "point *output"]
 ) -> Float[Array, "point"]:
-    """Per-output scores in float64, some points at a time, then averaged over outputs, in the precision of `f`."""
+    """Per-output scores in float64, in blocks of points, then averaged over outputs, in the precision of `f`."""
     xp, place = array_namespace(f), getattr(device(f), "type", "cpu")
-    wide = f.dtype if place == "mps" else xp.float64  # which has no float64
+    wide = f.dtype if place == "mps" else xp.float64  # MPS has no float64
     samples = f.shape[0]
     outputs, truth = xp.reshape(f, (samples, -1)), xp.reshape(beside(y, f), (-1,))
-    step = max(1, (_CELLS if place == "cpu" else _CELLS_OF_DEVICE) // samples)
-    found = [xp.zeros((0,), dtype=wide, device=device(f))]
+    step = max(1, (_BLOCK_ENTRIES if place == "cpu" else _DEVICE_BLOCK_ENTRIES) // samples)
+    scores = [xp.zeros((0,), dtype=wide, device=device(f))]
     for start in range(0, truth.shape[0], step):
         block = slice(start, start + step)
-        found.append(score(xp.astype(outputs[:, block], wide), xp.astype(truth[block], wide)))
-    per_output = xp.reshape(xp.concat(found), tuple(y.shape))
+        scores.append(score(xp.astype(outputs[:, block], wide), xp.astype(truth[block], wide)))
+    per_output = xp.reshape(xp.concat(scores), tuple(y.shape))
     return xp.astype(over_outputs(per_output, y, "mean"), f.dtype)
 
 
 def crps_ensemble(
     f: Float[Array, "sample point *output"], y: Float[Array, "point *output"], *, fair: bool = False
 ) -> Float[Array, "point"]:
-    """CRPS of the samples' own distribution, each 1/T, in target units, ≥ 0 unless `fair`; less is better.
+    """CRPS of the empirical distribution of the samples, in target units, ≥ 0 unless `fair`; less is better.
 
-    E|f − y| − ½ E|f − f'|, averaged over outputs, by sorting. `fair` divides the second term by T(T−1) for T², which
-    makes the mean over sets of samples that of infinitely many; it needs T ≥ 2, else a ValueError. Worked out in
-    float64.
+    E|f − y| − ½ E|f − f'|, averaged over outputs, by sorting. `fair` divides the second term by T(T−1) instead of T²:
+    its expectation is then that of infinitely many samples. It needs T ≥ 2, else a ValueError. Computed in float64.
 
     Source: Gneiting & Raftery 2007, eq. 21; Ferro 2014, Fair Scores for Ensemble Forecasts (`fair`).
     """
@@ -275,10 +274,11 @@ def crps_ensemble(
 def crps_terms(
     f: Float[Array, "sample point *output"], y: Float[Array, "point *output"], *, tau: float
 ) -> tuple[Float[Array, "sample point"], Float[Array, "sample point"]]:
-    """What each sample adds to the CRPS of them all, in target units, ≥ 0: E|X_t − y|, and Σ_u E|X_t − X_u|.
+    """The terms of each sample in the CRPS of all samples, in target units, ≥ 0: E|X_t − y|, and Σ_u E|X_t − X_u|.
 
-    With X_t ∼ N(f_t, 1/τ), or f_t itself at τ = ∞, the score is their mean less the mean of the second over 2T (over
-    2(T−1) for the fair one): without a sample, its own terms fall out of both. Averaged over outputs, in float64.
+    With X_t ∼ N(f_t, 1/τ), or f_t itself at τ = ∞, the score is the mean of the first less the mean of the second over
+    2T (over 2(T−1) for the fair score). Leaving out a sample removes its terms from both. Averaged over outputs, in
+    float64.
 
     Source: Grimit et al. 2006, eq. 5; Gneiting & Raftery 2007, eq. 20.
     """
@@ -291,14 +291,14 @@ def crps_terms(
         ranked = xp.sort(x, axis=0)
         below = xp.cumulative_sum(ranked, axis=0)
         rank = xp.astype(xp.reshape(xp.arange(samples, device=device(x)), (samples,) + (1,) * (x.ndim - 1)), x.dtype)
-        apart = ranked * (2 * rank + 2 - samples) + below[-1:] - 2 * below
-        apart = xp.take_along_axis(apart, place, axis=0)
+        distance_sums = ranked * (2 * rank + 2 - samples) + below[-1:] - 2 * below
+        distance_sums = xp.take_along_axis(distance_sums, place, axis=0)
     else:
-        of_two = beside(noise * math.sqrt(2), x)
-        apart = xp.zeros_like(x)
-        for other in range(samples):  # memory of one sample at a time
-            apart = apart + _mean_distance(x - x[other : other + 1], of_two)
-    return over_outputs(near, y, "mean"), over_outputs(apart, y, "mean")
+        pair_noise = beside(noise * math.sqrt(2), x)
+        distance_sums = xp.zeros_like(x)
+        for other in range(samples):  # one sample at a time, to bound memory
+            distance_sums = distance_sums + _mean_distance(x - x[other : other + 1], pair_noise)
+    return over_outputs(near, y, "mean"), over_outputs(distance_sums, y, "mean")
 
 
 def rmse(mean: Float[Array, "..."], y: Float[Array, "point *output"]) -> float:

@@ -1,16 +1,16 @@
-"""Bootstrap over points, as counts: a resample is how often each bin was drawn, never a copy of points."""
+"""Bootstrap over points, by counts: a resample is the number of times that each bin was drawn, not a copy of points."""
 
 from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Integer
 
-_CELLS = 2**17  # counts in one block: a megabyte, so that what is computed from them stays in the processor's cache
+_BLOCK_ENTRIES = 2**17  # counts in one block: a megabyte, so that intermediate results stay in the cache
 
 
 def blocks(resamples: int, *, width: int) -> Iterator[int]:
-    """How many resamples to hold at once, block after block, where each takes `width` numbers."""
-    step = max(1, _CELLS // width)
+    """The number of resamples of each block, where a resample takes `width` numbers."""
+    step = max(1, _BLOCK_ENTRIES // width)
     for start in range(0, resamples, step):
         yield min(step, resamples - start)
 
@@ -23,10 +23,10 @@ def resampled_counts(
     bins: int,
     group: Integer[np.ndarray, "point"] | None = None,
 ) -> Integer[np.ndarray, "row bin"]:
-    """How often the points of each bin are drawn in each of `rows` resamples.
+    """The number of draws from each bin in each of `rows` resamples.
 
-    As many points as there are, with replacement; with `group`, as many whole groups as there are. What is drawn does
-    not depend on how the rows are cut into blocks, nor on the bins.
+    A resample draws as many points as there are, with replacement; with `group`, as many whole groups as there are. The
+    draws do not depend on the blocks of rows, nor on the bins.
     """
     offset = bins * np.arange(rows)[:, None]
     points = bin_of_point.size

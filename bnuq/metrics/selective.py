@@ -1,6 +1,6 @@
-"""Predicting only where the network is sure: the loss that is left at each coverage.
+"""Selective prediction: the remaining loss at each coverage, when the most uncertain points are deferred.
 
-Uncertainty is larger where the network is less sure, whatever its unit; loss is 0/1 errors or |e|, smaller is better.
+Uncertainty may have any unit; larger is less certain. Loss is a 0/1 error or |e|; smaller is better.
 """
 
 import numpy as np
@@ -16,22 +16,23 @@ def risk_coverage(
 ) -> tuple[Float[Array, "point"], Float[Array, "point"]]:
     """Coverage k/n in (0, 1], and risk, the mean loss of the k most certain points; less risk is better.
 
-    Risk has the loss's unit; both come in the loss's kind and precision. Points of equal uncertainty each count with
-    the mean loss of their tie, which is the expectation over its orders.
+    Risk has the unit of the loss; both have its array type and precision. Points of equal uncertainty count with the
+    mean loss of their tie, which is the expectation over its orders.
 
     Source: Geifman & El-Yaniv 2017, Selective Classification for Deep Neural Networks, §2; Shekhovtsov & Flach 2018,
     Fig. A.3.
     """
     count, total, _, _ = _by_certainty(as_float64(uncertainty), as_float64(loss))
-    taken = np.arange(1, count.sum() + 1)
-    risk = np.cumsum(np.repeat(total / count, count)) / taken
-    return like(taken / taken.size, loss), like(risk, loss)
+    covered = np.arange(1, count.sum() + 1)
+    risk = np.cumsum(np.repeat(total / count, count)) / covered
+    return like(covered / covered.size, loss), like(risk, loss)
 
 
 def _by_certainty(
     uncertainty: Float[np.ndarray, "point"], loss: Float[np.ndarray, "point"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Points and loss at each distinct uncertainty, most certain first; the order of the points; where ties start."""
+    """Number and loss of points at each distinct uncertainty, most certain first; the order of points; starts of
+    ties."""
     order = np.argsort(uncertainty, kind="stable")
     ranked = uncertainty[order]
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
@@ -41,7 +42,7 @@ def _by_certainty(
 def aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
     """Area under the risk–coverage curve, (1/n) Σ_k risk_k, in the loss's unit; less is better.
 
-    An uncertainty that says nothing (all tied) gives the mean loss.
+    An uninformative uncertainty (all tied) gives the mean loss.
 
     Source: Geifman, Uziel & El-Yaniv 2019, Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers.
     """
@@ -57,18 +58,18 @@ def _area(
     Within a tie of mean loss m that starts after C points of loss S, risk_k is m + (S − C·m)/k, so that its sum needs
     only harmonic numbers.
     """
-    taken = np.cumsum(count, axis=-1)
-    before = taken - count
+    covered = np.cumsum(count, axis=-1)
+    before = covered - count
     mean = total / np.maximum(count, 1)
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(taken[..., -1].max()) + 1))])
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(covered[..., -1].max()) + 1))])
     excess = np.cumsum(total, axis=-1) - total - before * mean
-    return np.sum(total + excess * (harmonic[taken] - harmonic[before]), axis=-1) / taken[..., -1]
+    return np.sum(total + excess * (harmonic[covered] - harmonic[before]), axis=-1) / covered[..., -1]
 
 
 def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
-    """AURC above that of the best order, which is by the loss itself, in the loss's unit, ≥ 0; less is better.
+    """AURC minus that of the optimal order, which is by the loss itself, in the unit of the loss, ≥ 0; less is better.
 
-    Source: Geifman, Uziel & El-Yaniv 2019 (E-AURC, here with the best order itself and not its approximation).
+    Source: Geifman, Uziel & El-Yaniv 2019 (E-AURC, here with the exact optimal order, not its approximation).
     """
     return aurc(uncertainty, loss) - aurc(loss, loss)
 

@@ -1,4 +1,4 @@
-"""Whether the scores of several runs differ from 0, when the runs share their data."""
+"""Tests whether the scores of several runs, which share their data, differ from 0."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from bnuq.metrics.estimates import group_index
 class TTest:
     """A two-sided test of a mean against 0: mean and standard error in the scores' unit, t, degrees of freedom, p.
 
-    Without variance t is ±∞ and p is 0; all scores 0, both are NaN.
+    Without variance t is ±∞ and p is 0; if all scores are 0, both are NaN.
     """
 
     mean: float
@@ -25,7 +25,7 @@ class TTest:
 
     @property
     def stars(self) -> str:
-        """The mark of its p."""
+        """The significance stars of p."""
         return stars(self.p)
 
     def interval(self, *, level: float = 0.95) -> tuple[float, float]:
@@ -35,15 +35,15 @@ class TTest:
         """
         import scipy.special  # late: `bnuq.metrics` is light
 
-        reach = float(scipy.special.stdtrit(self.df, (1 + level) / 2)) * self.se
-        return self.mean - reach, self.mean + reach
+        half_width = float(scipy.special.stdtrit(self.df, (1 + level) / 2)) * self.se
+        return self.mean - half_width, self.mean + half_width
 
 
 def t_test(values: Float[Array, "run"]) -> TTest | None:
     """One-sample two-sided t-test of the runs' scores against 0, ddof 1, R − 1 degrees; None for fewer than two runs.
 
-    As if runs were independent. Those that share data are not: five seeds of each of five random splits reject a true
-    null at the 5 % level in more than half of all cases; `nadeau_bengio` then.
+    Assumes independent runs. Runs that share data are not independent: with five seeds for each of five random splits,
+    a true null hypothesis is rejected at the 5 % level in more than half of all cases. Use `nadeau_bengio` then.
 
     Source: Student 1908, The Probable Error of a Mean; so Teye, Azizpour & Smith 2018, Table 1.
     """
@@ -51,13 +51,13 @@ def t_test(values: Float[Array, "run"]) -> TTest | None:
 
 
 def _tested(values: Float[np.ndarray, "run"], *, factor: float | None) -> TTest | None:
-    """The test on these values, whose mean has `factor` times their variance; 1/R where None."""
+    """The test on these values; the variance of their mean is `factor` times their variance, by default 1/R."""
     runs = values.size
     if runs < 2:
         return None
     import scipy.special
 
-    with np.errstate(invalid="ignore"):  # a score of −∞ makes all NaN: no cause to warn
+    with np.errstate(invalid="ignore"):  # a score of −∞ makes all results NaN, which needs no warning
         mean = float(_mean(values))
         variance = float(np.sum((values - mean) ** 2)) / (runs - 1)
     if (values == values[0]).all():
@@ -68,13 +68,13 @@ def _tested(values: Float[np.ndarray, "run"], *, factor: float | None) -> TTest 
 
 
 def _mean(values: Float[np.ndarray, "run"]) -> np.float64:
-    return values[0] + np.mean(values - values[0])  # that of equal values is one of them, to the last digit
+    return values[0] + np.mean(values - values[0])  # exact for equal values
 
 
 def stars(p: float) -> str:
-    """The mark of a p-value: ns above .05, * to .05, ** to .01, *** to .001, **** to .0001; "n/a" for NaN.
+    """The stars of a p-value: ns above .05, * to .05, ** to .01, *** to .001, **** to .0001; "n/a" for NaN.
 
-    It marks the test as two-sided: a score may be significantly worse.
+    The test is two-sided: a score may be significantly worse.
 
     Source: the common levels; Teye, Azizpour & Smith 2018, Table 1, does not give its own.
     """
@@ -86,7 +86,8 @@ def stars(p: float) -> str:
 def clustered_t_test(values: Float[Array, "run"], split: Shaped[Array, "run"]) -> TTest | None:
     """`t_test` on the means of the runs of each split, J − 1 degrees; None for fewer than two splits.
 
-    Runs of one split may be correlated. Splits of the same data overlap and still are: `nadeau_bengio`.
+    Runs of the same split may be correlated. Splits of the same data overlap and are still correlated, see
+    `nadeau_bengio`.
 
     Source: Student 1908, on split means.
     """
@@ -97,8 +98,8 @@ def _split_means(values: Float[Array, "run"], split: Shaped[Array, "run"]) -> Fl
     score, number = as_float64(values), group_index(split)
     if score.size == 0:
         return score
-    apart = score - score[0]  # equal scores have equal means, to the last digit
-    return score[0] + np.bincount(number, weights=apart) / np.bincount(number)
+    difference = score - score[0]  # equal scores have exactly equal means
+    return score[0] + np.bincount(number, weights=difference) / np.bincount(number)
 
 
 def nadeau_bengio(values: Float[Array, "run"], split: Shaped[Array, "run"], *, test_share: float) -> TTest | None:

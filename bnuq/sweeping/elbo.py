@@ -1,4 +1,4 @@
-"""The ELBO over mini-batch sizes: its two terms at every size, and the predicted size of its maximum."""
+"""Computes the ELBO over mini-batch sizes: its two terms at every size, and the predicted size of its maximum."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class TrainingErrors:
-    """The errors from using `points` points for the whole training set: over points, or over groups where there are
-    any, and 0 where all points are used."""
+    """The errors from estimating the mean over the training set from `points` points: over points, or over groups where
+    there are any, and 0 where all points are used."""
 
     train_size: int
     points: int
     group: Int64[np.ndarray, " point"] | None
 
     def of_mean(self, values: Float64[np.ndarray, " point"]) -> float:
-        """Standard error of the mean of per-point values, drawn without replacement out of the training set."""
+        """Standard error of the mean of per-point values, for points drawn without replacement from the training
+        set."""
         factor = max(0.0, 1 - self.points / self.train_size)
         return math.sqrt(factor) * metrics.standard_error(values, group=self.group) if factor else 0.0
 
@@ -51,13 +52,13 @@ class TrainingErrors:
 def prior_of(settings: SweepSection) -> Prior:
     """The requested prior; RequestError for missing or superfluous parameters."""
     keys_of_kinds = {"gaussian": ("prior_mean", "prior_deviation"), "weight_decay": ("prior_precision",)}
-    of_kind = keys_of_kinds.get(settings.prior, ())
+    keys = keys_of_kinds.get(settings.prior, ())
     for key in ("prior_mean", "prior_deviation", "prior_precision"):
-        given, option = getattr(settings, key), key.replace("_", "-")
+        setting, option = getattr(settings, key), key.replace("_", "-")
         value = "NUMBER" if key == "prior_precision" else "MEAN,VARIANCE"
-        if (given is None) != (key not in of_kind):
-            what = f"needs --{option} {value}" if key in of_kind else f"takes no --{option}"
-            raise RequestError(f'the prior "{settings.prior}" {what} (sweep.{key} in the run file).')
+        if (setting is None) != (key not in keys):
+            requirement = f"needs --{option} {value}" if key in keys else f"takes no --{option}"
+            raise RequestError(f'the prior "{settings.prior}" {requirement} (sweep.{key} in the run file).')
     try:
         return Prior(settings.prior, settings.prior_mean, settings.prior_deviation, settings.prior_precision)
     except ValueError as error:
@@ -98,7 +99,7 @@ def lower_bound(
         se = train_size * errors.of_mean(by_point)
         elbos[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
     counts_of_parts = [counts[size] for size in random if size < reference_points]  # the whole reference gives no count
-    layers = _middle(counts_of_parts or list(counts.values()))
+    layers = _median_counts(counts_of_parts or list(counts.values()))
     density = _densities(layers, settings)
     live = _population(banks[max(random)])[1] > 0
     units = int(live.sum())
@@ -138,13 +139,13 @@ def with_interval(value: float, se: float, mc_se: float) -> Estimate:
     return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
-def _middle(of_sizes: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
+def _median_counts(size_counts: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
     """The median over sizes, for each layer."""
     return tuple(
         replace(
             layers[0], **{key: float(np.median([getattr(layer, key) for layer in layers])) for key in ("mean", "sd")}
         )
-        for layers in zip(*of_sizes, strict=True)
+        for layers in zip(*size_counts, strict=True)
     )
 
 
@@ -158,10 +159,10 @@ def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Fl
 def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[str, Float64[np.ndarray, " unit"]]:
     """The effective number of values per item of the mini-batch of the mean and the deviation of every unit."""
     keys = {"mean": "mean", "sd": "sd"} if settings.counts == "measured" else {"mean": "nominal", "sd": "nominal"}
-    return {name: _of_units(layers, key) for name, key in keys.items()}
+    return {name: _per_unit(layers, key) for name, key in keys.items()}
 
 
-def _of_units(layers: Sequence[LayerCounts], key: str) -> Float64[np.ndarray, " unit"]:
+def _per_unit(layers: Sequence[LayerCounts], key: str) -> Float64[np.ndarray, " unit"]:
     return np.concatenate([np.full(layer.channels, getattr(layer, key)) for layer in layers])
 
 
@@ -174,7 +175,7 @@ def _kl(
     try:
         return metrics.kl_of_statistics(prior, mean=mean, sd=sd, count_mean=counts["mean"], count_sd=counts["sd"])
     except ValueError as error:
-        raise RequestError(f'the prior "{prior.kind}" does not go with these sizes: {error}') from error
+        raise RequestError(f'the prior "{prior.kind}" cannot be used with these sizes: {error}') from error
 
 
 def _asymptotics(
@@ -192,10 +193,10 @@ def _asymptotics(
     The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
     """
     if len(at_sizes) < 2:
-        return None, None, "one size has no slope"
-    by_draw = [_not_none(values.log_likelihood) for values in at_sizes.values()]
+        return None, None, "a single size has no slope"
+    by_draw = [_present(values.log_likelihood) for values in at_sizes.values()]
     by_set = np.stack([values.reshape(draw_sets.sets, -1).mean(1) for values in by_draw], axis=1)
-    by_point = np.stack([_not_none(values.of_training_points) for values in at_sizes.values()], axis=1)
+    by_point = np.stack([_present(values.of_training_points) for values in at_sizes.values()], axis=1)
     mc_errors = np.array([metrics.standard_error(values) for values in by_draw])
 
     def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
@@ -203,20 +204,20 @@ def _asymptotics(
             np.array(list(at_sizes)), means, mc_errors, population=reference_points, replicates=replicates
         )
 
-    whole = slope(by_set.mean(0), by_set)
+    fit = slope(by_set.mean(0), by_set)
     se = errors.of_mean(np.array([slope(row).c for row in by_point]))
-    c = _with_error(whole.c, se, whole.se, draw_sets.sets - 1)
-    if not whole.c > 0:
+    c = _with_error(fit.c, se, fit.se, draw_sets.sets - 1)
+    if not fit.c > 0:
         return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
     if not (weight > 0 and parameters > 0):
         return c, None, "the KL has no weight"
     sizes = {"train_size": errors.train_size, "parameters": parameters}
-    best = metrics.predicted_batch_size(whole.c / weight, **sizes, inverse_density=inverse_density)
+    best = metrics.predicted_batch_size(fit.c / weight, **sizes, inverse_density=inverse_density)
     scale = 2 * errors.train_size / weight / parameters
-    return c, _with_error(best, scale * se, scale * whole.se, draw_sets.sets - 1), ""
+    return c, _with_error(best, scale * se, scale * fit.se, draw_sets.sets - 1), ""
 
 
-def _not_none(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+def _present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
     assert values is not None  # present at every size that has an ELBO
     return values
 
@@ -229,7 +230,7 @@ def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Estimate
 
 def _parameters(prior: Prior) -> dict[str, float]:
     result = {}
-    for name, given in (("mean", prior.mean), ("deviation", prior.deviation)):
-        if given is not None:
-            result[f"{name}_mean"], result[f"{name}_variance"] = given
+    for name, setting in (("mean", prior.mean), ("deviation", prior.deviation)):
+        if setting is not None:
+            result[f"{name}_mean"], result[f"{name}_variance"] = setting
     return result | ({} if prior.precision is None else {"precision": prior.precision})

@@ -150,8 +150,10 @@ def _auroc(candidate: Candidate, judged: Judged, name: str, score: str) -> np.nd
 
 def _auroc_behind(candidate: Candidate, best: Candidate, judged: Judged, score: str) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    of_sets = {name: _auroc(candidate, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood}
-    difference = np.mean(list(of_sets.values()), axis=0)
+    differences = {
+        name: _auroc(candidate, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood
+    }
+    difference = np.mean(list(differences.values()), axis=0)
     errors = []
     for name, points in judged.ood.items():
         pairs = [

@@ -223,7 +223,7 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
     assert notes == (
         "mini-batches of domains hold 8 points, not 64: small has only 20 to draw them from, and drawing without "
         "replacement leaves 63 % of the variance of their noise there",
-        "of the points that contributed no statistics, a random selection was evaluated: 25 of 150 (large)",
+        "of the points not used for statistics, a random selection was evaluated: 25 of 150 (large)",
     )
 
 
@@ -351,7 +351,7 @@ def test_segmentation_is_refused(laboratory):
     train = points("train", np.random.default_rng(0).random((40, 1, 6, 6)).astype(np.float32))
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
     lab = laboratory.holds("lab", np.random.default_rng(1).random((40, 1, 6, 6)).astype(np.float32))
-    with pytest.raises(DataError, match="domains are evaluated for classifications and regressions"):
+    with pytest.raises(DataError, match="domains need a classification or a regression"):
         laboratory.found(lab, net=net, train=train)
 
 

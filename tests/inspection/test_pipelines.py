@@ -17,7 +17,7 @@ from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.inspection import pipelines
-from bnuq.inspection.pipelines import OWN, cautions, suggest
+from bnuq.inspection.pipelines import DATA_OWN, cautions, suggest
 from bnuq.progress import silent
 from bnuq.records.inspection.records import Pipelines
 from bnuq.sampling.sites import find_sites
@@ -156,7 +156,7 @@ def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_a
     own = pipelines._data_statistics(train)[0]
     monkeypatch.setitem(pipelines._GREY, "mnist", (own.mean, own.std))
     found = suggested(trained(train, as_in(own, None)), train)
-    assert [one.normalize for one in found.candidates[:2]] == ["mnist", OWN]
+    assert [one.normalize for one in found.candidates[:2]] == ["mnist", DATA_OWN]
     assert "normalize: mnist and the data's own agree equally well" in found.undetermined
     assert written(found, tmp_path).normalize == own
 
@@ -198,8 +198,8 @@ def test_of_feature_tables_normalisations_alone_are_tried(tmp_path):
         for _ in range(150):
             net(own.evaluated(table, random.permutation(600)[:M]))
     found = suggested(net.eval(), table)
-    assert found.candidates[0].normalize == OWN
-    assert {one.normalize for one in found.candidates} == {OWN, None, "min-max"}
+    assert found.candidates[0].normalize == DATA_OWN
+    assert {one.normalize for one in found.candidates} == {DATA_OWN, None, "min-max"}
     assert found.first_round == () and {one.augment for one in found.candidates} == {""}
     assert written(found, tmp_path).normalize == "train"
 
@@ -212,7 +212,7 @@ def test_float_pictures_are_read_for_what_their_pixels_run_to():
     mnist = {what: {one.name: one.normalize for one in found}.get("mnist") for what, found in settings.items()}
     a, b = (normalized(of.raw(slice(0, 4)), mnist[what]) for what, of in (("u", uint8), ("f", to_255)))
     np.testing.assert_allclose(a, b, rtol=1e-5)
-    assert [one.name for one in settings["n"]] == [OWN, None]
+    assert [one.name for one in settings["n"]] == [DATA_OWN, None]
 
 
 def test_float_pictures_that_overshoot_a_little_are_pictures_all_the_same():
@@ -254,7 +254,7 @@ def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))).live_batchnorms
     tried = pipelines._Trials(RUN, net, train, sites, M, silent)
     settings = list(pipelines._settings(RUN, train))[:2]
-    found = tried.checked(settings, "some", batches=4, most=32, layers=2)
+    found = tried.checked(settings, "some", batches=4, max_batch_size=32, layers=2)
     assert {one.check.layers for one in found} == {("norms.1", "norms.2")}
 
 
@@ -323,7 +323,7 @@ def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_
     found = suggested(net, train)
     best = found.candidates[0]
     assert (best.normalize, best.augment) == ("mnist", "")
-    others = [one.worst for one in (*found.candidates, *found.first_round) if one.normalize not in ("mnist", OWN)]
+    others = [one.worst for one in (*found.candidates, *found.first_round) if one.normalize not in ("mnist", DATA_OWN)]
     assert min(others) > 3 * best.worst
     assert written(found, tmp_path).normalize == Normalize(mean=(0.1307,), std=(0.3081,))
 

@@ -235,7 +235,7 @@ def test_bootstrap_replicates_are_the_estimates_of_copied_points(test, ood, seed
 def test_bootstrap_depends_on_its_seed_alone(monkeypatch):
     test, ood = normal_scores(0)
     first = metrics.detection_bootstrap(test, ood, resamples=50, seed=3)
-    monkeypatch.setattr(resampling, "_CELLS", 700)  # other blocks
+    monkeypatch.setattr(resampling, "_BLOCK_ENTRIES", 700)  # other blocks
     again = metrics.detection_bootstrap(test, ood, resamples=50, seed=3)
     other = metrics.detection_bootstrap(test, ood, resamples=50, seed=4)
     for field in FIELDS:

@@ -109,7 +109,7 @@ def test_fits_say_what_they_cannot_use():
     with pytest.raises(ValueError, match="y holds no points"):
         metrics.optimal_tau_pll(np.ones((2, 0)), e[:0])
     for weights in (np.array([1.0, -1.0, 1.0]), np.zeros(3), np.array([1.0, math.nan, 1.0])):
-        with pytest.raises(ValueError, match="weights do not weigh 3 points; expected one number ≥ 0 for each"):
+        with pytest.raises(ValueError, match="weights do not fit 3 points; expected one number ≥ 0 for each"):
             metrics.constant_sigma(e, weights=weights)
     for tau_range in ((0.0, 1.0), (2.0, 1.0), (1.0, math.inf)):
         for fit in (

@@ -262,7 +262,7 @@ def test_the_fair_score_of_few_samples_is_in_the_mean_that_of_their_source():
 def test_no_result_depends_on_how_points_are_cut_into_blocks(monkeypatch):
     f, y = normal_data(5, samples=11, points=30)
     whole = metrics.crps_mixture(f, y, tau=2.0), metrics.crps_ensemble(f, y)
-    monkeypatch.setattr(regression, "_CELLS", 40)
+    monkeypatch.setattr(regression, "_BLOCK_ENTRIES", 40)
     cut = metrics.crps_mixture(f, y, tau=2.0), metrics.crps_ensemble(f, y)
     for one, other in zip(whole, cut, strict=True):
         assert one == pytest.approx(other, rel=1e-14)

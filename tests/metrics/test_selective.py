@@ -102,7 +102,7 @@ def test_bootstrap_is_reproducible_whatever_the_blocks(monkeypatch):
     generator = np.random.default_rng(0)
     uncertainty, loss = generator.normal(size=300), generator.integers(0, 2, 300).astype(float)
     first = metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=5)
-    monkeypatch.setattr(resampling, "_CELLS", 1000)
+    monkeypatch.setattr(resampling, "_BLOCK_ENTRIES", 1000)
     assert (metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=5) == first).all()
     assert (metrics.aurc_bootstrap(uncertainty, loss, resamples=40, seed=6) != first).any()
 

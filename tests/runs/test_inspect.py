@@ -110,7 +110,7 @@ def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
     assert [row.name for row in found.sites] == ["1", "6"]
     assert found.gap is None and found.noise is None
     assert any("--train REF" in note for note in found.notes)
-    assert any("made-up points of shape 1,6,6, as given by --input-shape" in note for note in found.notes)
+    assert any("random points of shape 1,6,6, as given by --input-shape" in note for note in found.notes)
 
 
 def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
@@ -147,7 +147,7 @@ def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(fo
     for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
         with pytest.raises(DataError, match=r"absent\.npz"):
             inspect(absent, settings)
-    with pytest.raises(RequestError, match=r"(?s)no reference to measure on. Add --train REF.*\[data\]"):
+    with pytest.raises(RequestError, match=r"(?s)no reference to measure statistics on. Add --train REF.*\[data\]"):
         inspect(without_data(folder), Settings(suggest_pipeline=True))
 
 

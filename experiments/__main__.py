@@ -27,6 +27,7 @@ from bnuq.cli.options import (
     TrustPickle,
     whole_numbers,
 )
+from bnuq.cli.output import print_result
 from bnuq.cli.report import AsMarkdown, AsPage, Form, Kind
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError, ResultError

@@ -28,17 +28,20 @@ from bnuq.report.parts import (
 )
 from bnuq.report.remedies import advised
 
+_ROOMY = 60  # columns from which names are written out
+
 
 def print_several(several: Several, stream: TextIO, *, width: int | None = None) -> None:
     """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    draw(report_parts(several), stream, columns_of(stream, width))
+    columns = columns_of(stream, width)
+    draw(report_parts(several, roomy=columns >= _ROOMY), stream, columns)
 
 
-def report_parts(several: Several) -> Iterator[Part]:
+def report_parts(several: Several, *, roomy: bool = True) -> Iterator[Part]:
     """What the report is made of."""
     yield title(f"bnuq evaluate  {several.provenance['bnuq']}, {_runs(several)}")
     yield Facts(tuple(_facts(several)))
-    yield from (GAP, title("Test sets, mean and standard deviation over the runs"), _test_table(several))
+    yield from (GAP, title("Test sets, mean and standard deviation over the runs"), _test_table(several, roomy=roomy))
     if any(address[1] == NORMALIZED for address in several.aggregates):
         yield from (GAP, title("Normalised scores, percent"), _normalized_table(several))
     for name in _ood_names(several):
@@ -74,12 +77,12 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
     yield "time", f"{several.seconds:.1f} s"
 
 
-def _test_table(several: Several) -> Table:
+def _test_table(several: Several, *, roomy: bool) -> Table:
     metrics = list(dict.fromkeys(a[3] for a in several.aggregates if a[1] == "test"))
     methods = several.methods
     rows = tuple(
         (
-            headed(metric),
+            headed(metric, roomy=roomy),
             tuple(_cell(several.aggregates.get((method, "test", "", metric))) for method in methods),
         )
         for metric in metrics

@@ -80,6 +80,10 @@ class Coordinate(str):
     """In an annotation, of a field or of a mapping's keys: the estimates inside are found by it."""
 
 
+class Prefix(str):
+    """In an annotation of keys, what stands before a key in its coordinate: "normalized_" before "pll"."""
+
+
 class Unit(str):
     """In an annotation, the unit of an array; without one it is that of the metric of this name."""
 

@@ -18,8 +18,9 @@ from bnuq.estimates import Estimate
 from bnuq.gate import Comparison, Verdict, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.checking import LEVEL
-from bnuq.gate.compatibility import estimates_by_address, pairing
+from bnuq.gate.compatibility import pairing
 from bnuq.gate.points import Points
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result, SetResult
 
 Kind = tuple[str, str]  # method, metric
@@ -111,7 +112,7 @@ def share_of_all(low: np.ndarray, of: np.ndarray | None = None) -> Estimate:
 def spread(results: Sequence[Result], address: str) -> tuple[float, float, float]:
     """What a Monte Carlo error is to be and what it is, of one estimate of results that differ in nothing but the seed:
     the sd over results, the root mean square of the errors that they state, and the median of these."""
-    estimates = [estimates_by_address(one)[address][1] for one in results]
+    estimates = [estimates_of(one)[address].estimate for one in results]
     stated = np.array([math.nan if one.mc_se is None else one.mc_se for one in estimates])
     sd = float(np.std([one.value for one in estimates], ddof=1))
     return sd, float(np.sqrt(np.mean(stated**2))), float(np.median(stated))
@@ -121,7 +122,7 @@ def of_one_draw(results: Sequence[Result], address: str) -> float:
     """The share of the Monte Carlo variance of an estimate that one draw carries, the largest, in the median result."""
     shares = []
     for one in results:
-        left_out = estimates_by_address(one)[address][1].jackknife
+        left_out = estimates_of(one)[address].estimate.jackknife
         assert left_out is not None, address
         squares = (left_out - left_out.mean()) ** 2
         shares.append(squares.max() / squares.sum())
@@ -237,11 +238,9 @@ def errors_of_changes(
     found: dict[str, list[tuple[float, float]]] = {address: [] for address in addresses}
     for current, baseline in pairs:
         errors = Errors(current, baseline, pairing(current, baseline), (Points(current), Points(baseline)))
-        ours, theirs = estimates_by_address(current), estimates_by_address(baseline)
+        new, old = estimates_of(current), estimates_of(baseline)
         for name in addresses:
-            address, estimate = ours[name]
-            estimates = estimate, theirs[name][1]
-            whole = Error.together(errors.over_points(address), errors.over_draws(address, estimates))
+            whole = Error.together(errors.over_points(new[name]), errors.over_draws(new[name], old[name]))
             found[name].append((whole.value, whole.df))
     return found
 

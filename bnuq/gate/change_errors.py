@@ -16,13 +16,11 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.estimates import Estimate
-from bnuq.gate.points import Address, Points
+from bnuq.gate.points import Points, sets_of
 from bnuq.gate.records import Pairing
+from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
-
-_TEST = "test"
+from bnuq.store.table import Row
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,14 @@ class Errors:
             for result in self._results
         ]
 
-    def over_points(self, address: Address) -> Error:
+    def over_points(self, row: Row) -> Error:
         """On shared points, the error of the mean difference; otherwise that of independent estimates.
 
         Computed from the points of both results, never from the errors that the files state.
         """
-        if self._shared.issuperset(_sets_of(address)) and self._same_scores(address):
+        if self._shared.issuperset(sets_of(row)) and self._same_scores(row):
             return NONE
-        current, baseline = (points.contributions(address) for points in self._points)
+        current, baseline = (points.contributions(row) for points in self._points)
         if current is None or baseline is None:
             return UNKNOWN
         if current.keys() <= self._shared:
@@ -91,22 +89,21 @@ class Errors:
             parts.append(_known(se, self._independent[side][name] - 1))
         return Error.together(*parts)
 
-    def _same_scores(self, address: Address) -> bool:
+    def _same_scores(self, row: Row) -> bool:
         """Whether each point has the same score in both results, so that the ranks of OOD estimates are the same."""
-        method, _, score, _ = address
-        if not score:
+        if not row["score"]:
             return False
-        sides = [result.methods[method].sets for result in self._results]
-        pairs = ([side[name].points.get(score) for side in sides] for name in _sets_of(address))
+        sides = [result.methods[row["method"]].sets for result in self._results]
+        pairs = ([side[name].points.get(row["score"]) for side in sides] for name in sets_of(row))
         return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
-    def over_draws(self, address: Address, estimates: tuple[Estimate, Estimate]) -> Error:
+    def over_draws(self, current: Row, baseline: Row) -> Error:
         """From differences of replicates where the draws are shared; otherwise that of independent estimates. 0 for a
         method without draws, or with identical draws."""
-        method, _, _, metric = address
+        method, estimates = current["method"], (current.estimate, baseline.estimate)
         if method in SINGLE_SAMPLE_METHODS and method not in dict(self._paired.why_not):
             return NONE
-        kind = metrics.METRICS[metric].mc_error if metric in metrics.METRICS else "jackknife"
+        kind = metric_of(current["metric"]).mc_error
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN
         samples = [int(result.sampling["samples"]) for result in self._results]
@@ -115,14 +112,6 @@ class Errors:
             replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
         pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
         return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
-
-
-def _sets_of(address: Address) -> tuple[str, ...]:
-    """The sets that an estimate is computed from: its own set, the test set, or both for OOD."""
-    _, set_name, score, _ = address
-    if score:
-        return _TEST, set_name
-    return (_TEST if set_name == NORMALIZED or set_name.startswith(BOUNDS) else set_name,)
 
 
 def _known(se: float, df: float) -> Error:

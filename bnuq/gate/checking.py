@@ -12,16 +12,16 @@ import numpy as np
 import bnuq
 from bnuq.config import POPULATION
 from bnuq.errors import ResultError
-from bnuq.estimates import Caution, Direction, Estimate
+from bnuq.estimates import Caution, Direction
 from bnuq.gate.change_errors import Error, Errors
-from bnuq.gate.compatibility import check_comparable, estimates_by_address, made_at, pairing
-from bnuq.gate.points import Address
+from bnuq.gate.compatibility import check_comparable, made_at, pairing
 from bnuq.gate.recomputing import recomputed
-from bnuq.gate.records import Comparison, Floor, Outcome, Side, Verdict
+from bnuq.gate.records import BOUNDS, Comparison, Floor, Outcome, Side, Verdict
 from bnuq.gate.settings import Required, Settings, unused
-from bnuq.metrics import METRICS
+from bnuq.metrics.registry import metric_of
+from bnuq.records.addresses import NORMALIZED, estimates_of
 from bnuq.records.evaluation import Result
-from bnuq.records.evaluation_file import BOUNDS, unit_of
+from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together
 _SURE = 3.0  # standard errors that no chance over points explains
@@ -96,14 +96,14 @@ def _side(result: Result) -> Side:
 
 def _floor(current: Result, required: Required) -> Floor:
     """The named estimate compared with its bound; ResultError where there is no such estimate."""
-    known = estimates_by_address(current)
+    known = estimates_of(current)
     if required.address not in known:
         import difflib
 
         close = difflib.get_close_matches(required.address, known, n=3, cutoff=0.4)
         near = f" Near it are {', '.join(close)}." if close else ""
         raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
-    _, estimate = known[required.address]
+    estimate = known[required.address].estimate
     se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
@@ -118,32 +118,29 @@ class _Measured:
 
 def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
     """Every estimate that both results have, its change, and the errors of the change."""
-    new, old = estimates_by_address(current), estimates_by_address(baseline)
-    for name, (address, estimate) in new.items():
-        if name in old:
-            estimates = estimate, old[name][1]
-            of_change = errors.over_points(address), errors.over_draws(address, estimates)
-            yield _compared(name, address, estimates, of_change, settings)
+    new, old = estimates_of(current), estimates_of(baseline)
+    for address, row in new.items():
+        if address in old:
+            of_change = errors.over_points(row), errors.over_draws(row, old[address])
+            yield _compared(address, row, old[address], of_change, settings)
 
 
-def _compared(
-    name: str, address: Address, estimates: tuple[Estimate, Estimate], errors: tuple[Error, Error], settings: Settings
-) -> _Measured:
-    method, set_name, score, metric = address
-    direction: Direction = METRICS[metric].direction if metric in METRICS else "none"
-    if set_name.startswith(BOUNDS) or method == POPULATION:  # a yardstick, not what the network says
+def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: Settings) -> _Measured:
+    metric = now["metric"]
+    direction: Direction = metric_of(metric).direction
+    if now["bound"] or now["method"] == POPULATION:  # a yardstick, not what the network says
         direction = "none"
-    current, baseline = (estimate.value for estimate in estimates)
+    current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if current == baseline else current - baseline
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
     se = None if math.isnan(total.value) else total.value
-    tolerance = settings.tolerance(name, metric, directed=direction != "none")
+    tolerance = settings.tolerance(address, metric, directed=direction != "none")
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     comparison = Comparison(
-        method=method,
-        set=set_name,
-        score=score,
+        method=now["method"],
+        set=f"{BOUNDS}{now['bound']}" if now["bound"] else now["set"] or NORMALIZED,
+        score=now["score"],
         metric=metric,
         unit=unit_of(metric),
         direction=direction,
@@ -309,7 +306,7 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
         or comparison.se_points is None
     ):
         return False
-    now, before = (estimates_by_address(side)[comparison.address][1].mc_se or 0.0 for side in (current, baseline))
+    now, before = (estimates_of(side)[comparison.address].estimate.mc_se or 0.0 for side in (current, baseline))
     return comparison.harm > _SURE * comparison.se_points and now > _GROWN * before
 
 

@@ -10,25 +10,14 @@ import numpy as np
 
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.errors import ResultError
-from bnuq.estimates import Estimate
-from bnuq.gate.records import Pairing, address_of
+from bnuq.gate.records import Pairing
 from bnuq.gate.settings import Settings
 from bnuq.metrics import METRICS
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import EvaluatedSet, Result
-from bnuq.records.evaluation_file import NORMALIZED, estimates_of
 
 _MOST = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
-
-
-def estimates_by_address(result: Result) -> dict[str, tuple[tuple[str, str, str, str], Estimate]]:
-    """Every estimate by its address, with method, set, score and metric; the metric of a normalised score is named
-    accordingly."""
-    by_address = {}
-    for (method, set_name, score, metric), estimate in estimates_of(result):
-        name = f"{NORMALIZED}_{metric}" if set_name == NORMALIZED else metric
-        by_address[address_of(method, set_name, score, name)] = ((method, set_name, score, name), estimate)
-    return by_address
 
 
 def made_at(result: Result) -> datetime | None:
@@ -48,7 +37,7 @@ def check_comparable(current: Result, baseline: Result, settings: Settings) -> N
 def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> None:
     """Raise ResultError where the result of `run` will not be comparable with `baseline`, as far as the request
     tells."""
-    addresses = estimates_by_address(baseline)
+    addresses = estimates_of(baseline)
     requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     both = [method for method in baseline.methods if _is_asked_for(run, method)]
@@ -57,7 +46,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
         asked_so = _as_asked(run, task=baseline.model["task"])
         problems += [_other_scoring(*difference) for difference in _scored_otherwise(asked_so, _as_scored(baseline))]
     for method in baseline.methods:
-        of_method = [address for address, (place, _) in addresses.items() if place[0] == method]
+        of_method = [address for address, row in addresses.items() if row["method"] == method]
         if method not in both and not all(settings.allows("missing", address) for address in of_method):
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
@@ -80,9 +69,9 @@ def _is_asked_for(run: Run, method: str) -> bool:
 def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: Settings) -> None:
     """Raise ResultError where an evaluation on `sets` would not be comparable with `baseline`."""
     problems = list(_other_data(sets, baseline.sets, settings))
-    addresses = estimates_by_address(baseline)
+    addresses = estimates_of(baseline)
     for name in baseline.sets:
-        of_set = [address for address, (place, _) in addresses.items() if place[1] == name]
+        of_set = [address for address, row in addresses.items() if row["set"] == name]
         if name not in sets and not all(settings.allows("missing", address) for address in of_set):
             problems.append(_absent(f"the set {name}", f"*.{name}"))
     _refuse(problems, "what is to be evaluated", baseline)
@@ -213,17 +202,17 @@ def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:
 
 def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
-    new, old = estimates_by_address(current), estimates_by_address(baseline)
+    new, old = estimates_of(current), estimates_of(baseline)
     gone = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
-        gone = [address for address in gone if old[address][0][0] != POPULATION]
-    for method in dict.fromkeys(old[address][0][0] for address in gone):
+        gone = [address for address in gone if old[address]["method"] != POPULATION]
+    for method in dict.fromkeys(old[address]["method"] for address in gone):
         if method not in current.methods:
-            gone = [address for address in gone if old[address][0][0] != method]
+            gone = [address for address in gone if old[address]["method"] != method]
             yield _absent(f"the method {method}", method)
-    for name in dict.fromkeys(old[address][0][1] for address in gone):
+    for name in dict.fromkeys(old[address]["set"] for address in gone):
         if name in baseline.sets and name not in current.sets:
-            gone = [address for address in gone if old[address][0][1] != name]
+            gone = [address for address in gone if old[address]["set"] != name]
             yield _absent(f"the set {name}", f"*.{name}")
     if gone:
         shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")

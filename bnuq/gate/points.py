@@ -15,9 +15,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.metrics.influence import RankedScores
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
-
-Address = tuple[str, str, str, str]  # method, set, score, metric
+from bnuq.store.table import Row
 
 _TEST = "test"
 _BLOCK = 4096  # points whose likelihoods stay in a core's cache
@@ -34,21 +32,19 @@ class Points:
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
         self.of_log_likelihoods = cache(self._mixed)
 
-    def value(self, address: Address) -> float | None:
-        """The estimate at this address; None where the file lacks the values it is computed from."""
-        method, set_name, score, metric = address
-        if score:
-            return self._separation(method, set_name, score).get(metric)
-        computed = self._source(address)
+    def value(self, row: Row) -> float | None:
+        """The estimate of this row; None where the file lacks the values it is computed from."""
+        if row["score"]:
+            return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
+        computed = self._source(row)
         return None if computed is None else computed.of.value(computed.points)
 
-    def contributions(self, address: Address) -> dict[str, np.ndarray] | None:
+    def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
         """The contributions to first order, by set; None where the file lacks the values they are computed from."""
-        method, set_name, score, metric = address
-        if score:
-            parts = self._influence(method, set_name, score).get(metric)
-            return None if parts is None else dict(zip((_TEST, set_name), parts, strict=True))
-        computed = self._source(address)
+        if row["score"]:
+            parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
+            return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
+        computed = self._source(row)
         return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
 
     def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
@@ -64,17 +60,15 @@ class Points:
         parts = (values[:, start : start + _BLOCK] for start in range(0, values.shape[1], _BLOCK))
         return np.concatenate([metrics.pll_from_log_likelihood(part, weights=weights)[0] for part in parts])
 
-    def _source(self, address: Address) -> _Source | None:
-        method, set_name, _, metric = address
-        of_bounds = set_name == NORMALIZED or set_name.startswith(BOUNDS)
-        name = _TEST if of_bounds else set_name
+    def _source(self, row: Row) -> _Source | None:
+        method, metric, [name] = row["method"], row["metric"], sets_of(row)
         if name not in self._result.methods[method].sets:
             return None
         points = self._point_values(method, name)
-        if set_name == NORMALIZED:
-            needs, of = _normalized(metric.removeprefix(f"{NORMALIZED}_"))
-        elif set_name.startswith(BOUNDS):
-            needs, of = _mean(f"{metric}_{set_name.removeprefix(BOUNDS)}")
+        if row["bound"]:
+            needs, of = _mean(f"{metric}_{row['bound']}")
+        elif not row["set"]:
+            needs, of = _normalized(metric.removeprefix("normalized_"))
         elif metric in self._result.methods[method].sets[name].points:
             needs, of = _mean(metric)
         else:
@@ -98,6 +92,11 @@ class Points:
             bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
             points |= zip(("pll_constant", "pll_optimum"), bounds, strict=True)
         return points
+
+
+def sets_of(row: Row) -> tuple[str, ...]:
+    """The sets that an estimate is computed from: its own, the test set of a bound, or both of a separation."""
+    return (_TEST, row["set"]) if row["score"] else (row["set"] or _TEST,)
 
 
 def predictive_sd(one: SetResult) -> np.ndarray:

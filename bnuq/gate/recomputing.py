@@ -19,11 +19,11 @@ from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate.compatibility import estimates_by_address
-from bnuq.gate.points import Address, Points
+from bnuq.gate.points import Points
 from bnuq.gate.replicates import agree, contradictions, rounded_at
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result, SetResult
-from bnuq.records.evaluation_file import BOUNDS
+from bnuq.store.table import Row
 
 _MOST_DRAWS = 2**13  # draws at most: the weights of the replicates must fit in memory
 _SHOWN = 8  # contradictions that a message names
@@ -56,21 +56,19 @@ def recomputed(result: Result) -> Points:
 
 
 def _estimates(result: Result, points: Points) -> Iterator[str]:
-    for name, (address, estimate) in estimates_by_address(result).items():
-        if problem := _estimate(name, address, estimate, result, points) or _errors(
-            name, address, estimate, result, points
-        ):
+    for name, row in estimates_of(result).items():
+        if problem := _estimate(name, row, result, points) or _errors(name, row, result, points):
             yield problem
 
 
-def _estimate(name: str, address: Address, estimate: Estimate, result: Result, points: Points) -> str | None:
-    method, set_name, _, metric = address
-    if set_name.startswith(BOUNDS) and metric in _FITTED:
+def _estimate(name: str, row: Row, result: Result, points: Points) -> str | None:
+    estimate, metric = row.estimate, row["metric"]
+    if row["bound"] and metric in _FITTED:
         return None
     if metric == "tau":
-        value, agrees = _precision(estimate, result.methods[method].sets[set_name])
+        value, agrees = _precision(estimate, result.methods[row["method"]].sets[row["set"]])
     else:
-        value = points.value(address)
+        value = points.value(row)
         agrees = value is not None and bool(agree(estimate.value, value, rounded_at(metric)))
     if value is None:
         return f"{name} is {estimate.value:.6g}, and the scores of points that it is computed from are missing."
@@ -81,15 +79,16 @@ def _estimate(name: str, address: Address, estimate: Estimate, result: Result, p
     return None
 
 
-def _errors(name: str, address: Address, estimate: Estimate, result: Result, points: Points) -> str | None:
+def _errors(name: str, row: Row, result: Result, points: Points) -> str | None:
     """Errors in the stated error over points and in the interval, which must contain the estimate."""
+    estimate, metric = row.estimate, row["metric"]
     low, high = (estimate.value if end is None else end for end in (estimate.low, estimate.high))
-    slack = _ROUNDING * max(rounded_at(address[3]), abs(estimate.value))
+    slack = _ROUNDING * max(rounded_at(metric), abs(estimate.value))
     if math.isfinite(estimate.value) and not low - slack <= estimate.value <= high + slack:
         return f"{name} is {estimate.value:.6g}, and its interval goes from {low:.6g} to {high:.6g}."
-    if estimate.se is None or address[3] in _RESAMPLED:
+    if estimate.se is None or metric in _RESAMPLED:
         return None
-    parts = points.contributions(address)
+    parts = points.contributions(row)
     if parts is None:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
@@ -97,7 +96,7 @@ def _errors(name: str, address: Address, estimate: Estimate, result: Result, poi
         error = math.hypot(*each)
     if not math.isfinite(error) or agree(estimate.se, error, slack).all():
         return None
-    if address[3] == "auroc" and error == 0:  # at a bound, where the error is by the bootstrap
+    if metric == "auroc" and error == 0:  # at a bound, where the error is by the bootstrap
         return None
     return f"{name}: its standard error is {estimate.se:.6g}; recomputed from its points it is {error:.6g}."
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from bnuq.estimates import Caution, Direction
-from bnuq.records.evaluation_file import NORMALIZED
+from bnuq.records.addresses import NORMALIZED, address_of
 
+BOUNDS = "bounds/"  # before the name of a bound, where a comparison has that in the place of a set
 Outcome = Literal["better", "same", "worse", "not gated"]
 
 
@@ -71,7 +72,9 @@ class Comparison:
     @property
     def address(self) -> str:
         """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
-        return address_of(self.method, self.set, self.score, self.metric)
+        place = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
+        at = {"method": self.method, "score": self.score, "metric": self.metric}
+        return address_of(at if self.set == NORMALIZED else at | place)
 
 
 @dataclass(frozen=True)
@@ -135,12 +138,3 @@ class Verdict:
     def failed(self) -> bool:
         """Whether the check fails: a regression that was accepted is reported, but does not fail it."""
         return bool(self.broken) or (bool(self.worse) and self.accepted is None)
-
-
-def address_of(method: str, set_name: str, score: str, metric: str) -> str:
-    """The address of an estimate under `methods` in the JSON of `bnuq evaluate`."""
-    if score:
-        return f"{method}.ood.{set_name}.{score}.{metric}"
-    if "/" in set_name or set_name == NORMALIZED:
-        return f"{method}.{set_name.replace('/', '.')}.{metric.removeprefix(f'{NORMALIZED}_')}"
-    return f"{method}.sets.{set_name}.{metric}"

@@ -21,11 +21,12 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.gate.compatibility import estimates_by_address
-from bnuq.gate.points import Address
+from bnuq.gate.points import sets_of
+from bnuq.metrics.registry import metric_of
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.sampling import counter_rng
+from bnuq.store.table import Row
 
 _TEST = "test"
 _LEAST_DRAWS = 8  # below which replicates give no error, and are not used
@@ -84,23 +85,28 @@ class _OfMethod:
     bootstrap's."""
 
     def __init__(self, result: Result, method: str) -> None:
-        self._named = {name: at for name, at in estimates_by_address(result).items() if at[0][0] == method}
-        self._estimates = dict(self._named.values())
+        self._rows = {address: row for address, row in estimates_of(result).items() if row["method"] == method}
         self._result, self._method = result, method
         self._samples = int(result.sampling["samples"])
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
         self._draws = self._samples if self._bank is None else int(self._bank)
         self._resamples = max(
-            (0 if f.bootstrap is None else len(f.bootstrap) for f in self._estimates.values()), default=0
+            (0 if (rows := row.estimate.bootstrap) is None else len(rows) for row in self._rows.values()), default=0
         )
 
     def contradictions(self) -> Iterator[str]:
-        for name, (address, estimate) in self._named.items():
-            if problem := self._of_error(address, estimate) or self._of_replicates(address, estimate):
-                yield f"{name}{problem}"
+        for address, row in self._rows.items():
+            if problem := self._of_error(row) or self._of_replicates(row):
+                yield f"{address}{problem}"
 
-    def _of_error(self, address: Address, estimate: Estimate) -> str | None:
+    def _estimate(self, name: str) -> Estimate | None:
+        """The estimate at an address without the method, such as sets.test.pll; None where there is none."""
+        row = self._rows.get(f"{self._method}.{name}")
+        return None if row is None else row.estimate
+
+    def _of_error(self, row: Row) -> str | None:
         """The contradiction in the Monte Carlo error, given the replicates."""
+        estimate = row.estimate
         if self._method in SINGLE_SAMPLE_METHODS or self._samples == 1:
             none = estimate.jackknife is None and estimate.bootstrap is None and estimate.mc_se is None
             return None if none else " has replicates over draws, of which there are none."
@@ -108,9 +114,9 @@ class _OfMethod:
             return f" has {len(estimate.jackknife)} replicates without a draw, of {self._draws} draws."
         if estimate.bootstrap is not None and len(estimate.bootstrap) > _RESAMPLES:
             return f" has {len(estimate.bootstrap)} bootstrap replicates; an evaluation never has as many."
-        found = self._errors(estimate)[1 if _is_by_bootstrap(address, self._result) else 0]
+        found = self._errors(estimate)[1 if _is_by_bootstrap(row, self._result) else 0]
         error = found if self._samples >= _LEAST_DRAWS and math.isfinite(found) else None
-        size = max(rounded_at(address[3]), abs(estimate.value) if math.isfinite(estimate.value) else 0.0)
+        size = max(rounded_at(row["metric"]), abs(estimate.value) if math.isfinite(estimate.value) else 0.0)
         if (error is None) != (estimate.mc_se is None) or not agree(estimate.mc_se or 0.0, error or 0.0, 1e-6 * size):
             stated, computed = ("none" if value is None else f"{value:.6g}" for value in (estimate.mc_se, error))
             return f": its Monte Carlo error is {stated}; recomputed from its replicates it is {computed}."
@@ -126,14 +132,15 @@ class _OfMethod:
             else float(metrics.bootstrap_error(drawn, samples=self._samples, bank=self._draws)),
         )
 
-    def _of_replicates(self, address: Address, estimate: Estimate) -> str | None:
+    def _of_replicates(self, row: Row) -> str | None:
+        estimate = row.estimate
         left_out = estimate.jackknife
         if left_out is None or len(left_out) < _LEAST_DRAWS or not np.isfinite([*left_out, estimate.value]).all():
             return None
-        size = max(rounded_at(address[3]), abs(estimate.value))
+        size = max(rounded_at(row["metric"]), abs(estimate.value))
         error, mean = float(metrics.jackknife_error(left_out)), float(np.mean(left_out))
         stated = _rows(estimate)
-        known = self._known(address, estimate)
+        known = self._known(row)
         known = None if known is None else known[: len(stated)]
         if known is not None and not (same := agree(stated, known, size))[np.isfinite(stated)].all():
             if same[: len(left_out)].all():
@@ -179,18 +186,18 @@ class _OfMethod:
             )
         return None
 
-    def _of_spread(self, address: Address, estimate: Estimate) -> str | None:
+    def _of_spread(self, row: Row) -> str | None:
         """The contradiction between the errors by the jackknife and by the bootstrap.
 
         Not checked for ratios, for estimates computed from other estimates, and for densities, which a single draw may
         dominate.
         """
-        _, set_name, score, metric = address
+        estimate, set_name, score, metric = row.estimate, row["set"], row["score"], row["metric"]
         jackknife, bootstrap = self._errors(estimate)
         if set_name not in self._result.sets or metric in ("pll", "tau") or not math.isfinite(bootstrap):
             return None
         size = max(rounded_at(metric), abs(estimate.value))
-        step = 1 / min(self._result.sets[name].n for name in ((_TEST, set_name) if score else (set_name,)))
+        step = 1 / min(self._result.sets[name].n for name in sets_of(row))
         slack = size * (_ROUNDING if metric in _SMOOTH else _STEPS * step * math.sqrt(self._draws))
         if jackknife > _APART * bootstrap + slack or (
             bootstrap > _APART * jackknife + slack and metric not in _LEAPING
@@ -202,23 +209,23 @@ class _OfMethod:
 
     def _is_moved(self, set_name: str) -> bool:
         """Whether the draws change the predictions of a classifier, so that every smooth estimate varies."""
-        estimates = [self._estimates.get((self._method, set_name, "", metric)) for metric in _SMOOTH]
+        estimates = [self._estimate(f"sets.{set_name}.{metric}") for metric in _SMOOTH]
         errors = [self._errors(one)[0] for one in estimates if one is not None]
         return self._result.model["task"] == "classification" and max(errors, default=0.0) > _MOVING
 
     # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, address: Address, estimate: Estimate) -> np.ndarray | None:
+    def _known(self, row: Row) -> np.ndarray | None:
         """The replicates that follow from the rest of the file; None where they do not."""
-        _, set_name, score, metric = address
-        if score:
+        estimate, set_name, metric = row.estimate, row["set"], row["metric"]
+        if row["score"]:
             return None
-        if set_name == NORMALIZED:
-            bare = metric.removeprefix(f"{NORMALIZED}_")
-            parts = ((_TEST, bare), (f"{BOUNDS}constant", bare), (f"{BOUNDS}optimum", bare))
+        if row["bound"]:
+            return self._of_bound(row["bound"], metric)
+        if not set_name:
+            bare = metric.removeprefix("normalized_")
+            parts = (f"{place}.{bare}" for place in ("sets.test", "bounds.constant", "bounds.optimum"))
             return self._from(lambda *values: np.asarray(metrics.normalized(*values)), *parts)
-        if set_name.startswith(BOUNDS):
-            return self._of_bound(set_name, metric)
         if metric == "mutual_information":
             return self._mutual_information(set_name, estimate)
         likelihoods = self._likelihoods(set_name)
@@ -233,38 +240,38 @@ class _OfMethod:
             outputs = self._outputs(set_name)
             moved = weights @ distance.mean(1)
             return self._from(
-                lambda variance: np.sqrt(np.maximum(moved - outputs * variance, 0)), (set_name, "variance")
+                lambda variance: np.sqrt(np.maximum(moved - outputs * variance, 0)), f"sets.{set_name}.variance"
             )
         if metric == "pll":
             return self._pll(set_name, likelihoods, weights)
         return None
 
-    def _from(self, of: Callable[..., np.ndarray], *parts: tuple[str, str]) -> np.ndarray | None:
+    def _from(self, of: Callable[..., np.ndarray], *parts: str) -> np.ndarray | None:
         """A function of the replicates of other estimates; None where one has no replicates, or another number of
         them."""
         values = []
-        for set_name, metric in parts:
-            estimate = self._estimates.get((self._method, set_name, "", metric))
+        for part in parts:
+            estimate = self._estimate(part)
             if estimate is None or len(rows := _rows(estimate)) != self._draws + self._resamples:
                 return None
             values.append(rows)
         with np.errstate(all="ignore"):
             return of(*values)
 
-    def _of_bound(self, set_name: str, metric: str) -> np.ndarray | None:
+    def _of_bound(self, bound: str, metric: str) -> np.ndarray | None:
         """The PLL of a bound of a classification, from accuracy and confidence."""
         classes = self._classes
         if self._result.model["task"] != "classification" or metric != "pll" or classes < 2:
             return None
-        accuracy = (_TEST, "accuracy")
-        if set_name == f"{BOUNDS}optimum":
+        accuracy = "sets.test.accuracy"
+        if bound == "optimum":
             return self._from(lambda right: -(1 - right) * math.log(classes), accuracy)
 
         def constant(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
             pairs = zip(right.tolist(), confidence.tolist(), strict=True)
             return np.array([metrics.constant_pll(*pair, classes) for pair in pairs])
 
-        return self._from(constant, accuracy, (set_name, "confidence"))
+        return self._from(constant, accuracy, "bounds.constant.confidence")
 
     def _linear(self, estimate: Estimate) -> np.ndarray:
         """The replicates of a mean over draws, from its leave-one-out replicates, which determine the value of each
@@ -280,9 +287,7 @@ class _OfMethod:
     def _mutual_information(self, set_name: str, estimate: Estimate) -> np.ndarray | None:
         """The difference of two entropies, corrected for the number of draws of each replicate."""
         estimator = self._result.sampling.get("mutual_information", "plug-in")
-        parts = [
-            self._estimates.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
-        ]
+        parts = [self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")]
         if parts[0] is None or parts[1] is None or (self._bank is not None and estimator != "plug-in"):
             return None
         held = np.full(self._draws + self._resamples, float(self._samples))
@@ -293,7 +298,7 @@ class _OfMethod:
         offset = estimate.value - whole * (parts[0].value - parts[1].value)
         return self._from(
             lambda predictive, expected: factor * (predictive - expected) + offset,
-            *((set_name, f"{kind}_entropy") for kind in ("predictive", "expected")),
+            *(f"sets.{set_name}.{kind}_entropy" for kind in ("predictive", "expected")),
         )
 
     def _likelihoods(self, set_name: str) -> np.ndarray | None:
@@ -318,7 +323,7 @@ class _OfMethod:
 
     def _pll(self, set_name: str, likelihoods: np.ndarray, weights: np.ndarray) -> np.ndarray | None:
         """The mean PLL of the mixture; for a regression with the τ that was fitted to each replicate."""
-        tau = self._estimates.get((self._method, set_name, "", "tau"))
+        tau = self._estimate(f"sets.{set_name}.tau")
         if self._result.model["task"] == "classification" or tau is None:
             return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
         if not 0 < tau.value < math.inf:
@@ -334,7 +339,7 @@ class _OfMethod:
     def _squared_distance(self, set_name: str) -> np.ndarray | None:
         """The squared distance of every draw from the target of every point (T, n), from its log-likelihood under τ."""
         likelihoods = self._likelihoods(set_name)
-        tau = self._estimates.get((self._method, set_name, "", "tau"))
+        tau = self._estimate(f"sets.{set_name}.tau")
         if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
             return None
         most = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
@@ -342,9 +347,9 @@ class _OfMethod:
 
     # ── bounds of replicates ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _limits(self, address: Address, estimate: Estimate) -> Limits:
+    def _limits(self, row: Row) -> Limits:
         """The bounds of every replicate."""
-        _, set_name, score, metric = address
+        set_name, score, metric = row["set"], row["score"], row["metric"]
         if set_name not in self._result.sets:
             return -math.inf, math.inf
         low, high = _RANGES.get(metric, (-math.inf, math.inf))
@@ -355,13 +360,13 @@ class _OfMethod:
         test = self._result.sets[_TEST]
         if max(test.n, self._result.sets[set_name].n) > _RANKED and (score or metric in ("aurc", "spearman")):
             return -math.inf, math.inf
-        tighter = self._tighter(address, len(_rows(estimate)))
+        tighter = self._tighter(row, len(_rows(row.estimate)))
         if tighter is None:
             return low, high
         return np.maximum(low, tighter[0]), np.minimum(high, tighter[1])
 
-    def _tighter(self, address: Address, rows: int) -> Limits | None:
-        _, set_name, score, metric = address
+    def _tighter(self, row: Row, rows: int) -> Limits | None:
+        set_name, score, metric = row["set"], row["score"], row["metric"]
         one = self._result.methods[self._method].sets[set_name]
         if metric == "ece":
             return self._of_calibration(set_name)
@@ -387,16 +392,14 @@ class _OfMethod:
 
     def _of_calibration(self, set_name: str) -> Limits | None:
         """At least the gap between mean confidence and accuracy, and at most the mean probability of other classes."""
-        parts = (set_name, "max_probability"), (set_name, "accuracy")
+        parts = f"sets.{set_name}.max_probability", f"sets.{set_name}.accuracy"
         gap = self._from(lambda stated, right: np.abs(stated - right), *parts)
         return None if gap is None else (gap, math.inf)
 
     def _of_entropy(self, set_name: str) -> Limits | None:
         """The bounds of the entropy of the mean prediction without a draw of entropy h: H is concave, and the entropy
         of a mixture of two exceeds their mean entropy by at most that of the weights."""
-        estimates = [
-            self._estimates.get((self._method, set_name, "", f"{kind}_entropy")) for kind in ("predictive", "expected")
-        ]
+        estimates = [self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")]
         if any(estimate is None or estimate.jackknife is None for estimate in estimates):
             return None
         predictive, expected = estimates
@@ -452,13 +455,13 @@ class _OfMethod:
         return np.sqrt((low**2).mean(1)), np.sqrt((high**2).mean(1))
 
 
-def _is_by_bootstrap(address: Address, result: Result) -> bool:
+def _is_by_bootstrap(row: Row, result: Result) -> bool:
     """Whether the Monte Carlo error of an estimate is by the bootstrap."""
-    _, set_name, _, metric = address
-    if set_name.startswith(BOUNDS):
+    bound, metric = row["bound"], row["metric"]
+    if bound:
         regression = result.model["task"] == "regression"
-        return set_name == f"{BOUNDS}optimum" and metric == "pll" if regression else metric == "confidence"
-    return metric in metrics.METRICS and metrics.METRICS[metric].mc_error == "bootstrap"
+        return bound == "optimum" and metric == "pll" if regression else metric == "confidence"
+    return metric_of(metric).mc_error == "bootstrap"
 
 
 def _rows(estimate: Estimate) -> np.ndarray:

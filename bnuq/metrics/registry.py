@@ -328,12 +328,12 @@ CLASSIFICATION_SCORES: tuple[str, ...] = tuple(name for name in SCORES if name n
 SEPARATIONS: tuple[str, ...] = tuple(metric.name for metric in _ALL if metric.worse == _SEPARATION["worse"])
 _UNLISTED = (
     Metric(
-        "pll_without_exact",
-        "PLL of the points that no draw predicts exactly",
+        "normalized_pll_without_exact",
+        "PLL between constant and optimum, without points predicted exactly",
         "PLL excl. exact points",
         "percent",
         "none",
-        "as normalized_pll",
+        "Teye et al. 2018, §4",
         short="PLL excl. exact",
     ),
     *(

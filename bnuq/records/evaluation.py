@@ -10,14 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num
 
-from bnuq.estimates import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Size, Unit
+from bnuq.estimates import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]
 ScoreName = Annotated[str, Coordinate("score")]
 BoundName = Annotated[str, Coordinate("bound")]
 Estimates = Mapping[MetricName, Estimate]
-Percentages = Mapping[MetricName, Annotated[Estimate, Unit("percent")]]
+Normalized = Mapping[Annotated[str, Coordinate("metric"), Prefix("normalized_")], Estimate]
 TargetUnits = Annotated[Float[np.ndarray, "point output"], Unit("target unit")]  # pyright: ignore
 BatchNoise = Annotated[Float[np.ndarray, " layer"], Unit("standard deviations of batch noise")]
 
@@ -95,7 +95,7 @@ class MethodResult:
     risk: Mapping[str, Num[np.ndarray, " coverage"]]
     uncertainty_error: Mapping[str, Num[np.ndarray, " rank"]] = field(default_factory=dict)
     bounds: Mapping[BoundName, Estimates] = field(default_factory=dict)
-    normalized: Percentages = field(default_factory=dict)
+    normalized: Normalized = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

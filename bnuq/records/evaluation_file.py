@@ -26,18 +26,18 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bnuq.config import DETERMINISTIC, SINGLE_SAMPLE_METHODS, ScoringSection, Task
-from bnuq.estimates import Estimate, Estimator, require
+from bnuq.estimates import Estimator, require
 from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import MethodResult, Result, Samples
 from bnuq.records.summary import summary
 from bnuq.store import codec
-from bnuq.store.codec import PACKED, check_replaceable, unit_of
+from bnuq.store.codec import check_replaceable
+from bnuq.store.datasets import PACKED, Writer
 
-__all__ = ["BOUNDS", "NORMALIZED", "Address", "check_replaceable", "estimates_of", "read", "unit_of", "write"]
-
-Address = tuple[str, str, str, str]  # of an estimate: method, set, score ("" for a set's own metrics), metric
+__all__ = ["check_replaceable", "read", "write"]
 
 
 def write(result: Result, path: Path) -> None:
@@ -88,7 +88,7 @@ def _lay_out(file: Any, result: Result) -> None:
         bank = file.create_group("statistics")
         result.bank.write_to(bank)
         bank.visititems(_give_unit)
-    _lay_out_for_arviz(codec.Writer(file), result)
+    _lay_out_for_arviz(Writer(file), result)
 
 
 def _give_unit(name: str, item: Any) -> None:
@@ -98,27 +98,7 @@ def _give_unit(name: str, item: Any) -> None:
         item.attrs["units"] = units.get(name.rpartition("/")[2], "1")
 
 
-BOUNDS, NORMALIZED = "bounds/", "normalized"  # in the place of a set's name, which has no slash and may be neither
-
-
-def estimates_of(result: Result) -> Iterable[tuple[Address, Estimate]]:
-    """Every estimate with its address."""
-    for method, found in result.methods.items():
-        for name, one in found.sets.items():
-            for metric, estimate in one.estimates.items():
-                yield (method, name, "", metric), estimate
-        for name, scores in found.ood.items():
-            for score, estimates in scores.items():
-                for metric, estimate in estimates.items():
-                    yield (method, name, score, metric), estimate
-        for bound, estimates in found.bounds.items():
-            for metric, estimate in estimates.items():
-                yield (method, f"{BOUNDS}{bound}", "", metric), estimate
-        for metric, estimate in found.normalized.items():
-            yield (method, NORMALIZED, "", metric), estimate
-
-
-def _lay_out_for_arviz(writer: codec.Writer, result: Result) -> None:
+def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
     observed, likelihoods = dict[str, Any](), dict[str, Any]()  # the scales of each group
     for name, evaluated in result.sets.items():
         point = f"{name}_point"
@@ -134,7 +114,7 @@ def _lay_out_for_arviz(writer: codec.Writer, result: Result) -> None:
 
 
 def _add_samples(file: Any, result: Result) -> None:
-    group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), codec.Writer(file)
+    group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
     for method, found in result.methods.items():
         for name, one in found.sets.items():
@@ -224,9 +204,9 @@ def _check_texts(result: Result) -> None:
 
 def _check_complete(result: Result) -> None:
     """Raise ValueError where an estimate is missing that every result has, or is one that this version cannot know."""
-    for address, estimate in estimates_of(result):
-        if math.isinf(estimate.se or 0) or math.isinf(estimate.mc_se or 0):
-            raise ValueError(f"the error of {'/'.join(address)} is none")
+    for address, row in estimates_of(result).items():
+        if math.isinf(row.estimate.se or 0) or math.isinf(row.estimate.mc_se or 0):
+            raise ValueError(f"the error of {address} is infinite")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
     others = {name for name, one in result.sets.items() if one.kind == "ood"}

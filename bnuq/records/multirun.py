@@ -18,8 +18,8 @@ from jaxtyping import Float64
 from bnuq.config import POPULATION, Task
 from bnuq.estimates import Axis, Size, Unit, require
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
+from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED, Address, estimates_of
 from bnuq.records.summary import SCHEMA, json_number
 from bnuq.store import codec
 
@@ -62,17 +62,28 @@ class SharedCaution:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One estimate over R runs: its values in their order, mean and sd (ddof 1; NaN for one run), in its unit.
+    """One estimate over R runs: its coordinates, its values in the order of the runs, mean and sd (ddof 1; NaN for one
+    run), in its unit.
 
     `nadeau_bengio` is over split means, None for fewer than two splits or where no run knows its `test_share`. Of a
     normalised score, which is 0 where the uncertainty is worth a constant one: `t_test` over the runs as if they were
     independent, None for fewer than two, and `ratio_of_means`, the score of the mean scores and bounds.
     """
 
+    coordinates: Mapping[str, str]
     values: Float64[np.ndarray, " run"]
     nadeau_bengio: TTest | None = None
     t_test: TTest | None = None
     ratio_of_means: float | None = None
+
+    def __getitem__(self, coordinate: str) -> str:
+        """A coordinate; empty where the estimate has none of this name."""
+        return self.coordinates.get(coordinate, "")
+
+    @property
+    def normalized(self) -> bool:
+        """Whether it is a normalised score."""
+        return not self["set"] and not self["bound"]
 
     @property
     def mean(self) -> float:
@@ -91,7 +102,7 @@ class Aggregate:
 @dataclass(frozen=True)
 class Several:
     """Everything that several runs found together. `values` are their estimates, NaN where a run has one not, in the
-    order of `estimates`: METHOD.SET.SCORE.METRIC, without a score where there is none."""
+    order of `estimates`, their addresses."""
 
     KIND: ClassVar[str] = "several"
     COMMAND: ClassVar[str] = "evaluate for a [runs] list"
@@ -110,20 +121,12 @@ class Several:
         require(self.provenance, bnuq=str)
         if not self.runs or self.values.shape[1] != len(self.runs):
             raise ValueError("it holds no run, or the values of other runs")
-        for method, place, score, metric in self.addresses:
-            of_place = {NORMALIZED: {"pll_without_exact"}, f"{BOUNDS}constant": {"confidence"}}.get(place, set())
-            if metric not in METRICS.keys() | of_place:
-                raise ValueError(f"the estimate {metric} of {method} is unknown")
-            if score and score not in SCORES:
-                raise ValueError(f"the score {score} of {method} is unknown")
-
-    @cached_property
-    def addresses(self) -> list[Address]:
-        """Those of `estimates`, taken apart."""
-        found = [tuple(name.split(".")) for name in self.estimates]
-        if any(len(address) != 4 for address in found):
-            raise ValueError("the name of an estimate has not four parts")
-        return found  # type: ignore[return-value]
+        for address in self.estimates:
+            at = coordinates_of(address)
+            if at["metric"] not in METRICS.keys() | {WITHOUT_EXACT} | ({"confidence"} if "bound" in at else set()):
+                raise ValueError(f"{address}: the metric is unknown")
+            if "score" in at and at["score"] not in SCORES:
+                raise ValueError(f"{address}: the score is unknown")
 
     @property
     def splits(self) -> list[int]:
@@ -139,38 +142,39 @@ class Several:
     @property
     def methods(self) -> list[str]:
         """In the order of the runs' own."""
-        return list(dict.fromkeys(address[0] for address in self.aggregates))
+        return list(dict.fromkeys(aggregate["method"] for aggregate in self.aggregates.values()))
 
     @cached_property
-    def aggregates(self) -> Mapping[Address, Aggregate]:
-        """Every estimate that any run has, over all of them; NaN where a run has it not.
+    def aggregates(self) -> Mapping[str, Aggregate]:
+        """Every estimate that any run has over all runs, by its address; NaN where a run does not have it.
 
         The mean over runs of a normalised score is that of the runs' own ratios.
         Source: Teye, Azizpour & Smith 2018, §4, and their code; Nadeau & Bengio 2003.
         """
-        values = dict(zip(self.addresses, self.values, strict=True))
-        return {address: self._aggregate(address, found, values) for address, found in values.items()}
+        by_address = dict(zip(self.estimates, self.values, strict=True))
+        return {address: self._aggregate(address, by_address) for address in by_address}
 
-    def _aggregate(
-        self, address: Address, found: Float64[np.ndarray, " run"], values: Mapping[Address, np.ndarray]
-    ) -> Aggregate:
+    def _aggregate(self, address: str, by_address: Mapping[str, np.ndarray]) -> Aggregate:
         share, split = self.test_share, np.array([0 if run.split is None else run.split for run in self.runs])
-        ours = None if share is None else nadeau_bengio(found, split, test_share=share)
-        if address[1] != NORMALIZED:
-            return Aggregate(found, ours)
-        method, _, _, metric = address
-        own, low, high = (
-            values.get((method, place, "", metric)) for place in ("test", f"{BOUNDS}constant", f"{BOUNDS}optimum")
-        )
+        values = by_address[address]
+        corrected = None if share is None else nadeau_bengio(values, split, test_share=share)
+        aggregate = Aggregate(coordinates_of(address), values, corrected)
+        if not aggregate.normalized:
+            return aggregate
+        method, _, metric = address.split(".")
+        parts = [by_address.get(f"{method}.{place}.{metric}") for place in _BETWEEN]
         ratio = None
-        if own is not None and low is not None and high is not None:
+        if all(part is not None for part in parts):
             with np.errstate(invalid="ignore"):
-                ratio = float(normalized(float(own.mean()), float(low.mean()), float(high.mean())))
-        return Aggregate(found, ours, t_test(found), ratio)
+                ratio = float(normalized(*(float(part.mean()) for part in parts if part is not None)))
+        return replace(aggregate, t_test=t_test(values), ratio_of_means=ratio)
 
 
-def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> tuple[OneRun, dict[Address, float]]:
-    """What is kept of a run's `result`, whose file has this SHA-256; its estimates."""
+_BETWEEN = ("sets.test", "bounds.constant", "bounds.optimum")  # what a normalised score is computed from
+
+
+def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> tuple[OneRun, dict[str, float]]:
+    """What is kept of a run's `result`, whose file has this SHA-256; the values of its estimates by address."""
     assert result.path is not None
     # Before --limit: what counts is how much the splits overlap.
     trained = result.run.get("data", {}).get("train_size") or result.sampling.get("reference_points")
@@ -182,24 +186,22 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
         seed=seed,
         test_share=result.sampling["test_points"] / trained if trained else None,
     )
-    return run, {address: estimate.value for address, estimate in estimates_of(result) if address[0] != POPULATION}
+    rows = estimates_of(result).items()
+    return run, {address: row.estimate.value for address, row in rows if row["method"] != POPULATION}
 
 
-def table_of(estimates: Sequence[Mapping[Address, float]]) -> dict[str, Any]:
+def table_of(estimates: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """`estimates` and `values` of the runs with these estimates."""
     addresses = list(dict.fromkeys(address for of_run in estimates for address in of_run))
     values = [[_value(of_run, address) for of_run in estimates] for address in addresses]
-    return {
-        "estimates": tuple(".".join(address) for address in addresses),
-        "values": np.array(values, np.float64).reshape(len(addresses), len(estimates)),
-    }
+    table = np.array(values, np.float64).reshape(len(addresses), len(estimates))
+    return {"estimates": tuple(addresses), "values": table}
 
 
-def _value(estimates: Mapping[Address, float], address: Address) -> float:
-    method, place, score, metric = address
-    if place == NORMALIZED and metric == "pll_without_exact" and address not in estimates:
-        metric = "pll"  # no point was met exactly, so that none was left out
-    return estimates.get((method, place, score, metric), math.nan)
+def _value(estimates: Mapping[str, float], address: str) -> float:
+    if address not in estimates:  # where no point is predicted exactly, none is left out
+        address = address.replace(".normalized.pll_without_exact", ".normalized.pll")
+    return estimates.get(address, math.nan)
 
 
 def write(several: Several, path: Path) -> None:
@@ -236,7 +238,10 @@ def summary(several: Several) -> dict[str, Any]:
             for run in several.runs
         ],
         "test_share": several.test_share,
-        "aggregate": {method: _method(several, method) for method in several.methods},
+        "aggregate": nested(
+            ((method, group) for method in several.methods for group in ("sets", "ood")),
+            {path_of(aggregate.coordinates): _told(aggregate) for aggregate in several.aggregates.values()},
+        ),
         "seconds": {"total": round(several.seconds, 3)},
         "warnings": [asdict(caution) for caution in several.cautions],
         "notes": list(several.notes),
@@ -244,30 +249,13 @@ def summary(several: Several) -> dict[str, Any]:
     }
 
 
-def _method(several: Several, method: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"sets": {}, "ood": {}}
-    for (name, place, score, metric), aggregate in several.aggregates.items():
-        if name != method:
-            continue
-        if place == NORMALIZED:
-            home = found.setdefault("normalized", {})
-        elif place.startswith(BOUNDS):
-            home = found.setdefault("bounds", {}).setdefault(place.removeprefix(BOUNDS), {})
-        elif score:
-            home = found["ood"].setdefault(place, {}).setdefault(score, {})
-        else:
-            home = found["sets"].setdefault(place, {})
-        home[metric] = _told(aggregate, tested=place == NORMALIZED)
-    return found
-
-
-def _told(found: Aggregate, *, tested: bool) -> dict[str, Any]:
+def _told(found: Aggregate) -> dict[str, Any]:
     told: dict[str, Any] = {
         "mean": json_number(found.mean),
         "sd": json_number(found.sd),
         "values": [*map(json_number, found.values)],
     }
-    if tested:
+    if found.normalized:
         told["ratio_of_means"] = None if found.ratio_of_means is None else json_number(found.ratio_of_means)
         test = found.t_test
         told["t_test"] = None if test is None else {**_test(test), "stars": test.stars}
@@ -275,7 +263,7 @@ def _told(found: Aggregate, *, tested: bool) -> dict[str, Any]:
     if ours is None:
         return told | {"nadeau_bengio": None}
     low, high = map(json_number, ours.interval())
-    test = {**_test(ours), "stars": ours.stars} if tested else {"df": ours.df}
+    test = {**_test(ours), "stars": ours.stars} if found.normalized else {"df": ours.df}
     return told | {"nadeau_bengio": {"se": json_number(ours.se), "low": low, "high": high, **test}}
 
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any, overload
 
 from bnuq.estimates import Estimate
+from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
-from bnuq.records.evaluation import MethodResult, ReferenceCheck, Result
+from bnuq.records.evaluation import ReferenceCheck, Result
+from bnuq.store.table import rows_of
 
 SCHEMA = 1
 
@@ -23,7 +25,7 @@ def summary(result: Result) -> dict[str, Any]:
         "model": dict(result.model),
         "sampling": dict(result.sampling),
         "sets": {name: {"n": one.n, "sha256": one.sha256} for name, one in result.sets.items()},
-        "methods": {name: _method(method) for name, method in result.methods.items()},
+        "methods": _methods(result),
         **({"approximations": {one.method: _approximation(one) for one in beside}} if beside else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
@@ -58,24 +60,21 @@ def _approximation(one: Approximation) -> dict[str, Any]:
     }
 
 
-def _method(method: MethodResult) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "sets": {name: _estimates(one.estimates) for name, one in method.sets.items()},
-        "ood": {
-            name: {score: _estimates(estimates) for score, estimates in scores.items()}
-            for name, scores in method.ood.items()
-        },
-    }
-    if method.normalized:
-        found["normalized"] = _estimates(method.normalized)
-    if method.bounds:
-        found["bounds"] = {name: _estimates(estimates) for name, estimates in method.bounds.items()}
-    if method.convergence:
-        found["convergence"] = {
-            name: [int(v) if name == "samples" else json_number(float(v)) for v in values]
-            for name, values in method.convergence.items()
-        }
-    return found
+def _methods(result: Result) -> dict[str, Any]:
+    """Every estimate at its address, and the convergence curves."""
+    groups: list[tuple[str, ...]] = []
+    for name, method in result.methods.items():
+        groups += [(name, "sets"), *((name, "sets", of) for of in method.sets)]
+        groups += [(name, "ood"), *((name, "ood", of) for of in method.ood)]
+        groups += [(name, "normalized")] if method.normalized else []
+    methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in rows_of(result)})
+    for name, method in result.methods.items():
+        if method.convergence:
+            methods[name]["convergence"] = {
+                curve: [int(v) if curve == "samples" else json_number(float(v)) for v in values]
+                for curve, values in method.convergence.items()
+            }
+    return methods
 
 
 def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, Any]:

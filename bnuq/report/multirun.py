@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TextIO
 
 from bnuq.metrics import SEPARATIONS, TTest
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.numbers import headed, named
 from bnuq.report.parts import (
@@ -42,7 +41,7 @@ def report_parts(several: Several, *, roomy: bool = True) -> Iterator[Part]:
     yield title(f"bnuq evaluate  {several.provenance['bnuq']}, {_runs(several)}")
     yield Facts(tuple(_facts(several)))
     yield from (GAP, title("Test sets, mean and standard deviation over the runs"), _test_table(several, roomy=roomy))
-    if any(address[1] == NORMALIZED for address in several.aggregates):
+    if any(aggregate.normalized for aggregate in several.aggregates.values()):
         yield from (GAP, title("Normalised scores, percent"), _normalized_table(several))
     for name in _ood_names(several):
         yield from (GAP, title(f"{name}, against the test sets"), _ood_table(several, name))
@@ -78,12 +77,12 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
 
 
 def _test_table(several: Several, *, roomy: bool) -> Table:
-    metrics = list(dict.fromkeys(a[3] for a in several.aggregates if a[1] == "test"))
+    metrics = list(dict.fromkeys(a["metric"] for a in several.aggregates.values() if a["set"] == "test"))
     methods = several.methods
     rows = tuple(
         (
             headed(metric, roomy=roomy),
-            tuple(_cell(several.aggregates.get((method, "test", "", metric))) for method in methods),
+            tuple(_cell(several.aggregates.get(f"{method}.sets.test.{metric}")) for method in methods),
         )
         for metric in metrics
     )
@@ -99,7 +98,7 @@ def _cell(found: Aggregate | None) -> Cell:
 def _normalized_table(several: Several) -> Table:
     rows: list[Row] = []
     for method in several.methods:
-        scores = {a[3]: f for a, f in several.aggregates.items() if a[0] == method and a[1] == NORMALIZED}
+        scores = {a["metric"]: a for a in several.aggregates.values() if a.normalized and a["method"] == method}
         rows += [(method, ())] if scores else []
         for metric, found in scores.items():
             ratio = found.ratio_of_means
@@ -110,7 +109,7 @@ def _normalized_table(several: Several) -> Table:
                 Cell(_marked(found.nadeau_bengio)),
                 Cell(_interval(found.nadeau_bengio)),
             )
-            rows.append((f"  {named(metric)}", cells))
+            rows.append((f"  {named(metric).removeprefix('normalised ')}", cells))
     return Table(("mean", "of means", "as published", "corrected", "95 % interval"), tuple(rows), stacks=True)
 
 
@@ -133,24 +132,25 @@ def _interval(test: TTest | None) -> str:
 
 def _ood_names(several: Several) -> list[str]:
     """The sets that were told apart from the test set, in their order."""
-    return list(dict.fromkeys(address[1] for address in several.aggregates if address[2]))
+    return list(dict.fromkeys(a["set"] for a in several.aggregates.values() if a["score"]))
 
 
 def _ood_table(several: Several, name: str) -> Table:
     rows: list[Row] = []
     for method in several.methods:
-        scores = list(dict.fromkeys(a[2] for a in several.aggregates if a[:2] == (method, name) and a[2]))
+        of_method = (a for a in several.aggregates.values() if a["method"] == method and a["set"] == name)
+        scores = list(dict.fromkeys(a["score"] for a in of_method if a["score"]))
         rows += [(method, ())] if scores else []
         for score in scores:
-            found = (several.aggregates.get((method, name, score, metric)) for metric in SEPARATIONS)
+            found = (several.aggregates.get(f"{method}.ood.{name}.{score}.{metric}") for metric in SEPARATIONS)
             rows.append((f"  {named(score)}", tuple(map(_cell, found))))
     return Table(tuple(map(named, SEPARATIONS)), tuple(rows), stacks=True)
 
 
 def _legend(several: Several) -> Iterator[str]:
     yield "± standard deviation over the runs. ↑ higher, ↓ lower is better."
-    if any(address[1] == NORMALIZED for address in several.aggregates):
-        bounded = any(address[1].startswith(BOUNDS) for address in several.aggregates)
+    if any(aggregate.normalized for aggregate in several.aggregates.values()):
+        bounded = any(aggregate["bound"] for aggregate in several.aggregates.values())
         yield (
             "Normalised scores: 0 is one constant uncertainty for the same predictions, 100 the best possible "
             "uncertainty; negative is worse than constant. Mean: over the ratios of the single runs"

@@ -21,7 +21,6 @@ from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
-from bnuq.records.evaluation_file import NORMALIZED
 from bnuq.records.multirun import Several, SharedCaution, one_run, shared_cautions, table_of
 from bnuq.workflows.evaluate import evaluate
 
@@ -206,11 +205,12 @@ def _same_tests(summaries: Sequence[_RunSummary]) -> Iterator[SharedCaution]:
 def _undefined(several: Several) -> Iterator[SharedCaution]:
     """Warnings about estimates that only some runs have, and undefined normalised scores: they have no mean."""
     missing: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for (method, place, _, metric), aggregate in several.aggregates.items():
+    for aggregate in several.aggregates.values():
+        of_test = aggregate["set"] == "test"
         without = tuple(int(row) for row in np.flatnonzero(np.isnan(aggregate.values)))
-        if without and (place == NORMALIZED or (place == "test" and len(without) < len(several.runs))):
-            name = metric if place == "test" else f"normalised {metric}"
-            missing.setdefault((method, without), []).append(name)
+        if without and (aggregate.normalized or (of_test and len(without) < len(several.runs))):
+            name = aggregate["metric"].replace("normalized_", "normalised ")
+            missing.setdefault((aggregate["method"], without), []).append(name)
     for (method, without), names in missing.items():
         where = "; ".join(several.runs[row].words for row in without[:4])
         where += f" and {len(without) - 4} more" if len(without) > 4 else ""

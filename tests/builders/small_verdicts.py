@@ -10,7 +10,7 @@ from typing import Any
 from bnuq.estimates import Caution
 from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
 from bnuq.metrics import METRICS
-from bnuq.records.evaluation_file import unit_of
+from bnuq.store.table import unit_of
 
 CURRENT = Side(Path("/runs/now.h5"), "/nets/resnet.pt", "ab" * 32, 32, 64, 1, "2026-03-02T10:11:12+00:00")
 BASELINE = replace(CURRENT, path=Path("/runs/base.h5"), checkpoint_sha256="cd" * 32, seed=0, time="")

@@ -11,7 +11,7 @@ import pytest
 
 from bnuq import metrics
 from bnuq.gate import Comparison, Settings, Verdict, check
-from bnuq.gate.compatibility import estimates_by_address
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 
 Evaluated = Callable[..., Result]
@@ -27,7 +27,7 @@ def at(verdict: Verdict, address: str) -> Comparison:
 def test_every_estimate_of_both_is_compared_and_every_directed_one_gated(evaluated: Evaluated) -> None:
     current, baseline = evaluated("other-seed", seed=1), evaluated("seed")
     verdict = check(current, baseline)
-    assert {one.address for one in verdict.comparisons} == set(estimates_by_address(current))
+    assert {one.address for one in verdict.comparisons} == set(estimates_of(current))
     for one in verdict.comparisons:
         directed = metrics.METRICS[one.metric].direction != "none"
         assert (one.outcome != "not gated") == directed, one.address

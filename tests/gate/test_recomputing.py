@@ -12,8 +12,9 @@ import pytest
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.gate import Settings, check
-from bnuq.gate.compatibility import check_comparable, estimates_by_address
+from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.recomputing import recomputed
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import MethodResult, Result
 
 Evaluated = Callable[..., Result]
@@ -27,22 +28,21 @@ def moved(estimate: Estimate, by: float) -> Estimate:
 
 def forged(result: Result, address: str, change: Callable[[Estimate], Estimate]) -> Result:
     """`result` with the estimate at `address` changed."""
-    (method, set_name, score, metric), _ = estimates_by_address(result)[address]
-    found = result.methods[method]
+    at = estimates_of(result)[address]
+    method, set_name, score, bound = (at[name] for name in ("method", "set", "score", "bound"))
+    key, found = address.rpartition(".")[2], result.methods[method]
 
     def within(estimates: Any) -> dict[str, Estimate]:
-        key = metric.removeprefix("normalized_") if set_name == "normalized" else metric
         return {**estimates, key: change(estimates[key])}
 
     changed: MethodResult
     if score:
         scores = {**found.ood[set_name], score: within(found.ood[set_name][score])}
         changed = replace(found, ood={**found.ood, set_name: scores})
-    elif set_name == "normalized":
-        changed = replace(found, normalized=within(found.normalized))
-    elif set_name.startswith("bounds/"):
-        bound = set_name.removeprefix("bounds/")
+    elif bound:
         changed = replace(found, bounds={**found.bounds, bound: within(found.bounds[bound])})
+    elif not set_name:
+        changed = replace(found, normalized=within(found.normalized))
     else:
         one = replace(found.sets[set_name], estimates=within(found.sets[set_name].estimates))
         changed = replace(found, sets={**found.sets, set_name: one})
@@ -69,9 +69,9 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
 ) -> None:
     genuine = all_of_classification(evaluated) if task == "classification" else regression("seed")
     recomputed(genuine)
-    estimates = estimates_by_address(genuine)
+    estimates = {address: row.estimate for address, row in estimates_of(genuine).items()}
     assert len(estimates) > 60
-    for address, (_, estimate) in estimates.items():
+    for address, estimate in estimates.items():
         bad = forged(genuine, address, lambda estimate: moved(estimate, 0.05 if estimate.value < 0.5 else -0.05))
         with pytest.raises(ResultError, match="contradicts itself") as refused:
             recomputed(bad)
@@ -96,7 +96,7 @@ def test_every_estimate_that_is_moved_with_its_replicates_is_refused_by_name(
 def test_a_forged_estimate_is_refused_on_either_side_and_meets_no_floor(evaluated: Evaluated, address: str) -> None:
     genuine = evaluated("seed")
     bad = forged(genuine, address, lambda estimate: moved(estimate, 0.3 - estimate.value))
-    was = estimates_by_address(genuine)[address][1].value
+    was = estimates_of(genuine)[address].estimate.value
     told = rf"{address} is 0\.3; recomputed from its points it is {was:.6g}"
     for current, baseline in ((bad, genuine), (genuine, bad)):
         with pytest.raises(ResultError, match=told):

@@ -16,7 +16,7 @@ import small_run
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC, Options, resolve
 from bnuq.gate import Verdict, check
-from bnuq.gate.compatibility import estimates_by_address
+from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 
@@ -70,8 +70,8 @@ class Coin:
 
 
 def values(result: Result) -> dict[str, float]:
-    known = estimates_by_address(result).items()
-    return {name: estimate.value for name, (address, estimate) in known if address[0] == DETERMINISTIC}
+    known = estimates_of(result).items()
+    return {address: row.estimate.value for address, row in known if row["method"] == DETERMINISTIC}
 
 
 def test_exchanging_no_point_leaves_every_estimate_as_the_evaluation_had_it(

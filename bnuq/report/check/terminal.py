@@ -10,9 +10,8 @@ from typing import Literal, TextIO
 
 from bnuq.config import DETERMINISTIC
 from bnuq.estimates import ARROWS
-from bnuq.gate.records import Comparison, Side, Verdict
+from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.report.check.words import (
     amount,
     before_and_now,

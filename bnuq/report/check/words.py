@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.gate.checking import LEVEL
 from bnuq.gate.compatibility import listed
-from bnuq.gate.records import Comparison, Floor, Pairing, Verdict
+from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Floor, Pairing, Verdict
 from bnuq.metrics.registry import metric_of
-from bnuq.records.evaluation_file import BOUNDS, NORMALIZED
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import UNITS, count, decimals, named, number, signed
 

@@ -1,0 +1,66 @@
+"""The address of an estimate of an evaluation: its path below `methods` in the JSON, such as mcbn.sets.test.pll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bnuq.records.evaluation import Result
+from bnuq.store.table import Row, rows_of
+
+NORMALIZED = "normalized"
+WITHOUT_EXACT = f"{NORMALIZED}_pll_without_exact"  # a metric of regressions that predict some points exactly
+_COORDINATES = {  # by the group of a method that estimates stand in: what leads to them there
+    "sets": ("set", "metric"),
+    "ood": ("set", "score", "metric"),
+    "bounds": ("bound", "metric"),
+    NORMALIZED: ("metric",),
+}
+
+
+def estimates_of(result: Result) -> dict[str, Row]:
+    """Every estimate of a result by its address."""
+    return {address_of(row.coordinates): row for row in rows_of(result)}
+
+
+def address_of(at: Mapping[str, str]) -> str:
+    """The address of the estimate with these coordinates."""
+    return ".".join(path_of(at))
+
+
+def path_of(at: Mapping[str, str]) -> tuple[str, ...]:
+    """The same, part by part."""
+    group = "ood" if at.get("score") else "bounds" if at.get("bound") else "sets" if at.get("set") else NORMALIZED
+    parts = [at[name] for name in _COORDINATES[group]]
+    if group == NORMALIZED:
+        parts = [parts[0].removeprefix(f"{NORMALIZED}_")]
+    return at["method"], group, *parts
+
+
+def coordinates_of(address: str) -> dict[str, str]:
+    """The coordinates of the estimate at this address; ValueError where it is none."""
+    method, _, inside = address.partition(".")
+    group, _, rest = inside.partition(".")
+    names, parts = _COORDINATES.get(group, ()), rest.split(".")
+    if not names or len(names) != len(parts):
+        raise ValueError(f"{address} is not the address of an estimate")
+    if group == NORMALIZED:
+        parts = [f"{NORMALIZED}_{parts[0]}"]
+    return {"method": method, **dict(zip(names, parts, strict=True))}
+
+
+def nested(groups: Iterable[tuple[str, ...]], by_path: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    """Values by their paths as nested objects; `groups` are there also where they are empty."""
+    methods: dict[str, Any] = {}
+
+    def home(path: Iterable[str]) -> dict[str, Any]:
+        place = methods
+        for key in path:
+            place = place.setdefault(key, {})
+        return place
+
+    for group in groups:
+        home(group)
+    for (*path, last), value in by_path.items():
+        home(path)[last] = value
+    return methods

@@ -1,0 +1,64 @@
+"""Data sets of an HDF5 file: axes as dimension scales, units of numbers, texts as HDF5 can hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+PACKED: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+
+
+class Writer:
+    """Adds data sets to an open HDF5 file."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def add(
+        self, group: str, name: str, values: Any, axes: Sequence[str], scales: dict[str, Any], *, unit: str = "1"
+    ) -> None:
+        """A data set with a dimension scale for each axis."""
+        if tuple(axes) == (name,):  # it is the scale of its neighbours
+            scales[name] = self.add_scale(group, name, values)
+            return
+        data = self.file.require_group(group or "/").create_dataset(
+            name, data=_storable(values), **(PACKED if np.size(values) > 1024 else {})
+        )
+        if data.dtype.kind != "O":
+            data.attrs["units"] = unit
+        for number, length in enumerate(data.shape):
+            axis = axes[number] if number < len(axes) else f"{name}_axis{number}"
+            scale = scales.get(axis)
+            if scale is None or scale.shape != (length,):
+                scale = scales[axis] = self.add_scale(group, axis, np.arange(length))
+            data.dims[number].attach_scale(scale)
+
+    def add_scale(self, group: str, name: str, values: Any) -> Any:
+        """A dimension scale, for other data sets to be attached to."""
+        home = self.file.require_group(group or "/")
+        if name in home:  # of another length
+            name = f"{name}_{sum(key.startswith(name) for key in home)}"
+        scale = home.create_dataset(name, data=_storable(np.asarray(values)))
+        scale.make_scale(name)
+        if scale.dtype.kind != "O":
+            scale.attrs["units"] = "1"
+        return scale
+
+
+def name_of(key: str) -> str:
+    """A key as the name of an HDF5 object."""
+    return _utf8(key).replace("/", "∕").replace("\0", "\\x00") or "∅"
+
+
+def _storable(values: np.ndarray) -> np.ndarray:
+    """Texts as HDF5 can hold them: without zeros, and without surrogates (bytes that are not UTF-8)."""
+    if values.dtype.kind not in "UO":
+        return values
+    texts = [_utf8(str(text)).replace("\0", "\\x00") for text in values.flat]
+    return np.array(texts, object).reshape(values.shape)
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

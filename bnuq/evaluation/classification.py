@@ -36,8 +36,6 @@ from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, SetResult
 from bnuq.records.samples import Rounds
 
-MEANS = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
-
 _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
     ("mutual_information", "predictive_entropy", "expected_entropy"), (0.0, math.inf)
@@ -375,8 +373,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     if scores.bins is not None:
         result["ece"] = _calibration_estimate(scores, draws)
         result["aurc"] = _selective_estimate(scores, draws)
-    order = ("accuracy", "pll", "brier", "ece", *MEANS, "aurc")
-    return {name: result[name] for name in order if name in result}
+    return {name: result[name] for name in metrics.METRICS if name in result}
 
 
 def _limits(name: str, estimator: Estimator) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -89,20 +89,9 @@ def lay_out(file: Any, record: Record) -> None:
     file.attrs["kind"], file.attrs["command"] = record.KIND, record.COMMAND
     rows, writer = tuple(rows_of(record)), Writer(file)
     encoder = _Encoder(writer, {row.path: number for number, row in enumerate(rows)})
-    tree = encoder.encode(replace(record, path=None), None, _Place())  # type: ignore[type-var]
+    tree = encoder.encode(replace(record, path=None), None, "", {})  # type: ignore[type-var]
     file["record"] = json.dumps(tree, default=lambda scalar: scalar.item())
     write_table(writer, rows)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a value stands in a record, and the dimension scales that hold there."""
-
-    path: str = ""
-    scales: dict[str, Any] = field(default_factory=dict)
-
-    def at(self, key: Any) -> _Place:
-        return _Place(f"{self.path}/{name_of(str(key))}", self.scales)
 
 
 @dataclass(frozen=True)
@@ -112,37 +101,38 @@ class _Encoder:
     writer: Writer
     rows: Mapping[str, int]
 
-    def encode(self, value: Any, hint: Any, place: _Place) -> Any:
-        """The value as JSON."""
+    def encode(self, value: Any, hint: Any, path: str, scales: dict[str, Any]) -> Any:
+        """The value at `path` as JSON; `scales` are the dimension scales that hold there, by axis."""
         if isinstance(value, Estimate):
-            return {"estimate": self.rows[place.path]}
+            return {"estimate": self.rows[path]}
         if isinstance(value, np.ndarray):
             if metadata(hint, InRecord) is not None:
                 return {"values": value.tolist()}
-            group, _, name = place.path.rpartition("/")
+            group, _, name = path.rpartition("/")
             unit = metadata(hint, Unit) or unit_of(name)
-            self.writer.add(group, name, value, axes_of(hint) or (), place.scales, unit=unit)
-            return {"array": place.path}
+            self.writer.add(group, name, value, axes_of(hint) or (), scales, unit=unit)
+            return {"array": path}
         if is_dataclass(value):
-            return self._record(value, place)
+            return self._record(value, path, dict(scales))
         if isinstance(value, Mapping):
-            _, item_hint = arguments(hint, Mapping, 2)
-            inside = replace(place, scales=dict(place.scales))
-            axis_first = sorted(value, key=lambda key: axes_of(item_hint) != (key,))
-            return {str(key): self.encode(value[key], item_hint, inside.at(key)) for key in axis_first}
+            _, inner = arguments(hint, Mapping, 2)
+            inside = dict(scales)
+            axis_first = sorted(value, key=lambda key: axes_of(inner) != (key,))
+            return {
+                str(key): self.encode(value[key], inner, f"{path}/{name_of(str(key))}", inside) for key in axis_first
+            }
         if isinstance(value, list | tuple):
-            (item_hint,) = arguments(hint, Sequence, 1)
-            return [self.encode(item, item_hint, place.at(number)) for number, item in enumerate(value)]
+            (inner,) = arguments(hint, Sequence, 1)
+            return [self.encode(item, inner, f"{path}/{number}", scales) for number, item in enumerate(value)]
         return str(value) if isinstance(value, Path) else value
 
-    def _record(self, record: Any, place: _Place) -> dict[str, Any]:
-        hints, scales = fields_of(type(record)), dict(place.scales)
+    def _record(self, record: Any, path: str, scales: dict[str, Any]) -> dict[str, Any]:
+        hints = fields_of(type(record))
         for key, hint in hints.items():
             if axis := metadata(hint, Axis):
-                scales[axis] = self.writer.add_scale(place.path, axis, getattr(record, key))
-        inside = replace(place, scales=scales)
+                scales[axis] = self.writer.add_scale(path, axis, getattr(record, key))
         arrays_first = sorted(hints, key=lambda key: not isinstance(getattr(record, key), np.ndarray))  # for their axes
-        return {key: self.encode(getattr(record, key), hints[key], inside.at(key)) for key in arrays_first}
+        return {key: self.encode(getattr(record, key), hints[key], f"{path}/{key}", scales) for key in arrays_first}
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────

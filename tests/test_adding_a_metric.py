@@ -1,0 +1,134 @@
+"""A new metric touches at most four files: one is added to a copy of the package, and is then found everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import pytest
+import small_run
+
+import bnuq
+
+CHANGES = {  # by file: what is put before which text
+    "metrics/classification.py": (
+        (
+            "def predicted(",
+            '''def true_probability(p_mean, y):
+    """Mean probability of the true class, from 0 to 1; more is better.
+
+    Source: this test.
+    """
+    return float(p_mean[range(len(y)), y].mean())
+
+
+''',
+        ),
+    ),
+    "metrics/__init__.py": (
+        ("    variation_ratio,\n)", "    true_probability,\n"),
+        ('    "tau_of_distances",', '    "true_probability",\n'),
+    ),
+    "metrics/registry.py": (
+        (
+            '    Metric(\n        "aurc",',
+            """    Metric(
+        "true_probability",
+        "Mean probability of the true class",
+        "true probability",
+        "fraction",
+        "higher",
+        "this test",
+        short="true prob.",
+        tolerance="0.0123",
+        worse="{who} gives the {truth} of {where} less",
+    ),
+""",
+        ),
+    ),
+    "evaluation/classification.py": (('        values["brier"] =', '        values["true_probability"] = true\n'),),
+}
+COMMANDS = """
+import sys
+from bnuq.cli.main import main
+
+terminal, codes = sys.stdout, []
+for number, line in enumerate(sys.stdin.read().splitlines()):
+    with open(f"{number}.txt", "w") as sys.stdout:
+        try:
+            main(line.split())
+        except SystemExit as leave:
+            codes.append(leave.code)
+print(codes, file=terminal)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small network, evaluated twice by a copy of the package with the new metric."""
+    folder = tmp_path_factory.mktemp("added")
+    small_run.write(folder)
+    package = folder / "copy" / "bnuq"
+    shutil.copytree(Path(bnuq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, changes in CHANGES.items():
+        text = (package / name).read_text()
+        for before, added in changes:
+            assert text.count(before) == 1, (name, before)
+            text = text.replace(before, added + before)
+        (package / name).write_text(text)
+    lines = (
+        "evaluate run.toml -T 16 --seed 0 -o a.h5 --quiet",
+        "evaluate run.toml -T 16 --seed 1 -o b.h5 --quiet",
+        "report a.h5 --json",
+        "report a.h5 --full",
+        "check b.h5 a.h5 --json",
+        "check b.h5 --require mcbn.sets.test.true_probability>=0.999",
+        "metrics",
+    )
+    environment = os.environ | {"PYTHONPATH": str(package.parent), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS], input="\n".join(lines), cwd=folder, env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0, 1, 0]\n"), done.stderr
+    return folder
+
+
+def printed(folder: Path, number: int) -> str:
+    return (folder / f"{number}.txt").read_text()
+
+
+def test_a_metric_touches_four_files() -> None:
+    assert len(CHANGES) <= 4
+
+
+def test_a_new_metric_is_a_row_of_the_table_in_the_file(folder: Path) -> None:
+    with h5py.File(folder / "a.h5") as file:
+        columns = [file["estimates"][name].asstr()[()] for name in ("method", "set", "metric", "unit")]
+        row = list(zip(*columns, strict=True)).index(("mcbn", "test", "true_probability", "1"))
+        assert 0 < file["estimates/value"][row] < 1 and file["estimates/mc_se"][row] > 0
+
+
+def test_a_new_metric_is_in_the_json_with_both_errors(folder: Path) -> None:
+    estimate = json.loads(printed(folder, 2))["methods"]["mcbn"]["sets"]["test"]["true_probability"]
+    assert estimate.keys() == {"value", "se", "mc_se", "low", "high"}
+
+
+def test_a_new_metric_has_a_row_in_the_report(folder: Path) -> None:
+    assert "↑ true probability" in printed(folder, 3)
+
+
+def test_a_new_metric_is_gated_by_its_tolerance_and_may_be_required(folder: Path) -> None:
+    comparisons = json.loads(printed(folder, 4))["comparisons"]
+    (comparison,) = [one for one in comparisons if one["address"] == "mcbn.sets.test.true_probability"]
+    assert comparison["tolerance"] == 0.0123 and 0 <= comparison["p_adjusted"] <= 1
+    assert "mcbn.sets.test.true_probability is 0." in printed(folder, 5)
+
+
+def test_bnuq_metrics_lists_a_new_metric(folder: Path) -> None:
+    assert "Mean probability of the true class\n" in printed(folder, 6)

@@ -153,17 +153,17 @@ class _OfMethod:
         # Leaving out a draw also changes an estimate by its bias over T, which exceeds its error with many points.
         if abs(mean - estimate.value) > 2 * (error + size / len(left_out)):
             return f" is {estimate.value:.6g}, and its replicates without a draw {mean:.6g} ± {error:.2g}."
-        low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(address, estimate))
+        low, high = (np.broadcast_to(limit, stated.shape) for limit in self._limits(row))
         out = np.flatnonzero((stated < low - _ROUNDING * size) | (stated > high + _ROUNDING * size))
         if len(out):
             at = out[0]
             return f" has a replicate of {stated[at]:.6g}, where {low[at]:.6g} to {high[at]:.6g} is possible."
-        return self._of_steps(address, stated - estimate.value) or self._of_spread(address, estimate)
+        return self._of_steps(row, stated - estimate.value) or self._of_spread(row)
 
-    def _of_steps(self, address: Address, moved: np.ndarray) -> str | None:
+    def _of_steps(self, row: Row, moved: np.ndarray) -> str | None:
         """The contradiction in how far replicates of a rank estimate have moved: by whole points, and an AUROC by pairs
         of points, where half a pair is a tie. Replicates that were scaled have a common factor, or are not whole."""
-        _, set_name, score, metric = address
+        set_name, score, metric = row["set"], row["score"], row["metric"]
         sets = self._result.methods[self._method].sets
         if metric not in _STEPPED or any(score not in sets[name].points for name in (_TEST, set_name)):
             return None

@@ -25,7 +25,7 @@ from bnuq.sampling.exactness import (
 from bnuq.sampling.sites import BatchNormSite, Sites
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
-_REPEATED = slice(0, 16)  # test points whose outputs are compared again after the run
+_REPEATED = 16  # test points whose outputs are compared again after the run
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,13 @@ def check_network(
     """Raise SamplingError unless the network is deterministic and treats points independently on every set, and its
     MCBN is exact: at these batch sizes, or at that of the plan."""
     tracked = all(site.tracked for site in todo.sites.live_batchnorms)
+    fitting: dict[str, int] = {}
     for name, points in sets.items():
         size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
         while True:
             try:
                 _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
+                fitting[name] = size
                 break
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error) or size < 2:
@@ -65,14 +67,15 @@ def check_network(
         batches = [pipeline.evaluated(sets["test"], slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
         batches = [mini_batch(pipeline, train, size) for size in sizes]
-    outputs = check_repeatable(model, pipeline.evaluated(sets["test"], _REPEATED), where=" on test")
+    repeated = pipeline.evaluated(sets["test"], slice(0, min(_REPEATED, fitting["test"])))
+    outputs = check_repeatable(model, repeated, where=" on test")
     return replace(check_mcbn(model, todo.sites, batches, todo.layers), outputs=outputs)
 
 
 def check_network_unchanged(checked: Checked, model: nn.Module, pipeline: Pipeline, test: Points) -> None:
     """Raise SamplingError where the network is no longer the one that was checked: one forward of a few points."""
     assert checked.outputs is not None
-    check_unchanged(model, pipeline.evaluated(test, _REPEATED), checked.outputs, where=" on test")
+    check_unchanged(model, pipeline.evaluated(test, slice(0, len(checked.outputs))), checked.outputs, where=" on test")
 
 
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:

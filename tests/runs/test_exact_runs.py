@@ -11,6 +11,7 @@ import torch
 
 from bnuq.config import Options, resolve
 from bnuq.errors import SamplingError
+from bnuq.evaluation import exactness
 from bnuq.workflows.inspect import inspect
 from bnuq.workflows.precise_bn import precise_bn
 from bnuq.workflows.sweep import sweep
@@ -145,6 +146,17 @@ def test_a_network_that_changes_during_the_run_is_refused_at_its_end(tmp_path):
     with pytest.raises(SamplingError, match="the network changed during the run"):
         sweep([resolve("run.toml", Options(samples=4, out=Path("sweep.h5")), folder=tmp_path)])
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".h5"]
+
+
+def test_no_more_points_are_compared_at_the_end_than_a_chunk_has(tmp_path, monkeypatch):
+    small_run.write(tmp_path)
+    compared, check = [], exactness.check_unchanged
+    monkeypatch.setattr(
+        exactness, "check_unchanged", lambda *of, **how: compared.append(len(of[1])) or check(*of, **how)
+    )
+    for size in (4, None):
+        small_run.evaluated(tmp_path, methods=("mcdo",), samples=2, chunk_size=size)
+    assert compared == [4, 16]
 
 
 def test_nothing_is_drawn_or_changed_by_the_checks(tmp_path):

@@ -195,7 +195,11 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
                 f"layer {name or type(module).__name__} is lazy and not initialised; run the network once on a batch, "
                 "or load a checkpoint, before sampling from it."
             )
-    two, three = (torch.cat([example] * 3)[:count] for count in (2, 3))
+    points = torch.cat([example] * 3)[:3]
+    if points.is_floating_point() and bool((points == points.flatten()[:1].view([1] * points.ndim)).all()):
+        # of points that are all one value, the order of rows could not be seen
+        points = points + torch.linspace(0, 0.01, points.numel(), device=points.device).view_as(points).to(points.dtype)
+    two, three = points[:2], points[:3]
     with undisturbed(model):
         calls = _recorded_calls(model, two)
         again = _recorded_calls(model, three)

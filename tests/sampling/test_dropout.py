@@ -96,6 +96,14 @@ def test_passes_and_points_are_dropped_independently(name):
 
 
 @pytest.mark.parametrize("name", NETS)
+def test_the_chunk_size_changes_no_mask_of_constant_points(name):
+    net, x = build(name)
+    for points in (torch.ones_like(x), torch.zeros_like(x)):
+        whole = bnuq.predict(net, points, dropout=bnuq.Dropout(2))
+        assert torch.equal(bnuq.predict(net, points, dropout=bnuq.Dropout(2), chunk_size=50), whole)
+
+
+@pytest.mark.parametrize("name", NETS)
 def test_more_passes_and_more_points_change_none_of_the_first(name):
     net, x = build(name)
     long = bnuq.predict(net, x, dropout=bnuq.Dropout(5))

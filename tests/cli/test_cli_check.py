@@ -107,13 +107,13 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["base.h5", "base.h5", "--baseline", "base.h5"], "named twice"),
         (["base.h5", "--update"], "name the BASELINE"),
         (["base.h5", "base.h5", "--tolerance", "pll"], "expected METRIC=AMOUNT"),
-        (["base.h5", "base.h5", "--junit", "base.h5"], "--junit base.h5 is another file than a report of bnuq"),
-        (["base.h5", "base.h5", "--markdown", "seed1.h5"], "--markdown seed1.h5 is another file than a report of bnuq"),
+        (["base.h5", "base.h5", "--junit", "base.h5"], "--junit base.h5 exists and is not a report written by bnuq"),
+        (["base.h5", "base.h5", "--markdown", "seed1.h5"], "--markdown seed1.h5 exists and is not a report"),
         (["base.h5", "base.h5", "--markdown", "nowhere/a.md"], "folder does not exist"),
         (["model.pt", "base.h5"], "is not an HDF5 file"),
         (["base.h5", "base.h5", "--config", "net.py"], "net.py is not a TOML file"),
         (["base.h5", "base.h5", "--config", "run.toml"], "--config run.toml has no [check]"),
-        (["base.h5", "base.h5", "--config", "loose.toml", "--markdown", "./loose.toml"], "is another file than"),
+        (["base.h5", "base.h5", "--config", "loose.toml", "--markdown", "./loose.toml"], "exists and is not a"),
         (["base.h5", "base.h5", "--junit", "a", "--markdown", "./a"], "--markdown a would replace the other report"),
         (["base.h5", "new.h5", "--update", "--junit", "../there/new.h5"], "an input file"),
         (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "has no estimate mcbn.sets.test.pl"),
@@ -324,7 +324,7 @@ def test_reports_replace_reports_and_nothing_else(there: Path, cli: Cli) -> None
     for name in ("notes.md", "link.md", "net.py"):
         found = cli("check", "base.h5", "base.h5", "--markdown", name)
         assert found.code == 2
-        assert "is another file than a report of bnuq" in found.message
+        assert "exists and is not a report written by bnuq" in found.message
     assert (there / "notes.md").read_text() == "mine"
     for _ in "ab":
         assert cli("check", "base.h5", "base.h5", "--markdown", "new.md", "--junit", "new.xml").code == 0
@@ -359,7 +359,7 @@ def test_files_that_only_speak_of_bnuq_check_are_no_reports(there: Path, cli: Cl
     for name in ("gate.sh", "notes.md"):
         (there / name).write_text("# bnuq check: how we use it\n")
         for option in ("--junit", "--markdown"):
-            assert "is another file than a report" in cli("check", "base.h5", "base.h5", option, name).message
+            assert "exists and is not a report" in cli("check", "base.h5", "base.h5", option, name).message
     assert "names no file" in cli("check", "base.h5", "base.h5", "--junit", "-").message
 
 

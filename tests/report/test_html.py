@@ -272,7 +272,7 @@ def test_a_page_does_not_replace_another_file(tmp_path: Path, capsys: pytest.Cap
     sweep_file.write(small_sweep.single(), path)
     other.write_text("<html>dear</html>")
     assert ran("report", str(path), "--html", str(other)) == 2
-    assert "is another file than a page of bnuq" in capsys.readouterr().err
+    assert "exists and is not a page written by bnuq" in capsys.readouterr().err
     assert other.read_text() == "<html>dear</html>"
 
 

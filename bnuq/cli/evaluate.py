@@ -10,7 +10,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
-from bnuq.cli.options import Model
+from bnuq.cli.options import Model, Work
 from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, Run, Runs, resolve, resolve_again, resolve_all, resolve_all_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
@@ -43,6 +43,7 @@ def command(
             rich_help_panel="Output",
         ),
     ] = None,
+    work: Work = None,
     *,
     options: Options,
     printing: Printing,
@@ -63,7 +64,7 @@ def command(
             raise RequestError(
                 f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
             )
-        aggregate = evaluate_several(runs, progress=progress, forecast_listener=forecast_listener)
+        aggregate = evaluate_several(runs, work=work, progress=progress, forecast_listener=forecast_listener)
         print_result(
             aggregate,
             summary=multirun.summary,
@@ -79,9 +80,8 @@ def command(
     from bnuq.report.terminal import print_report
     from bnuq.workflows.evaluate import evaluate
 
-    result = evaluate(
-        run, progress=progress, look=None if gate is None else gate.check_sets, forecast_listener=forecast_listener
-    )
+    look = None if gate is None else gate.check_sets
+    result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
     if gate is None:
         show = partial(print_report, full=printing.full)
         print_result(

@@ -128,7 +128,7 @@ def _run(app: typer.Typer, name: str, arguments: list[str]) -> Any:
 def _exit_code(error: BaseException, folder: Path | None) -> int:
     """Report `error`, raised in a program whose code is in `folder`, and return its exit code."""
     if isinstance(error, BnuqError):
-        return _report_error(str(error), REFUSED)
+        return _report_error(" ".join((str(error), *getattr(error, "__notes__", ()))), REFUSED)
     if isinstance(error, KeyboardInterrupt):
         return _report_error(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
     if isinstance(error, stopping.Terminated):

@@ -25,6 +25,15 @@ Figures = Annotated[
         help="Draw the figures into this folder, too; needs matplotlib.", metavar="DIR", rich_help_panel="Output"
     ),
 ]
+Work = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of finished parts, from which an interrupted run continues; removed when it is done.",
+        show_default="OUT.work",
+        metavar="DIR",
+        rich_help_panel="Output",
+    ),
+]
 Train = Annotated[str | None, option(DataSection, "train")]
 Test = Annotated[str | None, option(DataSection, "test")]
 Arch = Annotated[str | None, option(ModelSection, "arch")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.options import Figures
+from bnuq.cli.options import Figures, Work
 from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
@@ -42,15 +42,7 @@ def command(
         ),
     ] = None,
     figures: Figures = None,
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of finished parts, from which an interrupted sweep continues; removed when it is done.",
-            show_default="OUT.work",
-            metavar="DIR",
-            rich_help_panel="Output",
-        ),
-    ] = None,
+    work: Work = None,
     *,
     options: Options,
     settings: dict[str, Any],

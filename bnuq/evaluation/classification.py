@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from bnuq.estimates import Caution, Estimate, Estimator
 from bnuq.evaluation.estimates import (
     RESAMPLES,
     SetScores,
-    Spread,
     Weights,
     detection_errors,
     detection_estimates,
@@ -30,11 +29,14 @@ from bnuq.evaluation.estimates import (
     of_replicates,
     ranked_rows,
     relative_errors,
+    samples_differ,
+    spread,
 )
+from bnuq.evaluation.units import Blocks, merged
+from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import MethodResult, SetResult
-from bnuq.records.samples import Rounds
+from bnuq.records.evaluation import MethodResult, Samples, SetResult
 
 _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
@@ -68,7 +70,7 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
 
 
 class Reduction:
-    """Takes blocks of logits (T, chunk, K) in the order of the points, and gives their Scores.
+    """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it.
     """
@@ -80,6 +82,7 @@ class Reduction:
         points: int,
         labels: Int64[np.ndarray, " point"] | None = None,
         estimator: Estimator = "plug-in",
+        first: int = 0,
         where: str = "",
     ) -> None:
         self._draws = weights
@@ -89,15 +92,9 @@ class Reduction:
         self._memory: Tensor | None = None
         self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
         self._ranked_rows = ranked_rows(points)
-        self._n = 0
-        self._points: dict[str, list[np.ndarray]] = {}
-        self._sums: dict[str, np.ndarray] = {}
-        self._ranked: dict[str, list[np.ndarray]] = {}
-        self._log_likelihood: list[np.ndarray] = []
-        self._wrong: list[np.ndarray] = []
-        self._predicted: list[np.ndarray] = []
-        self._bins: CalibrationBins | None = None
-        self._spread = Spread(where)
+        self._where = where
+        self._n = first  # the number of the next point
+        self._blocks = Blocks()
         self._made_in = torch.float32
 
     def add(
@@ -139,7 +136,7 @@ class Reduction:
         weights = batch_weights.tensor
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
-        self._spread.add(logits, first=self._n, made_in=self._made_in)
+        differences = spread(logits, first=self._n, made_in=self._made_in, where=self._where)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
@@ -165,22 +162,18 @@ class Reduction:
         sums = sums if batch_weights.rows is None else sums[:, batch_weights.rows]
         full_values = as_numpy(torch.stack([value[full] for value in values.values()]))
         ranked = self._ranked_of(values, batch_weights)
-        bins = self._bins
+        means = {name: total for name, total in zip(values, sums, strict=True) if name != "least_confidence"}
+        likelihoods: Arrays = {}
         if log_likelihood is not None:
             confidence, hits = (as_numpy(values[name]) for name in ("max_probability", "accuracy"))
-            of_block = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
-            bins = of_block if bins is None else bins + of_block
+            bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
+            means |= {f"bins.{name}": np.asarray(sums_of_bins) for name, sums_of_bins in vars(bins).items()}
+            likelihoods["log_likelihood"] = log_likelihood
         # This object changes only from here on: where memory ran out above, the block can be added again.
-        if log_likelihood is not None:
-            self._log_likelihood.append(log_likelihood)
-        self._bins = bins
-        self._predicted.append(chosen)
-        for name, total, value in zip(values, sums, full_values, strict=True):
-            self._points.setdefault(name, []).append(value)
-            if name != "least_confidence":
-                self._sums[name] = self._sums.get(name, 0.0) + total
-        for name, values_of_replicates in ranked.items():
-            (self._wrong if name == "wrong" else self._ranked.setdefault(name, [])).append(values_of_replicates)
+        self._blocks.add("point", dict(zip(values, full_values, strict=True)) | {"predicted": chosen})
+        self._blocks.add("draw", {f"ranked.{name}": of_ranked for name, of_ranked in ranked.items()} | likelihoods)
+        self._blocks.add("sum", means)
+        self._blocks.add("most", differences)
         self._n += points
 
     def _buffers(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Buffers:
@@ -241,26 +234,33 @@ class Reduction:
             ranked["wrong"] = as_numpy(values["accuracy"][replicates][:, rows] == 0)
         return ranked
 
-    @property
-    def passes_differ(self) -> bool:
-        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
-        return self._spread.passes_differ
+    def arrays(self) -> Arrays:
+        """What was added, for `scores` to merge."""
+        return self._blocks.arrays()
 
-    def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
-        """The scores of all points added so far."""
-        points = {name: np.concatenate(values) for name, values in self._points.items()}
+    def scores(
+        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
+    ) -> Scores:
+        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
+        the order of the points."""
+        arrays = merged([self.arrays()] if units is None else units)
+        points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
+        predicted = points.pop("predicted")
+        bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
+        ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
         return Scores(
-            n=self._n,
+            n=len(predicted),
             points=points,
-            predicted=np.concatenate(self._predicted),
-            replicates={name: total / self._n for name, total in self._sums.items()},
+            predicted=predicted,
+            replicates={name: total / len(predicted) for name, total in sums.items()},
             ranked_rows=self._ranked_rows,
-            ranked={name: np.concatenate(values, axis=1) for name, values in self._ranked.items()},
-            log_likelihood=np.concatenate(self._log_likelihood, axis=1) if self._log_likelihood else None,
-            bins=self._bins,
-            ranked_wrong=np.concatenate(self._wrong, axis=1) if self._wrong else None,
+            ranked_wrong=ranked.pop("wrong", None),
+            ranked=ranked,
+            log_likelihood=draws.get("log_likelihood"),
+            bins=CalibrationBins(**bins) if bins else None,
             estimator=self._estimator,
             group=group,
+            samples_differ=samples_differ(arrays["most"]),
         )
 
 
@@ -522,11 +522,25 @@ class Scorer:
         self._estimator: Estimator = run.mutual_information
         self._classes = classes
 
-    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Reduction:  # noqa: ARG002 - nothing is scored by it
-        """The reduction for the outputs of these points."""
+    def reduction(
+        self,
+        weights: DrawWeights,
+        points: Points,
+        *,
+        fitted: Any,  # noqa: ARG002 - nothing is scored by it
+        labelled: bool,
+        first: int = 0,
+    ) -> Reduction:
+        """The reduction for the outputs of these points, from number `first` on."""
         labels = points.targets if labelled else None
-        where = points.reference
-        return Reduction(weights, points=len(points), labels=labels, estimator=self._estimator, where=where)
+        return Reduction(
+            weights,
+            points=len(points),
+            labels=labels,
+            estimator=self._estimator,
+            first=first,
+            where=points.reference,
+        )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:
         """What is fitted to the validation points; None where there are none."""
@@ -552,7 +566,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,
         draws: DrawWeights,
-        kept: Mapping[str, Rounds],
+        kept: Mapping[str, Samples],
     ) -> MethodResult:
         """The result of one method."""
         test = scores["test"]

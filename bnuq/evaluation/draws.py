@@ -16,6 +16,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
+from bnuq.files.journal import Journal
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
@@ -39,16 +40,28 @@ def _all_tracked(plan: Plan) -> bool:
 
 
 def draw_bank(
-    draws: range, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
+    draws: range,
+    plan: Plan,
+    model: nn.Module,
+    pipeline: Pipeline,
+    train: Points,
+    progress: Progress,
+    journal: Journal,
 ) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm."""
+    """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
+    drawn before."""
     size = plan.batch_size
     assert size is not None
     if pipeline.run.sampler.query_in_batch and _all_tracked(plan):
         size = max(2, size - 1)  # without the query: the reference may have no more points
-    title = f"Drawing {len(draws)} mini-batches of {size}"
-    purposes = counter_rng.BATCH, counter_rng.AUGMENT
-    return drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
+    unit = f"omega-b{size}-{draws.start}-{draws.stop}"
+    omega = journal.load(unit, BatchStatistics.load)
+    if omega is None:
+        title = f"Drawing {len(draws)} mini-batches of {size}"
+        purposes = counter_rng.BATCH, counter_rng.AUGMENT
+        omega = drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
+        journal.write(unit, omega.save)
+    return omega
 
 
 def check_reference(

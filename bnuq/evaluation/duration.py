@@ -28,8 +28,9 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn, needs_bank
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.noise_models import counts_of
+from bnuq.evaluation.passes import fitting_chunk
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.runner import VALIDATION, Scorer, bank_of, fitting_chunk
+from bnuq.evaluation.runner import VALIDATION, Scorer, bank_of
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Forecast
 from bnuq.sampling import counter_rng

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
+from bnuq.files.journal import Arrays
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.sampling import counter_rng
 
@@ -54,43 +56,44 @@ class SetScores:
     ranked_rows: Int64[np.ndarray, " kept"]
     log_likelihood: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
     group: Int64[np.ndarray, " point"] | None = field(default=None, kw_only=True)
+    samples_differ: bool = field(default=True, kw_only=True)
 
 
 def ranked_rows(points: int) -> Int64[np.ndarray, " kept"]:
     """The points of a set whose replicates are stored: all, or RANKED of them at random, because sets may be sorted."""
-    if points <= RANKED:
-        return np.arange(points)
-    return np.sort(counter_rng.batch_indices(0, 0, population=points, batch_size=RANKED, purpose=counter_rng.RANKED))
+    return np.arange(points) if points <= RANKED else _random_rows(points, RANKED)
 
 
-class Spread:
-    """How much the outputs of the samples differ, block after block; `where` names the set in messages."""
+@lru_cache(maxsize=8)
+def _random_rows(points: int, count: int) -> Int64[np.ndarray, " kept"]:
+    return np.sort(counter_rng.batch_indices(0, 0, population=points, batch_size=count, purpose=counter_rng.RANKED))
 
-    def __init__(self, where: str = "") -> None:
-        self._where = where and f" of those evaluated of {where}"
-        self._apart = self._size = self._rounding = 0.0
 
-    def add(self, outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype) -> None:
-        """Add the next points, numbered from `first`; SamplingError where an output is not finite.
+def spread(
+    outputs: Float[Tensor, "sample chunk output"], *, first: int, made_in: torch.dtype, where: str = ""
+) -> Arrays:
+    """How much the outputs of the samples differ, how large they are, and the relative difference that is rounding in
+    the type `made_in` that they were computed in.
 
-        `made_in` is the type that the network computed in, which bounds rounding.
-        """
-        self._rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
-        high, low = outputs.amax(0), outputs.amin(0)
-        size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
-        if not math.isfinite(size):
-            bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
-            raise SamplingError(
-                f"the network's output for point {first + bad}{self._where} (counted from 0) is not finite (NaN or "
-                "inf). Mend or leave out that point; where numbers overflow in the network, try --precision float64."
-            )
-        self._size = max(self._size, size)
-        self._apart = max(self._apart, float(torch.maximum(high - outputs[0], outputs[0] - low).max()))
+    SamplingError where an output is not finite, with the point's number, from `first` on, and its set `where`.
+    """
+    high, low = outputs.amax(0), outputs.amin(0)
+    size = float(torch.maximum(high.abs(), low.abs()).max())  # NaN where any is
+    if not math.isfinite(size):
+        bad = int((~outputs.isfinite().all(0).all(-1)).nonzero()[0, 0])
+        of_set = where and f" of those evaluated of {where}"
+        raise SamplingError(
+            f"the network's output for point {first + bad}{of_set} (counted from 0) is not finite (NaN or inf). Mend "
+            "or leave out that point; where numbers overflow in the network, try --precision float64."
+        )
+    apart = float(torch.maximum(high - outputs[0], outputs[0] - low).max())
+    rounding = min(128 * torch.finfo(made_in).eps, _HALF_ROUNDING)
+    return {name: np.array(value) for name, value in (("apart", apart), ("size", size), ("rounding", rounding))}
 
-    @property
-    def passes_differ(self) -> bool:
-        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
-        return self._apart > self._rounding * self._size
+
+def samples_differ(spread: Arrays) -> bool:
+    """Whether any output of any sample differs from that of the first sample by more than rounding."""
+    return bool(spread["apart"] > spread["rounding"] * spread["size"])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -139,6 +140,26 @@ def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:
     return {
         "network": hashlib.sha256(json.dumps([structure, code]).encode()).hexdigest(),
         "outputs": " ".join(f"{value:.6e}" for value in directions @ outputs),
+    }
+
+
+def content(
+    *,
+    checkpoint_sha256: str,
+    network: Mapping[str, str],
+    device: torch.device,
+    train: Points | None,
+    by_group: bool = False,
+) -> dict[str, Any]:
+    """What determines an outcome beside the request: versions, the network by its file and its `behaviour` to within
+    the rounding of another machine, and the reference, whose groups count where mini-batches are drawn by them."""
+    outputs = np.array(network["outputs"].split(), dtype=np.float64)
+    size = float(np.max(np.abs(outputs))) or 1.0
+    codes = train.group if by_group and train is not None else None
+    return {
+        "versions": [bnuq.__version__, torch.__version__, device.type],
+        "network": [checkpoint_sha256, network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
+        "reference": [None if train is None else train.sha256, None if codes is None else _digest_of(codes)],
     }
 
 

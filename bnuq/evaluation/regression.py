@@ -4,7 +4,7 @@ errors of each estimate. Everything is in the unit of the targets."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,6 @@ from bnuq.estimates import Caution, Estimate
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import (
     SetScores,
-    Spread,
     Weights,
     detection_errors,
     detection_estimates,
@@ -30,12 +29,15 @@ from bnuq.evaluation.estimates import (
     of_replicates,
     ranked_rows,
     relative_errors,
+    samples_differ,
+    spread,
 )
 from bnuq.evaluation.observation_noise import Fitted, fit
+from bnuq.evaluation.units import Blocks, merged
+from bnuq.files.journal import Arrays
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
-from bnuq.records.samples import Rounds, Scaled
 
 _ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 _RANGE = {"coverage50": _SHARE, "coverage95": _SHARE} | dict.fromkeys(
@@ -73,7 +75,7 @@ class Scores(SetScores):
 
 
 class Reduction:
-    """Takes blocks of outputs (T, chunk, Q) in the order of the points, and gives their Scores.
+    """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives their Scores.
 
     Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
     """
@@ -87,19 +89,16 @@ class Reduction:
         targets: Float[np.ndarray, "point output"] | None = None,
         scale: Scale | None = None,
         fitted: Fitted | None = None,
+        first: int = 0,
         where: str = "",
     ) -> None:
         self._draws = weights
         self._all = Weights(weights, torch.from_numpy(weights.weights))
         self._targets, self._scale, self._fitted, self._by = targets, scale, fitted, scoring_by
         self._ranked_rows = ranked_rows(points)
-        self._n = 0
-        self._sums: dict[str, np.ndarray] = {}
-        self._points: dict[str, list[np.ndarray]] = {}
-        self._moments: dict[str, list[np.ndarray]] = {}
-        self._kept: dict[str, list[np.ndarray]] = {}
-        self._by_draw: dict[str, list[np.ndarray]] = {}
-        self._spread = Spread(where)
+        self._where = where
+        self._n = first  # the number of the next point
+        self._blocks = Blocks()
         self._made_in = torch.float32
 
     def add(
@@ -124,22 +123,21 @@ class Reduction:
                 self._add(points, weights)
 
     def _add(self, f: Tensor, weights: Weights) -> None:
-        self._spread.add(f, first=self._n, made_in=self._made_in)
+        self._blocks.add("most", spread(f, first=self._n, made_in=self._made_in, where=self._where))
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
         mean, variance = _moments(f, weights)
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
-        for name, value in (("mean", mean), ("variance", variance)):
-            self._moments.setdefault(name, []).append(as_numpy(value[full]))
+        moments = {"mean": mean, "variance": variance}
+        self._blocks.add("point", {f"moments.{name}": as_numpy(value[full]) for name, value in moments.items()})
         if self._targets is not None:
             y = torch.tensor(self._targets[self._n : self._n + f.shape[1]])
             values |= self._scored(f, mean, variance, y, weights)
             self._keep("error", y - mean)
         self._keep("variance", variance)
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + as_numpy(value.sum(1))
-            self._points.setdefault(name, []).append(as_numpy(value[full]))
+        self._blocks.add("sum", {name: as_numpy(value.sum(1)) for name, value in values.items()})
+        self._blocks.add("point", {name: as_numpy(value[full]) for name, value in values.items()})
         self._n += f.shape[1]
 
     def _scored(
@@ -148,7 +146,7 @@ class Reduction:
         """The scores of the points under every replicate."""
         error = y - mean
         distance = ((y - f) ** 2).sum(-1)
-        self._by_draw.setdefault("squared_distance", []).append(as_numpy(distance))
+        self._blocks.add("draw", {"squared_distance": as_numpy(distance)})
         values = {
             "squared_error": (error**2).sum(-1),
             "mae": error.abs().mean(-1),
@@ -195,35 +193,35 @@ class Reduction:
             return _pll_of_full_covariance(f, mean, y, tau, weights)
         if math.isinf(tau[full]):
             return None
-        self._by_draw.setdefault("log_likelihood", []).append(
-            as_numpy(metrics.gaussian_log_likelihood(f, y, tau=float(tau[full])))
-        )
+        log_likelihood = as_numpy(metrics.gaussian_log_likelihood(f, y, tau=float(tau[full])))
+        self._blocks.add("draw", {"log_likelihood": log_likelihood})
         return _mixture_pll(distance, f.shape[-1], tau, weights, exact=(full, *_rows(self._draws.prefix)))
 
     def _keep(self, name: str, values: Float[Tensor, "replicate chunk output"]) -> None:
         """Store the values of the points `ranked_rows` under every replicate."""
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + values.shape[1]])
         rows = torch.from_numpy(self._ranked_rows[first:last] - self._n)
-        self._kept.setdefault(name, []).append(as_numpy(values[:, rows]))
+        self._blocks.add("draw", {f"ranked.{name}": as_numpy(values[:, rows])})
 
-    @property
-    def passes_differ(self) -> bool:
-        """Whether any output of any sample so far differs from that of the first sample by more than rounding."""
-        return self._spread.passes_differ
+    def arrays(self) -> Arrays:
+        """What was added, for `scores` to merge."""
+        return self._blocks.arrays()
 
-    def scores(self, *, group: Int64[np.ndarray, " point"] | None = None) -> Scores:
-        """The scores of all points added so far."""
-        full = self._draws.full.start
-        mean, variance = (np.concatenate(self._moments[name]) for name in ("mean", "variance"))
-        subset = {name: np.concatenate(values, axis=1) for name, values in self._kept.items()}
-        by_draw = {name: np.concatenate(values, axis=1) for name, values in self._by_draw.items()}
-        noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[full]
+    def scores(
+        self, units: Iterable[Arrays] | None = None, *, group: Int64[np.ndarray, " point"] | None = None
+    ) -> Scores:
+        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
+        the order of the points."""
+        arrays = merged([self.arrays()] if units is None else units)
+        points, draws = arrays["point"], arrays["draw"]
+        mean, variance = (points.pop(f"moments.{name}") for name in ("mean", "variance"))
+        noise = 0.0 if self._fitted is None else 1 / self._fitted.tau[self._draws.full.start]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        ranked = subset["variance"][replicates].mean(-1).astype(np.float32)
+        ranked = draws["ranked.variance"][replicates].mean(-1).astype(np.float32)
         return Scores(
-            n=self._n,
-            points={name: np.concatenate(values) for name, values in self._points.items()},
-            replicates={name: total / self._n for name, total in self._sums.items()},
+            n=len(mean),
+            points=points,
+            replicates={name: total / len(mean) for name, total in arrays["sum"].items()},
             ranked={"variance": ranked} if len(ranked) else {},
             ranked_rows=self._ranked_rows,
             mean=mean,
@@ -232,11 +230,12 @@ class Reduction:
             targets=self._targets,
             fitted=self._fitted,
             scoring=self._by,
-            log_likelihood=by_draw.get("log_likelihood"),
+            log_likelihood=draws.get("log_likelihood"),
             group=group,
-            kept_error=subset.get("error"),
-            kept_variance=subset["variance"],
-            squared_distance=by_draw.get("squared_distance"),
+            kept_error=draws.get("ranked.error"),
+            kept_variance=draws["ranked.variance"],
+            squared_distance=draws.get("squared_distance"),
+            samples_differ=samples_differ(arrays["most"]),
         )
 
 
@@ -541,14 +540,39 @@ def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
     }
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """Raw samples in another unit: each times `std`, plus `mean`, output by output."""
+
+    samples: Samples
+    mean: Float[np.ndarray, " output"]
+    std: Float[np.ndarray, " output"]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.samples.dtype
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, n, Q)."""
+        return self.samples.shape
+
+    def blocks(self) -> Iterator[tuple[int, Float[np.ndarray, "sample chunk output"]]]:
+        """(number of the first point, its block of all draws), in order."""
+        for start, block in self.samples.blocks():
+            yield start, (block * self.std + self.mean).astype(self.dtype)
+
+
 class Scorer:
     """Scores the samples of a regression."""
 
     def __init__(self, run: Run, scale: Scale | None) -> None:
         self._by, self._scale = run.scoring, scale
 
-    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Fitted | None, labelled: bool) -> Reduction:
-        """The reduction for the outputs of these points."""
+    def reduction(
+        self, weights: DrawWeights, points: Points, *, fitted: Fitted | None, labelled: bool, first: int = 0
+    ) -> Reduction:
+        """The reduction for the outputs of these points, from number `first` on."""
         targets = points.targets if labelled else None
         return Reduction(
             weights,
@@ -557,6 +581,7 @@ class Scorer:
             targets=targets,
             scale=self._scale,
             fitted=fitted,
+            first=first,
             where=points.reference,
         )
 
@@ -566,7 +591,7 @@ class Scorer:
             return fitted(validation, draws)
         return None if self._by.tau is None else Fitted(np.full(len(draws.weights), self._by.tau), None)
 
-    def _in_target_units(self, samples: Rounds | None) -> Samples | None:
+    def _in_target_units(self, samples: Samples | None) -> Samples | None:
         if samples is None or self._scale is None:
             return samples
         return Scaled(samples, self._scale.mean, self._scale.std)
@@ -584,7 +609,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,  # noqa: ARG002 - the scores were made by it
         draws: DrawWeights,
-        kept: Mapping[str, Rounds],
+        kept: Mapping[str, Samples],
     ) -> MethodResult:
         """The result of one method."""
         test = scores["test"]

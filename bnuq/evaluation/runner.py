@@ -1,46 +1,42 @@
-"""Runs every method over every set and reduces the outputs chunk by chunk; with "auto", draws are doubled until they
+"""Runs every method over every set, unit by unit, and merges their scores; with "auto", draws are doubled until they
 suffice."""
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
-from bnuq.errors import RequestError, SamplingError, is_out_of_memory
+from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.estimates import Caution
 from bnuq.evaluation import memory
-from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import queries_engine
 from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.units import Together, Unit, finished, tiles
+from bnuq.files.journal import Arrays, Journal
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
-from bnuq.records.evaluation import MethodResult, MethodWork
-from bnuq.records.samples import Rounds, Spool
-from bnuq.sampling import counter_rng
-from bnuq.sampling.bank_tiles import BankEngine, tiles
+from bnuq.records.evaluation import MethodResult, MethodWork, Samples
+from bnuq.sampling import bank_tiles, counter_rng
+from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
+from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
-from bnuq.sampling.sites import OtherCallsError
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
 
-_QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
+_OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
 VALIDATION = "validation"
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
@@ -51,11 +47,13 @@ Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
 class Scorer(Protocol):
     """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`."""
 
-    def reduction(self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool) -> Any: ...
+    def reduction(
+        self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool, first: int = 0
+    ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
     def cautions(self, method: str, fitted: Any) -> Iterator[Caution]: ...
-    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Rounds]) -> MethodResult: ...
+    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Samples]) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def passed(
     scorer: Scorer,
     draw: Draw,
     progress: Progress,
-    spools: ExitStack,
+    journal: Journal,
     *,
     train: Points | None = None,
     stale: bool = False,
@@ -106,11 +104,12 @@ def passed(
     fitted to it.
 
     Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
-    mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Raw samples are spooled
-    where they are saved or will be needed again. `train` is needed where queries pass with mini-batches.
+    mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Finished units are read
+    from the journal; it also keeps the raw samples where they are saved or will be needed again. `train` is needed
+    where queries pass with mini-batches.
     """
     bank = bank_of(run, todo)
-    state = _Runner(run, todo, model, pipeline, sets, scorer, progress, spools, bank, train)
+    state = _Runner(run, todo, model, pipeline, sets, scorer, progress, journal, bank, train)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
@@ -142,7 +141,7 @@ def passed(
             for method, method_scores in scored.items()
         },
         work=state.work(),
-        notes=tuple(state.notes),
+        notes=tuple(state.passes.notes),
         cautions=tuple(cautions),
     )
 
@@ -205,8 +204,44 @@ class _MethodWork:
     passes: int = 0
 
 
+@dataclass(frozen=True)
+class Context:
+    """All that a unit of one method and set is computed from."""
+
+    passes: Passes
+    engine: Engine
+    points: Points
+    feed: Feed
+    reduction: Callable[[int], Any]  # of the points from this number on
+    earlier: Callable[[Unit], list[np.ndarray]] | None  # raw samples of earlier rounds; None where none are kept
+
+
+def run_unit(context: Context, unit: Unit) -> Arrays:
+    """The scores of a unit, its seconds, and its raw samples where they are needed again."""
+    engine, before = context.engine, context.passes.seconds
+    reduction = context.reduction(unit.points.start)
+    blocks: Iterator[Tensor] = context.passes.blocks(engine, context.points, unit.points, context.feed)
+    raw: Arrays = {}
+    if context.earlier is not None:
+        made = list(blocks)
+        raw[_OUTPUTS] = np.concatenate([block.cpu().numpy() for block in made], axis=1)
+        if earlier := context.earlier(unit):
+            samples = torch.from_numpy(np.concatenate([*earlier, raw[_OUTPUTS]])).to(made[0].device)
+            made = samples.split([block.shape[1] for block in made], dim=1)
+        blocks = iter(made)
+    first = unit.points.start
+    for block in blocks:
+        if isinstance(engine, BankEngine):
+            for rows in bank_tiles.tiles(first, first + block.shape[1]):
+                reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
+        else:
+            reduction.add(block)
+        first += block.shape[1]
+    return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)}
+
+
 class _Runner:
-    """The rounds of one run: their raw samples and their work."""
+    """The rounds of one run: the draws of their raw samples, and their work."""
 
     def __init__(
         self,
@@ -217,29 +252,30 @@ class _Runner:
         sets: Mapping[str, Points],
         scorer: Scorer,
         progress: Progress,
-        spools: ExitStack,
+        journal: Journal,
         bank: int | None,
         train: Points | None,
     ) -> None:
-        self.notes: list[str] = []
+        self.passes = Passes(run, pipeline, todo.outputs)
         if bank is not None:
-            self.notes.append(
+            self.passes.note(
                 f"every {counter_rng.TILE} points use their own {run.samples} of a bank of {bank} mini-batches: the "
                 "Monte Carlo error of means is smaller, but different points see different sampled networks"
             )
         if run.sampler.by_query and "mcbn" in todo.methods:
-            self.notes.append(_by_query_in_words(run, todo, sum(map(len, sets.values()))))
+            self.passes.note(_by_query_in_words(run, todo, sum(map(len, sets.values()))))
         self._bank, self._train = bank, train
-        self._largest_chunk: int | None = None  # chunk size, where memory does not allow the default
         self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
-        self._sets, self._scorer, self._progress, self._spools = sets, scorer, progress, spools
-        self._rounds: dict[tuple[str, str], Rounds] = {}
+        self._sets, self._scorer, self._progress, self._journal = sets, scorer, progress, journal
+        self._rounds: list[range] = []  # of draws whose raw samples are kept
+        self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
 
     def round(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Run further draws of every stochastic method, and return the scores of all draws so far."""
         if not self._todo.methods:
             return {}
+        self._rounds.append(draws)
         return self._run_engines({method: self._engine(method, draws, omegas) for method in self._todo.methods}, draws)
 
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
@@ -265,22 +301,29 @@ class _Runner:
     def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The deterministic network; where it keeps no running statistics, with the statistics of all draws pooled."""
         engine: Engine = Evaluation(self._model)
+        pooled = range(1)
         untracked = {site.name for site in self._todo.sites.live_batchnorms if not site.tracked}
         if untracked:
             assert omega is not None  # the plan ensures that omega holds these layers
             drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
             engine = Stochastic(self._model, self._todo.sites, omega=replace(omega, layers=drawn).pooled())
-        return self._run_engines({DETERMINISTIC: engine}, range(1))
+            pooled = range(omega.samples)
+        return self._run_engines({DETERMINISTIC: engine}, range(1), pooled)
 
     def population(self, omega: BatchStatistics) -> dict[str, Scored]:
         """The network with the pooled statistics of all draws in place of its running statistics."""
-        return self._run_engines(
-            {POPULATION: Stochastic(self._model, self._todo.sites, omega=omega.pooled())}, range(1)
-        )
+        engine = Stochastic(self._model, self._todo.sites, omega=omega.pooled())
+        return self._run_engines({POPULATION: engine}, range(1), range(omega.samples))
 
-    def kept(self, method: str) -> dict[str, Rounds]:
+    def kept(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
-        return {name: rounds for (m, name), rounds in self._rounds.items() if m == method and self._run.save_samples}
+        if not self._run.save_samples or method in SINGLE_SAMPLE_METHODS:
+            return {}
+        return {
+            name: KeptSamples.of(self._journal, units, self._rounds)
+            for (of_method, name), units in self._units.items()
+            if of_method == method
+        }
 
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
@@ -289,8 +332,11 @@ class _Runner:
         shape = self._sets["test"].point_shape
         return {method: _work(self._method_work[method], deterministic_work, shape) for method in order}
 
-    def _run_engines(self, engines: Mapping[str, Engine], draws: range) -> dict[str, Scored]:
-        size, need = self._chunk_size(engines)
+    def _run_engines(
+        self, engines: Mapping[str, Engine], draws: range, pooled: range | None = None
+    ) -> dict[str, Scored]:
+        """The scores of all draws so far; `pooled` are the draws whose pooled statistics a single pass uses."""
+        need = self.passes.prepare(engines.values(), self._sets["test"])
         points = sum(len(set_points) for set_points in self._sets.values())
         samples = f"{draws.stop} samples" if draws.stop > 1 else "deterministic"
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
@@ -299,207 +345,100 @@ class _Runner:
         result: dict[str, Scored] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
-                method_work = self._method_work.setdefault(method, _MethodWork(engine))
-                method_work.engine = engine
+                self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
                 if self._pipeline.device.type == "cuda":
-                    self._warm_up(engine, size)
-                result[method] = self._scored(method, engine, draws, size, advance)
+                    self.passes.warm_up(engine, next(iter(self._sets.values())))
+                result[method] = self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
-                    self._note_precision(method, engine)
+                    self.passes.note_precision(method, engine)
         return result
 
-    def _scored(self, method: str, engine: Engine, draws: range, size: int, advance: Advance) -> Scored:
+    def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> Scored:
+        weights = _weights(method, draws.stop, self._bank)
+
         def scores(name: str, fitted: Any = None) -> Any:
-            return self._scores(method, engine, name, draws, size, advance, fitted)
+            return self._scores(method, engine, name, weights, address, advance, fitted)
 
         validation = scores(VALIDATION) if VALIDATION in self._sets else None
-        fitted = self._scorer.fitted(validation, _weights(method, draws.stop, self._bank))
+        fitted = self._scorer.fitted(validation, weights)
         return Scored({name: scores(name, fitted) for name in self._sets if name != VALIDATION}, fitted)
 
     def _scores(
-        self, method: str, engine: Engine, name: str, draws: range, size: int, advance: Advance, fitted: Any
+        self,
+        method: str,
+        engine: Engine,
+        name: str,
+        weights: DrawWeights,
+        draws: range,
+        advance: Advance,
+        fitted: Any,
     ) -> Any:
         """The scores of one set under all draws so far."""
-        points, run = self._sets[name], self._run
-        blocks = self._blocks(method, engine, points, size, advance)
-        if method not in SINGLE_SAMPLE_METHODS and (run.save_samples or run.samples == "auto"):
-            rounds = self._rounds.setdefault((method, name), Rounds())
-            advice = "run without --save-samples" if run.save_samples else "lower --max-samples"
-            rounds.begin(self._spools.enter_context(Spool(run.out.parent, advice=advice)))
-            blocks = _spooled(blocks, rounds)
-            if draws.start:
-                for _ in blocks:
-                    pass
-                blocks = (torch.from_numpy(block).to(self._pipeline.device) for _, block in rounds.blocks())
-        weights = _weights(method, draws.stop, self._bank)
-        reduction = self._scorer.reduction(weights, points, fitted=fitted, labelled=name in ("test", VALIDATION))
-        first = 0
-        for block in blocks:
-            if isinstance(engine, BankEngine):
-                for rows in tiles(first, first + block.shape[1]):
-                    reduction.add(block[:, rows.start - first : rows.stop - first], engine.draws(rows))
-            else:
-                reduction.add(block)
-            first += block.shape[1]
-        if name == "test" and draws.stop > 1 and not reduction.passes_differ:
+        points, passes, work = self._sets[name], self.passes, self._method_work[method]
+        again = method not in SINGLE_SAMPLE_METHODS and (self._run.save_samples or self._run.samples == "auto")
+        size = passes.tile(engine, points, keeps_samples=again)
+        first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
+        units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
+
+        def reduction(first: int) -> Any:
+            labelled = name in ("test", VALIDATION)
+            return self._scorer.reduction(weights, points, fitted=fitted, labelled=labelled, first=first)
+
+        with passes.feeding(points) as feed:
+            context = Context(passes, engine, points, feed, reduction, self._earlier if again else None)
+
+            def run(group: Together) -> Iterator[Arrays]:
+                return (run_unit(context, unit) for unit in group)
+
+            def arrays() -> Iterator[Arrays]:
+                results = finished(zip(units), run, self._journal, needed=again)
+                for unit, (of_unit,) in zip(units, results, strict=True):
+                    work.seconds += float(of_unit[_SECONDS])
+                    work.passes += engine.samples * len(unit.points)
+                    advance(engine.samples * len(unit.points))
+                    yield of_unit
+
+            scores = reduction(0).scores(arrays(), group=points.group)
+        if name == "test" and weights.samples > 1 and not scores.samples_differ:
             raise SamplingError(_why_samples_agree(method, self._todo))
-        return reduction.scores(group=points.group)
+        return scores
 
-    def _blocks(self, method: str, engine: Engine, points: Points, size: int, advance: Advance) -> Iterator[Tensor]:
-        method_work, device, loading = self._method_work[method], self._pipeline.device, 0.0
-        if isinstance(engine, PerQuery):
-            size = min(size, _QUERY_CHUNK)
-
-        def load(rows: slice) -> Tensor:
-            return self._pipeline.evaluated(points, rows)
-
-        def feed(rows: slice) -> Tensor:
-            nonlocal loading
-            before = time.perf_counter()
-            loaded = source(rows)
-            loading = time.perf_counter() - before
-            return loaded
-
-        with ExitStack() as closing:
-            source = Prefetch(load, len(points), closing) if device.type == "cuda" else load
-            blocks = chunks(engine, len(points), feed, size=size, on_halved=self._note_halving)
-            while True:
-                before = time.perf_counter()
-                block = next(blocks, None)
-                if device.type == "cuda":
-                    torch.cuda.synchronize(device)
-                if block is None:
-                    return
-                method_work.seconds += time.perf_counter() - before - loading
-                method_work.passes += engine.samples * block.shape[1]
-                yield block
-                advance(engine.samples * block.shape[1])
-
-    def _warm_up(self, engine: Engine, size: int) -> None:
-        """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
-        stochastic, points = _stochastic(engine), next(iter(self._sets.values()))
-        if isinstance(engine, PerQuery):  # among many small forwards the first hardly matters
-            return
-        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), size)))
-        try:
-            if stochastic is None:
-                engine.passes(inputs)
-            else:
-                work = stochastic.work(len(inputs))
-                stochastic.passes(inputs, 0, range(min(stochastic.samples, 1 if work is None else work.stacked)))
-        except (MemoryError, RuntimeError, OtherCallsError) as error:
-            if not (is_out_of_memory(error) or isinstance(error, OtherCallsError)):
-                raise  # otherwise the timed passes halve their chunks
-        torch.cuda.synchronize(self._pipeline.device)
-
-    def _chunk_size(self, engines: Mapping[str, Engine]) -> tuple[int, int]:
-        """The chunk size, as requested or as memory allows, and the bytes it takes."""
-        test, requested = self._sets["test"], self._run.chunk_size
-        free = memory.available(self._pipeline.device)
-        for engine in engines.values():
-            if stochastic := _stochastic(engine):
-                stochastic.prepare(self._pipeline.evaluated(test, slice(0, 64)), free=free)
-        whole = default_chunk(test.point_shape)
-        size = requested or min(whole, self._largest_chunk or whole)
-        free = memory.available(self._pipeline.device)
-        fitting = fitting_chunk(list(engines.values()), self._todo.outputs, size, self._pipeline.device)
-        size = requested or fitting
-        need = self._bytes(engines, size)
-        samples = max(engine.samples for engine in engines.values())
-        if samples > 1 and requested is None and free is not None and size < min(whole, self._largest_chunk or whole):
-            self._largest_chunk = size
-            self._note(
-                f"{size} points are processed at once, because {memory.in_words(free)} of memory are free and these "
-                f"take about {memory.in_words(need)} with {samples} samples"
-            )
-        return size, need
-
-    def _bytes(self, engines: Mapping[str, Engine], size: int) -> int:
-        return max(bytes_taken(engine, size, self._todo.outputs, self._pipeline.device) for engine in engines.values())
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def _note_halving(self, why: str, size: int) -> None:
-        self._largest_chunk = size
-        self._note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
-
-    def _note_precision(self, method: str, engine: Engine) -> None:
-        stochastic = _stochastic(engine)
-        deviation = stochastic.deviation if stochastic is not None else None
-        if deviation is not None:
-            self._note(precision_in_words(method, self._run.precision, deviation))
+    def _earlier(self, unit: Unit) -> list[np.ndarray]:
+        """The raw samples of a unit's points in earlier rounds."""
+        return [_raw(self._journal, replace(unit, draws=draws)) for draws in self._rounds[:-1]]
 
 
-def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
-    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing.
-
-    Stacks of draws and tiles are bounded first: otherwise fewer points would only lead to larger stacks.
-    """
-    free = memory.available(device)
-    for stochastic in filter(None, map(_stochastic, engines)):
-        stochastic.fit(free)
-
-    def need(points: int) -> int:
-        return max(bytes_taken(engine, points, outputs, device) for engine in engines)
-
-    while free is not None and need(size) > free / 2 and need(size // 2) < 0.9 * need(size):
-        size //= 2
-    return size
+def _raw(journal: Journal, unit: Unit) -> np.ndarray:
+    arrays = journal.load(unit.name)
+    if arrays is None:
+        raise ResultError(
+            f"{journal.path(unit.name)}: these samples were kept there, and cannot be read any more. Run it again."
+        )
+    return arrays[_OUTPUTS]
 
 
-def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
-    """The note on how far results in another precision differ from those in float32."""
-    values, shift = "probabilities" if deviation.measure == "mutual information" else "outputs", ""
-    if math.isfinite(deviation.uncertainty):
-        error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
-        shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
-    return (
-        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} samples, "
-        f"{shift}{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; mini-batch "
-        "statistics, deterministic estimates and scores use the usual precision"
-    )
+@dataclass(frozen=True)
+class KeptSamples:
+    """The raw samples of one set in a journal: `units` of the first round of draws, and the draws of all rounds."""
 
+    journal: Journal
+    units: tuple[Unit, ...]
+    rounds: tuple[range, ...]
+    shape: tuple[int, int, int]  # (T, n, K)
+    dtype: np.dtype
 
-def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -> int:
-    """The approximate bytes of passes of `size` points and their scoring, without the network."""
-    if size < 1:
-        return sys.maxsize
-    stochastic = _stochastic(engine)
-    work = stochastic.work(size) if stochastic is not None else None
-    scored = bytes_of_scoring(engine.samples, size, outputs, device)
-    return 3 * 8 * engine.samples * size * outputs + scored + (0 if work is None else work.bytes)
+    @staticmethod
+    def of(journal: Journal, units: Sequence[Unit], rounds: Sequence[range]) -> KeptSamples:
+        """The samples of these units under the draws of these rounds."""
+        first = _raw(journal, units[0])
+        shape = rounds[-1].stop, units[-1].points.stop, first.shape[2]
+        return KeptSamples(journal, tuple(units), tuple(rounds), shape, first.dtype)
 
-
-class Prefetch:
-    """Loads the next chunk of points in a thread while the device works on the current chunk."""
-
-    def __init__(self, load: Callable[[slice], Tensor], count: int, closing: ExitStack) -> None:
-        self._load, self._count = load, count
-        self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))
-        self._next: tuple[slice, Future[Tensor]] | None = None
-
-    def __call__(self, rows: slice) -> Tensor:
-        expected, future = self._next or (None, None)
-        points = future.result() if future is not None and expected == rows else self._load(rows)
-        next_rows = slice(rows.stop, min(self._count, rows.stop + rows.stop - rows.start))
-        self._next = None
-        if next_rows.start < next_rows.stop:
-            self._next = next_rows, self._thread.submit(self._load, next_rows)
-        return points
-
-
-def _spooled(blocks: Iterator[Tensor], rounds: Rounds) -> Iterator[Tensor]:
-    for block in blocks:
-        rounds.append(block.cpu().numpy())
-        yield block
-
-
-def _stochastic(engine: Engine) -> Stochastic | None:
-    """The engine that draws, also where a bank hands out its draws."""
-    drawing_engine = engine.engine if isinstance(engine, BankEngine) else engine
-    return drawing_engine if isinstance(drawing_engine, Stochastic) else None
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first point, its block of all draws), in order."""
+        for unit in self.units:
+            of_rounds = [_raw(self.journal, replace(unit, draws=draws)) for draws in self.rounds]
+            yield unit.points.start, np.concatenate(of_rounds)
 
 
 def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Sequence[int]) -> MethodWork:
@@ -514,7 +453,7 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Seq
         if comparable
         else None,
     )
-    stochastic = _stochastic(engine)
+    stochastic = stochastic_of(engine)
     if stochastic is None:
         return work_done
     work = stochastic.work(default_chunk(points))

@@ -21,8 +21,8 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
+from bnuq.evaluation.passes import fitting_chunk
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.runner import fitting_chunk
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent

@@ -287,14 +287,16 @@ def chunks(
     feed: Callable[[slice], Tensor],
     *,
     size: int,
+    first: int = 0,
     on_halved: Callable[[str, int], object] = lambda _why, _size: None,
 ) -> Iterator[Tensor]:
-    """The passes of an engine over `count` points that `feed` loads, `size` at a time: (T, chunk, …) each.
+    """The passes of an engine over the points from `first` to `count` that `feed` loads, `size` at a time:
+    (T, chunk, …) each.
 
     Where memory runs out, or the network normalises slices of so many points, the size is halved and reported to
     `on_halved` with the reason; SamplingError where one point is too much.
     """
-    start = 0
+    start = first
     while start < count:
         try:
             outputs = engine.passes(feed(slice(start, min(count, start + size))), start)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
-import bnuq
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection
 from bnuq.data import Points, check_labels, check_targets
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, SamplingError
 from bnuq.estimates import Caution, Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import Subject, forecast_of_sweep
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.plan import plan
-from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of
+from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
 from bnuq.evaluation.reference_check import cautions as reference_cautions
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.runner import VALIDATION, check_precision
 from bnuq.evaluation.setup import Prepared, output_cautions, scored_sets
+from bnuq.files.journal import Journal, WorkFolder
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
@@ -42,7 +38,6 @@ from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import compared, estimates_of, separation
-from bnuq.sweeping.journal import Journal
 from bnuq.sweeping.passes import (
     SPREAD,
     AtSize,
@@ -159,30 +154,26 @@ class Network:
         """The points of a set, or of the reference ("train"); None where there is no such set."""
         return self._train if name == "train" else self.sets.get(name)
 
-    def journal(self, folder: Path) -> Journal:
+    def journal(self, work: WorkFolder) -> Journal:
         """The journal of this network's finished parts, keyed by all that determines them except the sizes."""
         run, pipeline = self.run, self.ready.pipeline
         fits = self._validation if self.todo.task == "regression" else None
+        checkpoint_sha256 = self.ready.loaded.checkpoint.sha256
+        network = behaviour(self.ready.model, self.ready.example)
         facts = {
-            "versions": [bnuq.__version__, torch.__version__, pipeline.device.type],
-            "network": [self.ready.loaded.checkpoint.sha256, *self._behaviour(), run.precision],
+            "precision": run.precision,
             "code": code_of(run.arch),
             "layers": [site.name for site in self.todo.layers],
             "pipeline": [
                 msgspec.to_builtins(estimate) for estimate in (pipeline.normalize, run.normalize_targets, run.augment)
             ],
             "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],
-            "reference": self._train.sha256,
             "draws": [run.seed, self._draw_sets.samples, self._draw_sets.sets],
         }
-        return Journal(folder, hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
-
-    def _behaviour(self) -> list[str]:
-        """A digest of the network and its outputs for a few points, which change when its code changes."""
-        digests = behaviour(self.ready.model, self.ready.example)
-        outputs = np.array(digests["outputs"].split(), dtype=np.float64)
-        size = float(np.max(np.abs(outputs))) or 1.0
-        return [digests["network"], f"{size:.2e}", " ".join(f"{value:.3f}" for value in outputs / size)]
+        return work.journal(
+            facts
+            | content(checkpoint_sha256=checkpoint_sha256, network=network, device=pipeline.device, train=self._train)
+        )
 
     def forecast(self, *, limit: float) -> Forecast | None:
         """The forecast of the sweep of this network from scratch; None where it takes less than `limit` seconds."""
@@ -200,14 +191,14 @@ class Network:
     def _validation(self) -> Points | None:
         return self.sets.get(VALIDATION)
 
-    def swept(self, parts: Journal, watch: Stopwatch, progress: Progress) -> Swept:
+    def swept(self, journal: Journal, watch: Stopwatch, progress: Progress) -> Swept:
         """The network at all its sizes."""
         run, prepared, todo, train = self.run, self.ready, self.todo, self._train
         shared = {
             "todo": todo,
             "model": prepared.model,
             "pipeline": prepared.pipeline,
-            "parts": parts,
+            "journal": journal,
             "progress": progress,
         }
         ends = sorted({min(self.sizes), max(self.sizes)})
@@ -220,7 +211,8 @@ class Network:
         )
         at_sizes = passed.at
         comparisons = {} if check is None or check.passed else self._comparisons(at_sizes, banks, **shared)
-        check_network_unchanged(checked, prepared.model, prepared.pipeline, self.sets["test"])
+        with journal.forgotten_on(SamplingError):
+            check_network_unchanged(checked, prepared.model, prepared.pipeline, self.sets["test"])
         watch.lap("evaluate")
         bound = None
         if self._training is not None:
@@ -271,12 +263,12 @@ class Network:
                 *todo.notes,
                 *checked.notes,
                 *passed.notes,
-                *self._notes(parts.read),
+                *self._notes(journal.reused),
             ),
         )
 
     def _comparisons(
-        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], *, parts: Journal, **shared: Any
+        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], *, journal: Journal, **shared: Any
     ) -> dict[int, dict[str, dict[str, Compared]]]:
         """MCBN compared with the network under its running statistics, and under population statistics, at each
         size."""
@@ -296,7 +288,8 @@ class Network:
                 run=run,
                 scorer=self._scorer,
                 training=None,
-                parts=parts.under(name),
+                journal=journal,
+                method=name,
                 **shared,
             )
             for size, network in passed.at.items():
@@ -431,9 +424,9 @@ class Network:
                     else ()
                 )
 
-    def _notes(self, read: int) -> Iterator[str]:
-        if read:
-            yield f"{self.name}: {read} finished parts of an interrupted sweep were reused"
+    def _notes(self, reused: int) -> Iterator[str]:
+        if reused:
+            yield f"{self.name}: {reused} finished parts of an interrupted sweep were reused"
         if self._training is None:
             yield f"there is no ELBO: {self._why_no_elbo}"
         elif self.run.train_size is None:

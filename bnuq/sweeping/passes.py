@@ -1,5 +1,4 @@
-"""Runs every set under R draw sets at several mini-batch sizes, in one pass over the data whose finished parts are
-saved.
+"""Runs every set under R draw sets at several mini-batch sizes, in one pass over the data.
 
 Draw t of every size takes the first b of one permutation, so that sizes are compared on common random numbers. All
 sizes pass through one engine: points are loaded once, and operations before the first sampled BatchNorm run once.
@@ -7,9 +6,7 @@ sizes pass through one engine: points are loaded once, and operations before the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -26,18 +23,20 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import draw_bank
+from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.runner import VALIDATION, Prefetch, Scorer, fitting_chunk, precision_in_words
+from bnuq.evaluation.runner import VALIDATION, Scorer
+from bnuq.evaluation.units import Together, finished, merged, tiles
+from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.engine import Stochastic, chunks, default_chunk
-from bnuq.sweeping.journal import Journal
+from bnuq.sampling.engine import Stochastic
 
-PART = 1024  # points of one part of the journal
+PART = 1024  # points of a unit
 TRAIN = "train"
 SPREAD = {"classification": "mutual_information", "regression": "variance"}  # the spread, which vanishes as b grows
 
-_DIFFER = "differ"  # key beside the scores of a part: whether the samples of each draw set differ
+_DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
 _LEFT_OUT = {"variation_ratio", "max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"}
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, K) and targets (n, …): (draw, n)
@@ -87,20 +86,15 @@ def banks_of(
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
-    parts: Journal,
+    journal: Journal,
     progress: Progress,
 ) -> dict[int, BatchStatistics]:
     """ω of all draws at each size; a single draw where every mini-batch is the whole reference."""
     banks_of_sizes = {}
     for size in sizes:
-        draws = 1 if is_whole(size, train, pipeline.run) else draw_sets.draws
-        bank = parts.load_bank(f"b{size}-omega")
-        if bank is None or bank.samples != draws:
-            bank = draw_bank(range(draws), replace(todo, batch_size=size), model, pipeline, train, progress)
-            assert bank is not None
-            bank = replace(bank, indices=None)
-            parts.save_bank(f"b{size}-omega", bank)
-        banks_of_sizes[size] = bank
+        draws = range(1 if is_whole(size, train, pipeline.run) else draw_sets.draws)
+        bank = draw_bank(draws, replace(todo, batch_size=size), model, pipeline, train, progress, journal)
+        banks_of_sizes[size] = replace(bank, indices=None)
     return banks_of_sizes
 
 
@@ -120,8 +114,9 @@ def run_at_sizes(
     pipeline: Pipeline,
     scorer: Scorer,
     training: Training | None,
-    parts: Journal,
+    journal: Journal,
     progress: Progress,
+    method: str = "mcbn",
 ) -> SweepPasses:
     """The scores of the network at each size of `banks`.
 
@@ -134,7 +129,7 @@ def run_at_sizes(
     draws = sum(bank.samples for bank in banks.values())
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
-        runner = _Runner(banks, draw_sets, run, todo, model, pipeline, scorer, parts, advance)
+        runner = _Runner(banks, draw_sets, run, todo, model, pipeline, scorer, journal, advance, method)
         fitted: dict[int, list[Any]] = {size: [None] * runner.rows[size][1] for size in banks}
         if todo.task == "regression":
             fitted = runner.fitted(sets.get(VALIDATION))
@@ -142,10 +137,8 @@ def run_at_sizes(
         likelihood = {} if training is None else runner.likelihoods(training)
     result = {}
     for size in banks:
-        degenerate = runner.rows[size][0] == 1 or not scores["test"][size][_DIFFER].any()
-        scores_of_size = {
-            name: {k: v for k, v in of_set[size].items() if k != _DIFFER} for name, of_set in scores.items()
-        }
+        degenerate = runner.rows[size][0] == 1 or not scores["test"][size][1]
+        scores_of_size = {name: of_set[size][0] for name, of_set in scores.items()}
         if degenerate:  # spread by rounding counts as 0
             spread, sets_of_draws = SPREAD[todo.task], runner.rows[size][1]
             scores_of_size = {
@@ -154,7 +147,7 @@ def run_at_sizes(
             }
         by_draw, by_point = likelihood.get(size, (None, None))
         result[size] = AtSize(size, degenerate, scores_of_size, fitted[size], by_draw, by_point)
-    return SweepPasses(result, tuple(runner.notes))
+    return SweepPasses(result, tuple(runner.passes.notes))
 
 
 @dataclass(frozen=True)
@@ -163,6 +156,9 @@ class SweepPasses:
 
     at: dict[int, AtSize]
     notes: tuple[str, ...]
+
+
+Compute = Callable[[Together, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
 
 
 class _Runner:
@@ -177,28 +173,30 @@ class _Runner:
         model: nn.Module,
         pipeline: Pipeline,
         scorer: Scorer,
-        parts: Journal,
+        journal: Journal,
         advance: Advance,
+        method: str,
     ) -> None:
-        self._banks, self._run, self._todo, self._model = banks, run, todo, model
-        self._pipeline, self._scorer, self._parts, self._advance = pipeline, scorer, parts, advance
+        self._banks, self._run, self._todo, self._model, self._method = banks, run, todo, model, method
+        self._scorer, self._journal, self._advance = scorer, journal, advance
         self.rows = {
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self.notes: list[str] = []
+        self.passes = Passes(run, pipeline, todo.outputs)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
-        self._chunk: int | None = None
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
         """What is fitted to the validation points in every draw set, or the given τ."""
         reductions: dict[int, list[Any]] = {}
         if validation is not None:
-            reductions = self._reductions(
-                validation, VALIDATION, {size: [None] * r for size, (_, r) in self.rows.items()}
-            )
-            for block in self._blocks(validation, tuple(self._banks)):
-                self._add(block, reductions, VALIDATION)
+            sizes = tuple(self._banks)
+            reductions = {
+                size: self._reductions(size, VALIDATION, validation, [None] * self.rows[size][1]) for size in sizes
+            }
+            with self.passes.feeding(validation) as feed:
+                for block in self._blocks(validation, range(len(validation)), sizes, feed, self._advance):
+                    self._add(block, reductions, VALIDATION)
         return {
             size: [
                 self._scorer.fitted(
@@ -209,85 +207,76 @@ class _Runner:
             for size, (samples, sets) in self.rows.items()
         }
 
-    def scores(
-        self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]
-    ) -> dict[int, dict[str, np.ndarray]]:
-        """The per-point scores (R, n) of one set at each size, and "differ": whether the samples of a draw set
-        differ."""
+    def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, tuple[Arrays, bool]]:
+        """The per-point scores (R, n) of one set at each size, and whether the samples of a draw set differ."""
+        left_out = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
 
-        def compute(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-            reductions = self._reductions(part, name, {size: fitted[size] for size in sizes})
+        def compute(units: Together, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
+            first = units[0].points.start
+            reductions = {size: self._reductions(size, name, points, fitted[size], first) for size in _sizes(units)}
             for block in blocks:
                 self._add(block, reductions, name)
-            left_out = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
-            return {size: _of_reductions(of_size, left_out) for size, of_size in reductions.items()}
+            return (_of_reductions(of_size, left_out) for of_size in reductions.values())
 
-        parts_of_set = list(self._parts_of_set(name, points, compute))
         return {
-            size: {
-                key: np.concatenate([part[size][key] for part in parts_of_set], axis=1) for key in parts_of_set[0][size]
-            }
-            for size in self._banks
+            size: (arrays["draw"], bool(arrays["most"][_DIFFER]))
+            for size, arrays in self._of_set(name, points, compute).items()
         }
 
     def likelihoods(self, training: Training) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """The log-likelihood of the training points at each size, by draw and by point."""
+        points = training.points
+        assert points.targets is not None
+        all_targets = points.targets
 
-        def compute(part: Points, blocks: Iterator[Tensor], sizes: Sequence[int]) -> dict[int, dict[str, np.ndarray]]:
-            log_likelihoods: dict[int, list[np.ndarray]] = {size: [] for size in sizes}
-            first = 0
-            assert part.targets is not None
+        def compute(units: Together, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
+            log_likelihoods: dict[int, list[np.ndarray]] = {size: [] for size in _sizes(units)}
+            first = units[0].points.start
             for block in blocks:
-                targets = part.targets[first : first + block.shape[1]]
-                for size, outputs in self._by_size(block, sizes):
+                targets = all_targets[first : first + block.shape[1]]
+                for size, outputs in self._by_size(block, _sizes(units)):
 
                     def of_points(rows: slice, outputs: Tensor = outputs, targets: np.ndarray = targets) -> np.ndarray:
                         return training.log_likelihood(outputs[:, rows], targets[rows]).double().cpu().numpy()
 
                     log_likelihoods[size] += memory.in_halves(of_points, block.shape[1])
                 first += block.shape[1]
-            joined = {size: np.concatenate(values, axis=1) for size, values in log_likelihoods.items()}
-            return {size: {"draw": values.sum(1)[:, None], "point": values.mean(0)} for size, values in joined.items()}
+            joined = (np.concatenate(values, axis=1) for values in log_likelihoods.values())
+            return ({"sum/draw": values.sum(1)[None], "point/mean": values.mean(0)} for values in joined)
 
-        log_likelihoods = list(self._parts_of_set(TRAIN, training.points, compute))
         return {
-            size: (
-                np.sum([part[size]["draw"][:, 0] for part in log_likelihoods], axis=0) / len(training.points),
-                np.concatenate([part[size]["point"] for part in log_likelihoods]),
-            )
-            for size in self._banks
+            size: (arrays["sum"]["draw"] / len(points), arrays["point"]["mean"])
+            for size, arrays in self._of_set(TRAIN, points, compute).items()
         }
 
-    def _parts_of_set(
-        self,
-        name: str,
-        points: Points,
-        compute: Callable[[Points, Iterator[Tensor], Sequence[int]], dict[int, dict[str, np.ndarray]]],
-    ) -> Iterator[dict[int, dict[str, np.ndarray]]]:
-        """The parts of a set in order: read from the journal for the sizes that have them, computed for the others."""
-        of_set = f"{name}-{points.sha256[:8]}"
-        for first in range(0, len(points), PART):
-            rows = np.arange(first, min(len(points), first + PART))
-            saved = {size: self._parts.load(f"b{size}-{of_set}-{first}") for size in self._banks}
-            arrays_of_sizes = {size: arrays for size, arrays in saved.items() if arrays is not None}
-            self._advance(len(rows) * sum(self._banks[size].samples for size in arrays_of_sizes))
-            if missing := tuple(size for size in self._banks if size not in arrays_of_sizes):
-                part = points.subset(rows)
-                fresh = compute(part, self._blocks(part, missing), missing)
-                for size, arrays in fresh.items():
-                    self._parts.save(f"b{size}-{of_set}-{first}", arrays)
-                arrays_of_sizes |= fresh
-            yield arrays_of_sizes
+    def _of_set(self, name: str, points: Points, compute: Compute) -> dict[int, dict[str, Arrays]]:
+        """The merged arrays of a set at each size; the sizes of a tile pass together."""
+        draws_of_sizes = {size: range(bank.samples) for size, bank in self._banks.items()}
+        units = [
+            tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
+            for tile in tiles(name, points, PART, method=self._method, draws=range(0))
+        ]
+        of_tiles, done = [], 0  # samples of the current tile that were computed
 
-    def _reductions(self, points: Points, name: str, fitted: Mapping[int, Sequence[Any]]) -> dict[int, list[Any]]:
-        labelled = name in ("test", VALIDATION)
-        return {
-            size: [
-                self._scorer.reduction(metrics.plain_weights(self.rows[size][0]), points, fitted=fit, labelled=labelled)
-                for fit in of_size
-            ]
-            for size, of_size in fitted.items()
-        }
+        def advance(samples: int) -> None:
+            nonlocal done
+            self._advance(samples)
+            done += samples
+
+        with self.passes.feeding(points) as feed:
+
+            def run(group: Together) -> Iterable[Arrays]:
+                return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
+
+            for group, arrays in zip(units, finished(units, run, self._journal), strict=True):
+                of_tiles.append(arrays)
+                self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
+                done = 0
+        return {size: merged(arrays[k] for arrays in of_tiles) for k, size in enumerate(self._banks)}
+
+    def _reductions(self, size: int, name: str, points: Points, fitted: Sequence[Any], first: int = 0) -> list[Any]:
+        weights, labelled = metrics.plain_weights(self.rows[size][0]), name in ("test", VALIDATION)
+        return [self._scorer.reduction(weights, points, fitted=fit, labelled=labelled, first=first) for fit in fitted]
 
     def _add(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
         for size, outputs in self._by_size(block, list(reductions)):
@@ -304,53 +293,37 @@ class _Runner:
             yield size, block[first : first + self._banks[size].samples]
             first += self._banks[size].samples
 
-    def _blocks(self, points: Points, sizes: tuple[int, ...]) -> Iterator[Tensor]:
+    def _blocks(
+        self, points: Points, rows: range, sizes: tuple[int, ...], feed: Feed, advance: Advance
+    ) -> Iterator[Tensor]:
         """The outputs (draws of these sizes, chunk, K) of some points of a set, chunk by chunk."""
-        engine, chunk = self._ready(points, sizes)
-
-        def load(rows: slice) -> Tensor:
-            return self._pipeline.evaluated(points, rows)
-
-        with ExitStack() as closing:
-            feed = Prefetch(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
-            for block in chunks(engine, len(points), feed, size=chunk, on_halved=self._halved):
-                yield block
-                self._advance(engine.samples * block.shape[1])
-
-    def _halved(self, why: str, size: int) -> None:
-        self._chunk = size
-        self._note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def _ready(self, points: Points, sizes: tuple[int, ...]) -> tuple[Stochastic, int]:
-        """The engine of these sizes' draws, and its chunk size."""
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             engine = Stochastic(self._model, self._todo.sites, omega=omega, precision=self._run.precision)
-            engine.prepare(self._pipeline.evaluated(points, slice(0, 64)), free=memory.available(self._pipeline.device))
+            self.passes.prepare([engine], points)
             self._engines[sizes] = engine
-            if engine.deviation is not None:
-                self._note(precision_in_words("mcbn", self._run.precision, engine.deviation))
-        size = self._run.chunk_size or min(default_chunk(points.point_shape), self._chunk or sys.maxsize)
-        if self._run.chunk_size is None:
-            size = fitting_chunk([engine], self._todo.outputs, size, self._pipeline.device)
-        return engine, size
+            self.passes.note_precision(self._method, engine)
+        for block in self.passes.blocks(engine, points, rows, feed):
+            yield block
+            advance(engine.samples * block.shape[1])
 
 
-def _of_reductions(reductions: Sequence[Any], left_out: Collection[str]) -> dict[str, np.ndarray]:
-    """The per-point scores that every draw set has, (R, n), and whether its samples differ, (R, 1)."""
+def _sizes(units: Together) -> tuple[int, ...]:
+    return tuple(unit.batch_size for unit in units if unit.batch_size is not None)
+
+
+def _of_reductions(reductions: Sequence[Any], left_out: Collection[str]) -> Arrays:
+    """The per-point scores that every draw set has, (R, n), and whether the samples of one differ."""
     scores = [reduction.scores() for reduction in reductions]
     names = [
         name
         for name in scores[0].points
         if name not in left_out and all(name in set_scores.points for set_scores in scores)
     ]
-    result = {name: np.stack([set_scores.points[name] for set_scores in scores]) for name in names}
-    return result | {_DIFFER: np.array([[float(reduction.passes_differ)] for reduction in reductions])}
+    differ = any(set_scores.samples_differ for set_scores in scores)
+    result = {f"draw/{name}": np.stack([set_scores.points[name] for set_scores in scores]) for name in names}
+    return result | {f"most/{_DIFFER}": np.array([float(differ)])}
 
 
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:

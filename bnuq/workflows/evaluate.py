@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, Run
 from bnuq.data import Points
+from bnuq.errors import SamplingError
 from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material
@@ -20,11 +22,12 @@ from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
-from bnuq.evaluation.provenance import Stopwatch, behaviour, provenance, request_digest
+from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
 from bnuq.evaluation.reference_check import cautions as reference_cautions
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.runner import VALIDATION, RunnerResult, bank_of, check_precision, passed
-from bnuq.evaluation.setup import check_request, notes_on_request, output_cautions, prepare, scored_sets
+from bnuq.evaluation.runner import VALIDATION, RunnerResult, Scorer, bank_of, check_precision, passed
+from bnuq.evaluation.setup import Prepared, check_request, notes_on_request, output_cautions, prepare, scored_sets
+from bnuq.files.journal import Journal, work_folder
 from bnuq.progress import ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
@@ -37,51 +40,141 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 def evaluate(
     run: Run,
     *,
+    work: Path | None = None,
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     forecast_listener: ForecastListener | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
-    `look` receives the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener`
-    receives a forecast of the duration, where it is long. Raises BnuqError with one message where the request cannot be
-    carried out; the result file is then not touched.
+    Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
+    the sets before anything is drawn, and may raise where they cannot be used; `forecast_listener` receives a forecast
+    of the duration, where it is long. Raises BnuqError with one message where the request cannot be carried out; the
+    result file is then not touched.
     """
     watch = Stopwatch()
     check_request(run)
     replaces = run.out.exists()
     ready = prepare(run)
-    loaded, material, pipeline, example = ready.loaded, ready.material, ready.pipeline, ready.example
-    model = ready.model
     watch.lap("load")
+    this = _planned(run, ready)
+    if look is not None:
+        look(this.described)
+    check_precision(run, ready.pipeline.device)
+    check_resources(run, this.todo, this.sets, labelled=("test", VALIDATION), bank=bank_of(run, this.todo))
+    train, todo, model, pipeline = ready.material.train, this.todo, ready.model, ready.pipeline
+    checked = check_network(run, todo, model, pipeline, this.sets, train)
+    if forecast_listener is not None:
+        subject = Subject(run, todo, model, pipeline, this.sets, this.scorer, train)
+        if (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
+            forecast_listener.notify(expected)
+    check = None if train is None else check_reference(run, todo, model, pipeline, train, progress)
+    noise_models = fit_noise_models(run, todo, model, pipeline, train, progress)
+    watch.lap("draw")
+    with work_folder(run.out, work) as folder:
+        journal = folder.journal(_facts(this))
+        with journal.forgotten_on(SamplingError):  # its units serve no other request
+            outcome = _outcome(this, check, noise_models, journal, watch, progress)
+            check_network_unchanged(checked, model, pipeline, this.sets["test"])
+        watch.lap("evaluate")
+        result = Result(
+            run=_resolved(run, todo, noise_models).record(),
+            model=_model(this),
+            sampling=_sampling(this, outcome),
+            sets=this.described,
+            methods=outcome.methods,
+            cautions=(
+                *this.odd_outputs,
+                *ready.material.cautions,
+                *todo.cautions,
+                *checked.cautions,
+                *_cautions(run, todo, check, outcome, ready.material),
+            ),
+            notes=(
+                *notes_on_request([run], replaces=run.out if replaces else None),
+                *_without_validation(ready.material, run, todo),
+                *ready.loaded.notes,
+                *ready.material.notes,
+                *todo.notes,
+                *checked.notes,
+                *_went_on(journal),
+                *outcome.notes,
+                *(() if noise_models is None else noise_models.notes()),
+                *_dead_channels(outcome.omega),
+            ),
+            seconds=watch.seconds(),
+            work=Work(outcome.work, memory.peak(pipeline.device)),
+            provenance=_provenance(this),
+            reference_check=check,
+            bank=outcome.omega,
+            path=run.out,
+        )
+        result = replace(result, cautions=(*result.cautions, *_noise_model_cautions(result)))
+        result_file.write(result, run.out)
+    return result
 
+
+@dataclass(frozen=True)
+class _Planned:
+    """The request, what was read for it, and what this network allows."""
+
+    run: Run
+    ready: Prepared
+    todo: Plan
+    sets: Mapping[str, Points]
+    scorer: Scorer
+    odd_outputs: tuple[Caution, ...]
+    described: dict[str, EvaluatedSet]
+    behaviour: dict[str, str]
+
+
+def _planned(run: Run, ready: Prepared) -> _Planned:
+    material = ready.material
     todo = plan(
         run,
-        model,
-        example,
+        ready.model,
+        ready.example,
         test=material.test,
         train=material.train,
-        trained_with=loaded.checkpoint.train_batch_size,
+        trained_with=ready.loaded.checkpoint.train_batch_size,
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = output_cautions(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    if look is not None:
-        look(described)
-    check_precision(run, pipeline.device)
-    check_resources(run, todo, sets, labelled=("test", VALIDATION), bank=bank_of(run, todo))
-    checked = check_network(run, todo, model, pipeline, sets, material.train)
-    if forecast_listener is not None:
-        subject = Subject(run, todo, model, pipeline, sets, scorer, material.train)
-        if (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
-            forecast_listener.notify(expected)
-    check = None
-    if material.train is not None:
-        check = check_reference(run, todo, model, pipeline, material.train, progress)
-    stale = check is not None and not check.passed
-    noise_models = fit_noise_models(run, todo, model, pipeline, material.train, progress)
-    watch.lap("draw")
+    return _Planned(run, ready, todo, sets, scorer, odd_outputs, described, behaviour(ready.model, ready.example))
+
+
+def _facts(this: _Planned) -> dict[str, Any]:
+    """All that determines the units of an evaluation, except their addresses."""
+    run, ready = this.run, this.ready
+    sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
+    by_group = run.sampler.batches == "group"
+    return {
+        "request": request_digest(run, checkpoint_sha256=sha256),
+        "fitted_to": None if validation is None else validation.sha256,
+        "chunk_size": run.chunk_size,
+        **content(
+            checkpoint_sha256=sha256,
+            network=this.behaviour,
+            device=ready.pipeline.device,
+            train=ready.material.train,
+            by_group=by_group,
+        ),
+    }
+
+
+def _outcome(
+    this: _Planned,
+    check: ReferenceCheck | None,
+    noise_models: NoiseModels | None,
+    journal: Journal,
+    watch: Stopwatch,
+    progress: Progress,
+) -> RunnerResult:
+    """The draws, and every method over every set."""
+    run, todo, model, pipeline = this.run, this.todo, this.ready.model, this.ready.pipeline
+    train, stale = this.ready.material.train, check is not None and not check.passed
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
@@ -91,79 +184,60 @@ def evaluate(
             else {name: noise_models.draw(name, draws) for name in todo.methods if name in ANALYTIC}
         )
         if needs_bank(run, todo, stale=stale):
-            assert material.train is not None  # ensured by the plan
-            omegas["mcbn"] = draw_bank(draws, todo, model, pipeline, material.train, progress)
+            assert train is not None  # ensured by the plan
+            omegas["mcbn"] = draw_bank(draws, todo, model, pipeline, train, progress, journal)
         watch.lap("draw")
         return omegas
 
-    with ExitStack() as spools:
-        train = material.train
-        outcome = passed(run, todo, model, pipeline, sets, scorer, draw, progress, spools, train=train, stale=stale)
-        check_network_unchanged(checked, model, pipeline, sets["test"])
-        watch.lap("evaluate")
-        result = Result(
-            run=_resolved(run, todo, noise_models).record(),
-            model={
-                "path": str(run.checkpoint),
-                "sha256": loaded.checkpoint.sha256,
-                "task": todo.task,
-                ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
-                "batchnorm_layers": len(todo.sites.batchnorms),
-                "dropout_layers": len(todo.sites.dropouts),
-                "parameters": loaded.parameters,
-            },
-            sampling={
-                "samples": outcome.samples,
-                "bank": outcome.bank,
-                "batch_size": todo.batch_size,
-                "layers": [site.name for site in todo.layers],
-                "seed": run.seed,
-                "mutual_information": run.mutual_information,
-                "device": str(pipeline.device),
-                "precision": run.precision,
-                "reference_points": None if material.train is None else len(material.train),
-                "test_points": material.test_points,
-            },
-            sets=described,
-            methods=outcome.methods,
-            cautions=(
-                *odd_outputs,
-                *material.cautions,
-                *todo.cautions,
-                *checked.cautions,
-                *_cautions(run, todo, check, outcome, material),
-            ),
-            notes=(
-                *notes_on_request([run], replaces=run.out if replaces else None),
-                *_without_validation(material, run, todo),
-                *loaded.notes,
-                *material.notes,
-                *todo.notes,
-                *checked.notes,
-                *outcome.notes,
-                *(() if noise_models is None else noise_models.notes()),
-                *_dead_channels(outcome.omega),
-            ),
-            seconds=watch.seconds(),
-            work=Work(outcome.work, memory.peak(pipeline.device)),
-            provenance={
-                **provenance(
-                    checkpoint=run.checkpoint,
-                    device=pipeline.device,
-                    train=material.train,
-                    by_group=run.sampler.batches == "group",
-                    precision=run.precision,
-                ),
-                "request": request_digest(run, checkpoint_sha256=loaded.checkpoint.sha256),
-                **behaviour(model, example),
-            },
-            reference_check=check,
-            bank=outcome.omega,
-            path=run.out,
-        )
-        result = replace(result, cautions=(*result.cautions, *_noise_model_cautions(result)))
-        result_file.write(result, run.out)
-    return result
+    sets, scorer = this.sets, this.scorer
+    return passed(run, todo, model, pipeline, sets, scorer, draw, progress, journal, train=train, stale=stale)
+
+
+def _model(this: _Planned) -> dict[str, Any]:
+    loaded, todo = this.ready.loaded, this.todo
+    return {
+        "path": str(this.run.checkpoint),
+        "sha256": loaded.checkpoint.sha256,
+        "task": todo.task,
+        ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
+        "batchnorm_layers": len(todo.sites.batchnorms),
+        "dropout_layers": len(todo.sites.dropouts),
+        "parameters": loaded.parameters,
+    }
+
+
+def _sampling(this: _Planned, outcome: RunnerResult) -> dict[str, Any]:
+    run, material = this.run, this.ready.material
+    return {
+        "samples": outcome.samples,
+        "bank": outcome.bank,
+        "batch_size": this.todo.batch_size,
+        "layers": [site.name for site in this.todo.layers],
+        "seed": run.seed,
+        "mutual_information": run.mutual_information,
+        "device": str(this.ready.pipeline.device),
+        "precision": run.precision,
+        "reference_points": None if material.train is None else len(material.train),
+        "test_points": material.test_points,
+    }
+
+
+def _provenance(this: _Planned) -> dict[str, str]:
+    run = this.run
+    of_process = provenance(
+        checkpoint=run.checkpoint,
+        device=this.ready.pipeline.device,
+        train=this.ready.material.train,
+        by_group=run.sampler.batches == "group",
+        precision=run.precision,
+    )
+    request = request_digest(run, checkpoint_sha256=this.ready.loaded.checkpoint.sha256)
+    return {**of_process, "request": request, **this.behaviour}
+
+
+def _went_on(journal: Journal) -> Iterator[str]:
+    if journal.reused:
+        yield f"{journal.reused} finished parts of an interrupted evaluation were reused"
 
 
 def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:

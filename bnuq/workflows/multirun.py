@@ -34,14 +34,19 @@ OF_ONE_RUN = (
 
 
 def evaluate_several(
-    runs: Runs, *, progress: Progress = silent, forecast_listener: ForecastListener | None = None
+    runs: Runs,
+    *,
+    work: Path | None = None,
+    progress: Progress = silent,
+    forecast_listener: ForecastListener | None = None,
 ) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
 
     A run whose file exists already, made by this version from the same request, network and data, is read instead, so
-    that an interrupted series continues. `forecast_listener` receives a forecast of the remaining runs before the first
-    is drawn, where it is long. Raises BnuqError, naming the run, where a run cannot be carried out; the results of
-    earlier runs stay, and no aggregate is written.
+    that an interrupted series continues; within a run `evaluate` continues from the units in `work`.
+    `forecast_listener` receives a forecast of the remaining runs before the first is drawn, where it is long. Raises
+    BnuqError, naming the run, where a run cannot be carried out; the results of earlier runs stay, and no aggregate is
+    written.
     """
     start = time.perf_counter()
     replaces = runs.out.exists()
@@ -56,6 +61,7 @@ def evaluate_several(
                 if result is None:
                     result = evaluate(
                         run_of_series.run,
+                        work=work,
                         forecast_listener=_foresight_of_all(forecast_listener, len(runs.all) - len(rows)),
                     )
                     forecast_listener = None  # the forecast covers all runs

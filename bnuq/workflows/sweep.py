@@ -19,11 +19,11 @@ from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.runner import VALIDATION
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
+from bnuq.files.journal import work_folder
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.sweeping.elbo import prior_of
-from bnuq.sweeping.journal import forget_folder
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.passes import SPREAD
 from bnuq.sweeping.recommendation import Judged, recommended
@@ -55,7 +55,6 @@ def sweep(
     out = runs[0].out if out is None else out
     _check(runs, settings, out)
     replaces = out.exists()
-    folder = work or out.with_name(f"{out.name}.work")
     names = _names(runs)
     ready: list[Network] = []
     for number, run in enumerate(runs):
@@ -65,17 +64,25 @@ def sweep(
     watch.lap("load")
     if forecast_listener is not None:
         _foresee(ready, forecast_listener)
-    journals = [network.journal(folder) for network in ready]
-    journals[0].make_folder()
-    try:
-        networks = [network.swept(journal, watch, progress) for network, journal in zip(ready, journals, strict=True)]
-    except BaseException as error:
-        if not all(journal.is_empty for journal in journals):
-            error.add_note(f"finished parts are kept in {folder}: the same command goes on from them.")
-        raise
-    first = ready[0]
+    with work_folder(out, work) as folder:
+        networks = [network.swept(network.journal(folder), watch, progress) for network in ready]
+        result = _result(runs, settings, ready[0], networks, watch, out=out, replaces=replaces)
+        sweep_file.write(result, out)
+    return result
+
+
+def _result(
+    runs: Sequence[Run],
+    settings: Settings,
+    first: Network,
+    networks: Sequence[Swept],
+    watch: Stopwatch,
+    *,
+    out: Path,
+    replaces: bool,
+) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
-    result = Sweep(
+    return Sweep(
         task=first.todo.task,
         models=tuple(network.model for network in networks),
         points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
@@ -100,12 +107,6 @@ def sweep(
         ),
         path=out,
     )
-    sweep_file.write(result, out)
-    for journal in journals:
-        journal.forget()
-    if work is None:
-        forget_folder(folder)
-    return result
 
 
 def _foresee(networks: Sequence[Network], forecast_listener: ForecastListener) -> None:

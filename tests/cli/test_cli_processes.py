@@ -66,7 +66,8 @@ def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, nu
     out, err = child.communicate(timeout=20)
     assert child.returncode == code
     assert out == ""
-    assert err == f"bnuq: {word}; an unfinished result is not saved.\n"
+    kept = f"finished parts are kept in {small / 'model.bnuq.h5.work'}: the same command goes on from them."
+    assert err in (f"bnuq: {word}; an unfinished result is not saved.\n", f"bnuq: {word}; {kept}\n")
     assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
@@ -207,10 +208,10 @@ def size_limit():
     ("size", "options", "message"),
     [
         (20_000, (), "model.bnuq.h5: could not be written: the file would be larger than this system allows"),
-        (4_000, ("--save-samples",), "the raw samples could not be kept: File too large. Free some space, or run "),
-        (300_000, ("--save-samples", "-T", "64"), "model.bnuq.h5: could not be written: the file would be larger"),
+        (4_000, ("--save-samples",), ".part: could not be written: the file would be larger than this system allows"),
+        (400_000, ("--save-samples", "-T", "64"), "model.bnuq.h5: could not be written: the file would be larger"),
     ],
-    ids=["result", "spool", "samples"],
+    ids=["result", "unit", "samples"],
 )
 def test_a_file_size_limit_is_one_message_and_leaves_nothing(small, cli, size_limit, size, options, message):
     old = small_run.old_result(small / "model.bnuq.h5")

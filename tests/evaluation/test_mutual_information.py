@@ -193,10 +193,10 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
     np.testing.assert_allclose(scores.points["mutual_information"], expected, rtol=1e-9, atol=1e-12)
     reduction = classification.Reduction(replicate_weights(8), points=N)
     reduction.add(half)
-    assert reduction.passes_differ
+    assert reduction.scores().samples_differ
     same = classification.Reduction(replicate_weights(8), points=N)
     same.add(half[:1].expand(8, -1, -1))
-    assert not same.passes_differ
+    assert not same.scores().samples_differ
 
 
 # ── the option ───────────────────────────────────────────────────────────────────────────────────────────────────────

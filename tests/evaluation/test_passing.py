@@ -13,7 +13,7 @@ import small_run
 import torch
 
 from bnuq.evaluation import memory
-from bnuq.evaluation.runner import Prefetch
+from bnuq.evaluation.passes import Prefetch
 from bnuq.records.evaluation import Result
 from bnuq.sampling.engine import Stochastic
 

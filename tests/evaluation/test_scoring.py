@@ -402,7 +402,7 @@ def test_passes_differ_only_beyond_rounding(noise, dtype, differ):
     logits = logits + noise * np.random.default_rng(0).normal(size=logits.shape)
     reduction = classification.Reduction(replicate_weights(T), points=N)
     reduction.add(logits.astype(dtype))
-    assert reduction.passes_differ is differ
+    assert reduction.scores().samples_differ is differ
 
 
 def test_float32_logits_give_the_estimates_of_float64_ones():

@@ -1,0 +1,201 @@
+"""Passes points through engines, chunk by chunk as memory allows; and how long that took."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.errors import is_out_of_memory
+from bnuq.evaluation import memory
+from bnuq.evaluation.classification import bytes_of_scoring
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.sampling.bank_tiles import BankEngine
+from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
+from bnuq.sampling.passes import Engine
+from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.sites import OtherCallsError
+
+_QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own
+
+Feed = Callable[[slice], Tensor]  # rows of a set as network input
+
+
+class Passes:
+    """The passes of a run: `notes` on them for the user, and the `seconds` that they took, without loading."""
+
+    def __init__(self, run: Run, pipeline: Pipeline, outputs: int) -> None:
+        self.notes: list[str] = []
+        self.seconds = 0.0
+        self._run, self._pipeline, self._outputs = run, pipeline, outputs
+        self._largest: int | None = None  # chunk size, where memory does not allow the default
+
+    def prepare(self, engines: Iterable[Engine], points: Points) -> int:
+        """Make the engines' plans with the first of these points, within the free memory; the bytes that a chunk
+        takes."""
+        engines, requested, device = list(engines), self._run.chunk_size, self._pipeline.device
+        free = memory.available(device)
+        for stochastic in filter(None, map(stochastic_of, engines)):
+            stochastic.prepare(self._pipeline.evaluated(points, slice(0, 64)), free=free)
+        usual = self._chunk(points)
+        free = memory.available(device)
+        fitting = fitting_chunk(engines, self._outputs, usual, device)
+        size = requested or fitting
+        need = max(bytes_taken(engine, size, self._outputs, device) for engine in engines)
+        samples = max(engine.samples for engine in engines)
+        if samples > 1 and free is not None and size < usual:
+            self._largest = size
+            self.note(
+                f"{size} points are processed at once, because {memory.in_words(free)} of memory are free and these "
+                f"take about {memory.in_words(need)} with {samples} samples"
+            )
+        return need
+
+    def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
+        """The points of a unit of work: the requested chunk, or the default one whatever the free memory, unless the
+        unit keeps the raw samples of its points."""
+        if isinstance(engine, PerQuery):
+            return min(self._chunk(points), _QUERY_CHUNK)
+        return self._chunk(points) if keeps_samples else self._run.chunk_size or default_chunk(points.point_shape)
+
+    @contextmanager
+    def feeding(self, points: Points) -> Iterator[Feed]:
+        """Loads rows of a set; on a GPU the next ones while the device works."""
+
+        def load(rows: slice) -> Tensor:
+            return self._pipeline.evaluated(points, rows)
+
+        with ExitStack() as closing:
+            yield Prefetch(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
+
+    def blocks(self, engine: Engine, points: Points, rows: range, feed: Feed) -> Iterator[Tensor]:
+        """The outputs (T, chunk, K) for these rows of a set, chunk by chunk."""
+        device, loading = self._pipeline.device, 0.0
+
+        def timed(part: slice) -> Tensor:
+            nonlocal loading
+            before = time.perf_counter()
+            loaded = feed(part)
+            loading = time.perf_counter() - before
+            return loaded
+
+        size = self._chunk(points)
+        if self._largest is not None:  # parts of equal size
+            size = -(-len(rows) // -(-len(rows) // size))
+        outputs = chunks(engine, rows.stop, timed, size=size, first=rows.start, on_halved=self._halved)
+        while True:
+            before = time.perf_counter()
+            block = next(outputs, None)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if block is None:
+                return
+            self.seconds += time.perf_counter() - before - loading
+            yield block
+
+    def warm_up(self, engine: Engine, points: Points) -> None:
+        """Make a GPU load its libraries and kernels, and choose algorithms, in a pass that is not timed."""
+        stochastic = stochastic_of(engine)
+        if isinstance(engine, PerQuery):  # among many small forwards the first hardly matters
+            return
+        inputs = self._pipeline.evaluated(points, slice(0, min(len(points), self._chunk(points))))
+        try:
+            if stochastic is None:
+                engine.passes(inputs)
+            else:
+                work = stochastic.work(len(inputs))
+                stochastic.passes(inputs, 0, range(min(stochastic.samples, 1 if work is None else work.stacked)))
+        except (MemoryError, RuntimeError, OtherCallsError) as error:
+            if not (is_out_of_memory(error) or isinstance(error, OtherCallsError)):
+                raise  # otherwise the timed passes halve their chunks
+        torch.cuda.synchronize(self._pipeline.device)
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def note_precision(self, method: str, engine: Engine) -> None:
+        """Note how far the samples are from those in float32, where the precision is another."""
+        stochastic = stochastic_of(engine)
+        if stochastic is not None and stochastic.deviation is not None:
+            self.note(precision_in_words(method, self._run.precision, stochastic.deviation))
+
+    def _chunk(self, points: Points) -> int:
+        return self._run.chunk_size or min(default_chunk(points.point_shape), self._largest or sys.maxsize)
+
+    def _halved(self, why: str, size: int) -> None:
+        self._largest = size
+        self.note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
+
+
+def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
+    """`size` points, halved until their passes take no more than half of the free memory, or halving saves nothing.
+
+    Stacks of draws and tiles are bounded first: otherwise fewer points would only lead to larger stacks.
+    """
+    free = memory.available(device)
+    for stochastic in filter(None, map(stochastic_of, engines)):
+        stochastic.fit(free)
+
+    def need(points: int) -> int:
+        return max(bytes_taken(engine, points, outputs, device) for engine in engines)
+
+    while free is not None and need(size) > free / 2 and need(size // 2) < 0.9 * need(size):
+        size //= 2
+    return size
+
+
+def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
+    """The note on how far results in another precision differ from those in float32."""
+    values, shift = "probabilities" if deviation.measure == "mutual information" else "outputs", ""
+    if math.isfinite(deviation.uncertainty):
+        error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
+        shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
+    return (
+        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} samples, "
+        f"{shift}{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; mini-batch "
+        "statistics, deterministic estimates and scores use the usual precision"
+    )
+
+
+def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -> int:
+    """The approximate bytes of passes of `size` points and their scoring, without the network."""
+    if size < 1:
+        return sys.maxsize
+    stochastic = stochastic_of(engine)
+    work = stochastic.work(size) if stochastic is not None else None
+    scored = bytes_of_scoring(engine.samples, size, outputs, device)
+    return 3 * 8 * engine.samples * size * outputs + scored + (0 if work is None else work.bytes)
+
+
+class Prefetch:
+    """Loads the next chunk of points in a thread while the device works on the current chunk."""
+
+    def __init__(self, load: Callable[[slice], Tensor], count: int, closing: ExitStack) -> None:
+        self._load, self._count = load, count
+        self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))
+        self._next: tuple[slice, Future[Tensor]] | None = None
+
+    def __call__(self, rows: slice) -> Tensor:
+        expected, future = self._next or (None, None)
+        points = future.result() if future is not None and expected == rows else self._load(rows)
+        next_rows = slice(rows.stop, min(self._count, rows.stop + rows.stop - rows.start))
+        self._next = None
+        if next_rows.start < next_rows.stop:
+            self._next = next_rows, self._thread.submit(self._load, next_rows)
+        return points
+
+
+def stochastic_of(engine: Engine) -> Stochastic | None:
+    """The engine that draws, also where a bank hands out its draws."""
+    drawing_engine = engine.engine if isinstance(engine, BankEngine) else engine
+    return drawing_engine if isinstance(drawing_engine, Stochastic) else None

@@ -1,0 +1,116 @@
+"""Units of work: samples of one method for a tile of points of one set, scored; how they merge, and who runs them.
+
+A unit is a pure function of the request and its address, independent of its neighbours, and small when finished. Any
+executor that gives the same units in the same order, `finished` in this process, gives the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq.data import Points
+from bnuq.files.journal import Arrays, Journal
+
+_AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The address of a unit: these draws of `method`, for these points of the set of that name and digest;
+    `batch_size` where several sizes are swept."""
+
+    method: str
+    set: str
+    sha256: str
+    points: range
+    draws: range
+    batch_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The address as the name of a file."""
+        size = "" if self.batch_size is None else f"-b{self.batch_size}"
+        ranges = (f"{part.start}_{part.stop}" for part in (self.draws, self.points))
+        return "-".join((f"{self.method}{size}", self.set, self.sha256[:8], *ranges))
+
+
+def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[Unit]:
+    """The units of a set, of `size` points each."""
+    starts = range(0, len(points), size)
+    return [Unit(method, name, points.sha256, range(start, min(len(points), start + size)), draws) for start in starts]
+
+
+Together = tuple[Unit, ...]  # units of the same points, which pass together
+
+
+def finished(
+    units: Iterable[Together],
+    run: Callable[[Together], Iterable[Arrays]],
+    journal: Journal,
+    *,
+    needed: bool = False,
+) -> Iterator[tuple[Arrays, ...]]:
+    """The arrays of the units, in order: from the journal, or of `run`, which gets the unfinished ones of each group.
+
+    ResultError where they cannot be saved, and are `needed` again. This is the executor of this process; another one
+    would deal the groups out.
+    """
+    for group in units:
+        arrays = {unit: journal.load(unit.name) for unit in group}
+        missing = tuple(unit for unit in group if arrays[unit] is None)
+        if missing:
+            for unit, computed in zip(missing, run(missing), strict=True):
+                journal.save(unit.name, computed, needed=needed)
+                arrays[unit] = computed
+        yield tuple(found for found in arrays.values() if found is not None)
+
+
+class Blocks:
+    """Scores of consecutive points, block by block.
+
+    Arrays of the kind "point" hold a value of each point along their first axis, those of the kind "draw" along their
+    second one; "sum" holds sums over a block, and "most" the largest of a block.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[np.ndarray]] = {}
+
+    def add(self, kind: str, values: Mapping[str, np.ndarray]) -> None:
+        """Add values of the next block."""
+        for name, value in values.items():
+            self._values.setdefault(f"{kind}/{name}", []).append(value)
+
+    def arrays(self) -> Arrays:
+        """What a unit keeps: sums stay those of its blocks, so that they can be added in one order whatever the
+        units."""
+        return {
+            name: np.stack(values) if kind not in _AXES else np.concatenate(values, axis=_AXES[kind])
+            for name, values in self._values.items()
+            for kind in [name.partition("/")[0]]
+        }
+
+
+def merged(units: Iterable[Arrays]) -> dict[str, Arrays]:
+    """The arrays of a set by kind and name, from those of its units in the order of the points. Arrays of no kind are
+    left out."""
+    values: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in _AXES}
+    sums: Arrays = {}
+    most: Arrays = {}
+    for arrays in units:
+        for key, value in arrays.items():
+            kind, _, name = key.partition("/")
+            if kind in _AXES:
+                values[kind].setdefault(name, []).append(value)
+            elif kind == "most":
+                most[name] = np.asarray(np.maximum(most.get(name, -np.inf), value.max(axis=0)))
+            elif kind == "sum":
+                for block in value:
+                    sums[name] = sums[name] + block if name in sums else block
+    joined = {
+        kind: {name: np.concatenate(parts, axis=_AXES[kind]) for name, parts in of_kind.items()}
+        for kind, of_kind in values.items()
+    }
+    return joined | {"sum": sums, "most": most}

@@ -1,0 +1,270 @@
+"""Units of work: an interrupted evaluation goes on from the finished ones, and the result is bitwise the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_run
+import torch
+
+from bnuq.config import Options, ScoringSection, resolve
+from bnuq.evaluation import classification, regression, runner
+from bnuq.evaluation.estimates import replicate_weights
+from bnuq.evaluation.units import Unit, finished
+from bnuq.files.journal import Arrays, Journal
+from bnuq.progress import silent
+from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
+from bnuq.sampling.engine import Stochastic
+from bnuq.workflows.evaluate import evaluate
+
+METHODS = ("mcbn", "mcdo")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    small_run.write(tmp_path)
+    return tmp_path
+
+
+def evaluated(folder: Path, name: str = "out.h5", **options: Any) -> Result:
+    given = {"methods": METHODS, "samples": 8, "chunk_size": 20} | options
+    return small_run.evaluated(folder, out=folder / name, **given)
+
+
+# ── the seam ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unit(number: int) -> Unit:
+    return Unit("mcbn", "test", "0123456789", range(number, number + 1), range(8))
+
+
+def test_units_that_are_finished_are_not_run_and_all_come_in_order(tmp_path: Path) -> None:
+    ran: list[Unit] = []
+
+    def run(units: tuple[Unit, ...]) -> list[Arrays]:
+        ran.extend(units)
+        return [{"points": np.array(each.points.start)} for each in units]
+
+    journal = Journal(tmp_path, {})
+    list(finished([(unit(1),), (unit(2),)], run, journal))
+    ran.clear()
+    groups = [(unit(0), unit(1)), (unit(2),), (unit(3), unit(4))]
+    found = [tuple(int(arrays["points"]) for arrays in group) for group in finished(groups, run, journal)]
+    assert found == [(0, 1), (2,), (3, 4)]
+    assert ran == [unit(0), unit(3), unit(4)]
+
+
+def test_no_two_addresses_share_a_name() -> None:
+    ranges = (range(1), range(11), range(1, 11), range(1, 1))
+    units = [
+        Unit(method, name, sha256, points, draws, size)
+        for method in ("mcbn", "mcbn+mcdo")
+        for name, sha256 in (("test", "a" * 64), ("test", "b" * 64), ("other-set", "a" * 64))
+        for points in ranges
+        for draws in ranges
+        for size in (None, 1, 16)
+    ]
+    assert len({each.name for each in units}) == len(units)
+
+
+def reductions(kind: str) -> Callable[[int], Any]:
+    weights, random = replicate_weights(8), np.random.default_rng(0)
+    if kind == "classification":
+        labels = random.integers(0, 3, 50)
+        return lambda first: classification.Reduction(weights, points=50, labels=labels, first=first)
+    targets = random.normal(size=(50, 3))
+    fitted = regression.Fitted(np.full(len(weights.weights), 2.0), None)
+    scoring = ScoringSection()
+    return lambda first: regression.Reduction(
+        weights, points=50, scoring_by=scoring, targets=targets, fitted=fitted, first=first
+    )
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classification, "_BLOCK", 8 * 120 * 3)  # several blocks a unit
+    make = reductions(kind)
+    blocks = torch.randn(8, 50, 3, generator=torch.Generator().manual_seed(0)).split(10, dim=1)
+    whole = make(0)
+    for block in blocks:
+        whole.add(block)
+    expected = vars(whole.scores())
+    for cuts in ((1, 2, 3, 4), (2,), (1, 4)):
+        units = []
+        for first, last in zip((0, *cuts), (*cuts, 5), strict=True):
+            part = make(10 * first)
+            for block in blocks[first:last]:
+                part.add(block)
+            units.append(part.arrays())
+        found = vars(make(0).scores(units))
+        assert_same(found, expected)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Bitwise, NaN included."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_same(found[name], value)
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    elif hasattr(expected, "__dict__"):
+        assert_same(vars(found), vars(expected))
+    else:
+        assert found == expected
+
+
+# ── interrupted evaluations ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The units that are computed; "stop" is after how many of them the run is interrupted."""
+    log: dict[str, Any] = {"units": [], "passes": 0, "stop": None}
+    plain, passes = runner.run_unit, Stochastic.passes
+
+    def logged(context: runner.Context, unit: Unit) -> Arrays:
+        if len(log["units"]) == log["stop"]:
+            raise KeyboardInterrupt
+        log["units"].append(unit.name)
+        return plain(context, unit)
+
+    def counted(self: Stochastic, inputs: torch.Tensor, *rest: Any) -> torch.Tensor:
+        log["passes"] += len(inputs)
+        return passes(self, inputs, *rest)
+
+    monkeypatch.setattr(runner, "run_unit", logged)
+    monkeypatch.setattr(Stochastic, "passes", counted)
+    return log
+
+
+def estimates(result: Result) -> dict[str, Any]:
+    return {name: vars(method) for name, method in result.methods.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bank": 24, "methods": ("mcbn", "mcbn+mcdo")},
+        {"methods": ("mcbn",), "per_query": True, "limit": 20},
+        {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "save_samples": True},
+    ],
+    ids=["samples", "bank", "per-query", "auto"],
+)
+def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
+    folder: Path, ran: dict[str, Any], options: dict[str, Any]
+) -> None:
+    evaluated(folder, "whole.h5", **options)
+    units, passes = list(ran["units"]), ran["passes"]
+    ran |= {"units": [], "passes": 0, "stop": len(units) // 2}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        evaluated(folder, **options)
+    assert "out.h5.work: the same command goes on" in stopped.value.__notes__[0]
+    assert not (folder / "out.h5").exists()
+    before, ran["stop"], ran["units"] = list(ran["units"]), None, []
+    result = evaluated(folder, **options)
+    assert before + ran["units"] == units  # each once
+    if "per_query" not in options:
+        assert ran["passes"] == passes
+    assert any("finished parts of an interrupted evaluation were reused" in note for note in result.notes)
+    assert not (folder / "out.h5.work").exists()
+    whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))
+    assert_same(estimates(again), estimates(whole))
+    assert_same(again.bank, whole.bank)
+    assert {name: work.passes for name, work in again.work.methods.items()} == {
+        name: work.passes for name, work in whole.work.methods.items()
+    }
+
+
+def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[str, Any]) -> None:
+    ran["stop"] = 1
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(folder)
+    ran["stop"] = None
+    titles: list[str] = []
+
+    def progress(title: str, total: int) -> Any:
+        titles.append(title)
+        return silent(title, total)
+
+    options = Options(methods=METHODS, samples=8, chunk_size=20, out=folder / "out.h5")
+    evaluate(resolve("run.toml", options, folder=folder), progress=progress)
+    assert titles and not any(title.startswith("Drawing") for title in titles)
+
+
+def changed_seed(_: Path) -> dict[str, Any]:
+    return {"seed": 1}
+
+
+def changed_points(folder: Path) -> dict[str, Any]:
+    with np.load(folder / "test.npz") as file:
+        x, y = file["x"], file["y"]
+    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+    return {}
+
+
+def changed_reference(folder: Path) -> dict[str, Any]:
+    with np.load(folder / "train.npz") as file:
+        x, y = file["x"], file["y"]
+    np.savez(folder / "train.npz", x=x + 0.01, y=y)
+    return {}
+
+
+def changed_code(folder: Path) -> dict[str, Any]:
+    (folder / "net.py").write_text(small_run.NET.replace("nn.ReLU(),\n        nn.Drop", "nn.GELU(),\n        nn.Drop"))
+    return {}
+
+
+def changed_chunks(_: Path) -> dict[str, Any]:
+    return {"chunk_size": 10}
+
+
+@pytest.mark.parametrize("change", [changed_seed, changed_points, changed_reference, changed_code, changed_chunks])
+def test_units_of_anything_else_are_not_taken(
+    folder: Path, ran: dict[str, Any], change: Callable[[Path], dict[str, Any]]
+) -> None:
+    ran["stop"] = 3  # the deterministic network comes last: these are of MCBN
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(folder)
+    ran |= {"stop": None, "units": []}
+    options = change(folder)
+    found = evaluated(folder, **options)
+    assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", **options).path)))
+    taken = [note for note in found.notes if "reused" in note]
+    assert not taken or change is changed_points  # ω is that of the reference
+
+
+def test_a_killed_process_goes_on_to_the_same_result(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+
+    def started(out: str) -> subprocess.Popen[bytes]:
+        options = ("--chunk-size", "2", "-T", "256", "--quiet", "-o", out)
+        return subprocess.Popen(
+            [sys.executable, "-m", "bnuq", "evaluate", "run.toml", *options], cwd=folder, env=environment
+        )
+
+    assert started("whole.h5").wait() == 0
+    child, deadline = started("out.h5"), time.monotonic() + 60
+    while len(list((folder / "out.h5.work").glob("*.part"))) < 5:
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    assert not (folder / "out.h5").exists()
+    assert started("out.h5").wait() == 0
+    whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))
+    assert_same(estimates(again), estimates(whole))
+    assert any("finished parts of an interrupted evaluation were reused" in note for note in again.notes)
+    assert not (folder / "out.h5.work").exists()

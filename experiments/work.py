@@ -1,11 +1,10 @@
-"""Long work: where it runs and what it leaves, and independent tasks in processes of one thread each, since small
+"""Long work: where it runs, and independent tasks in processes of one thread each, since small
 batched products do not scale within a process."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -38,21 +37,6 @@ def machine(out: Path, device: torch.device) -> dict[str, str]:
     return {
         name: value for name, value in provenance(checkpoint=out, device=device, train=None).items() if name != "git"
     }
-
-
-def make_work_folder(folder: Path, mark: str) -> bool:
-    """Whether the work folder may be removed in the end: it is new, or holds what an earlier run left (`mark`)."""
-    removable = not folder.exists() or (folder.is_dir() and any(folder.glob(mark)))
-    try:
-        folder.mkdir(parents=False, exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"{folder}: the work folder cannot be made ({error.strerror}). Name another place with --work FOLDER, or "
-            "another --out FILE."
-        ) from error
-    if not os.access(folder, os.W_OK):
-        raise RequestError(f"{folder}: the work folder may not be written to. Name another with --work FOLDER.")
-    return removable
 
 
 def run_all(tasks: Sequence[Any], work: Work, *, workers: int, advance: Advance) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from bnuq.config import Options, resolve
 from bnuq.data.known import read_known
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.estimates import Estimate
+from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.records.sweep import Sweep, SweepPoint
@@ -26,7 +28,7 @@ from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED
 from experiments.batch_size.record import BatchSizes, Network, Point
 from experiments.batch_size.training import MEAN, MOMENTUM, STD, WEIGHT_DECAY, Job, Recipe, Trained, train
-from experiments.work import machine, make_work_folder, run_all, training_device
+from experiments.work import machine, run_all, training_device
 
 TRAIN, TEST, OOD = "fashion-mnist:train", "fashion-mnist:test", "mnist:test"
 EPOCHS, STEPS = "equal epochs", "equal steps"
@@ -81,11 +83,6 @@ class Request:
     keep: Path | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def folder(self) -> Path:
-        """The work folder."""
-        return self.work or self.out.with_name(self.out.name + ".work")
-
 
 def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     """Train what is not finished yet, evaluate every network, write the record to `request.out`, and give it.
@@ -100,39 +97,36 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     images, labels = _training_images(request)
     for reference in (TEST, OOD):  # before hours of training: whether they are there
         read_known(reference, split_default="test", data_root=request.data_root)
-    made = make_work_folder(request.folder, "train.npz")
-    data = request.folder / "train.npz"
     sha256 = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
-    with replaced(data) as file:
-        np.savez(file, x=images, y=labels)
-    plans = _plans(request, data=data, sha256=sha256, device=device)
-    jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
-    try:
+    with (
+        work_folder(request.out, request.work) as work,
+        tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
+    ):
+        data = Path(files).absolute() / "train.npz"
+        with replaced(data) as file:
+            np.savez(file, x=images, y=labels)
+        plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
+        jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
         with progress("training", sum(job.share for job in jobs)) as advance:
             run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            error.add_note(f"what is trained is kept in {request.folder}: the same command goes on from it.")
-        raise
-    started = time.perf_counter()
-    place = request.keep or request.folder / "networks"
-    runs = _run_files(plans, data, place)
-    networks, notes = _evaluated(request, plans, runs, progress)
-    found = BatchSizes(
-        experiment=_described(request, device, images),
-        published=PUBLISHED,
-        networks=tuple(networks),
-        notes=(*request.notes, *notes),
-        seconds={
-            "training": sum(_trained(job).seconds for job in jobs),
-            "evaluation": time.perf_counter() - started,
-        },
-        provenance=machine(request.out, device),
-        path=request.out.absolute(),
-    )
-    codec.write(found, request.out)
-    _clear(request, plans, data, made=made)
+        started = time.perf_counter()
+        runs = _run_files(plans, data, request.keep or data.parent / "networks")
+        networks, notes = _evaluated(request, plans, runs, work.path, progress)
+        found = BatchSizes(
+            experiment=_described(request, device, images),
+            published=PUBLISHED,
+            networks=tuple(networks),
+            notes=(*request.notes, *notes),
+            seconds={
+                "training": sum(_trained(job).seconds for job in jobs),
+                "evaluation": time.perf_counter() - started,
+            },
+            provenance=machine(request.out, device),
+            path=request.out.absolute(),
+        )
+        codec.write(found, request.out)
+        work.opened.extend(job.journal for job in jobs)  # their networks are not needed any more
     return found
 
 
@@ -187,7 +181,7 @@ class _Plan:
         return f"{f'{self.job.architecture}-' if self.several else ''}{folder}/m{self.job.batch_size}"
 
 
-def _plans(request: Request, *, data: Path, sha256: str, device: torch.device) -> list[_Plan]:
+def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, folder: Path) -> list[_Plan]:
     """Every network: by schedule, architecture, size."""
     protocol = request.protocol
     sizes = sorted(protocol.batch_sizes)
@@ -208,7 +202,7 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device) -
                 device=str(device),
                 data=data,
                 sha256=sha256,
-                folder=request.folder,
+                folder=folder,
             ),
             several=len(protocol.architectures) > 1,
         )
@@ -221,7 +215,8 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device) -
 def _trained(job: Job) -> Trained:
     found = job.finished()
     if found is None:
-        raise ResultError(f"{job.checkpoint}: was there when its training ended, and cannot be read any more.")
+        path = job.journal.path("network")
+        raise ResultError(f"{path}: was there when its training ended, and cannot be read any more.")
     return found
 
 
@@ -240,7 +235,8 @@ def _run_files(plans: Sequence[_Plan], data: Path, place: Path) -> dict[_Plan, P
     _copy(_NETWORKS, place / "networks.py")
     found = {}
     for plan in plans:
-        _copy(plan.job.checkpoint, place / f"{plan.stem}.pt")
+        with replaced(place / f"{plan.stem}.pt") as file:
+            torch.save(_trained(plan.job).state, file)
         found[plan] = place / f"{plan.stem}.toml"
         write_bytes(found[plan], _run_file(plan).encode())
     return found
@@ -278,7 +274,7 @@ batch_size = {job.batch_size}
 
 
 def _evaluated(
-    request: Request, plans: Sequence[_Plan], files: dict[_Plan, Path], progress: Progress
+    request: Request, plans: Sequence[_Plan], files: dict[_Plan, Path], work: Path, progress: Progress
 ) -> tuple[list[Network], tuple[str, ...]]:
     """Each network at b = M; of each schedule and architecture, one at other b too."""
     options = Options(
@@ -290,9 +286,9 @@ def _evaluated(
     )
 
     def swept(some: Sequence[_Plan], name: str) -> Sweep:
-        runs = [resolve(str(files[plan].absolute()), options, folder=request.folder.absolute()) for plan in some]
-        out = request.folder / f"{name}.sweep.h5"
-        found = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, progress=progress)
+        runs = [resolve(str(files[plan].absolute()), options, folder=work.absolute()) for plan in some]
+        out = work / f"{name}.sweep.h5"
+        found = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, work=work, progress=progress)
         out.unlink()
         first = {caution.code: caution.text for caution in reversed(found.cautions)}  # networks repeat each other
         notes.extend(f"{name}: {text} [{code}]" for code, text in reversed(first.items()) if code not in _OF_THE_CHOICE)
@@ -367,24 +363,3 @@ def _described(request: Request, device: torch.device, images: np.ndarray) -> di
         "seed": request.seed,
         "device": str(device),
     }
-
-
-# ── the work folder ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _clear(request: Request, plans: Sequence[_Plan], data: Path, *, made: bool) -> None:
-    """Remove what the record was made from, but for networks that are to be kept."""
-    for plan in plans:
-        plan.job.forget()
-        if request.keep is None:
-            for suffix in (".pt", ".toml"):
-                (request.folder / "networks" / f"{plan.stem}{suffix}").unlink(missing_ok=True)
-    data.unlink()
-    if request.keep is None:
-        for name in ("train.npz", "networks.py"):
-            (request.folder / "networks" / name).unlink(missing_ok=True)
-        for folder in {(request.folder / "networks" / plan.stem).parent for plan in plans}:
-            folder.rmdir()
-        (request.folder / "networks").rmdir()
-    if made and not any(request.folder.iterdir()):
-        request.folder.rmdir()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import math
-import pickle
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +15,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.files.writing import write_bytes
+from bnuq.files.content import sha256_of_file
+from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
 from experiments.batch_size import networks
@@ -78,37 +76,17 @@ class Job:
         return self.images // self.batch_size
 
     @property
-    def checkpoint(self) -> Path:
-        """The state dict of the finished network."""
-        return self._stem(".pt")
-
-    @property
     def share(self) -> int:
         """What its progress adds up to: images, in thousands."""
         return max(1, self.steps * self.batch_size // 1000)
 
-    def finished(self) -> Trained | None:
-        """What was measured on the finished network; None where it is not finished, or its files are not whole."""
-        try:
-            found = Trained(**json.loads(self._stem(".json").read_bytes()))
-            whole = found.sha256 == hashlib.sha256(self.checkpoint.read_bytes()).hexdigest()
-        except (OSError, ValueError, TypeError):
-            return None
-        return found if whole else None
-
-    def forget(self) -> None:
-        """Remove its files."""
-        for suffix in (".pt", ".json", ".part"):
-            self._stem(suffix).unlink(missing_ok=True)
-
-    def _stem(self, suffix: str) -> Path:
-        return self.folder / f"{self.architecture}-m{self.batch_size}-{self.steps}steps-{self._key[:12]}{suffix}"
-
     @property
-    def _key(self) -> str:
+    def journal(self) -> Journal:
+        """The finished network, "network", and where its training stands until then, "state"."""
         facts = {
             "trainer": _TRAINER,
             "torch": torch.__version__,
+            "code": sha256_of_file(Path(networks.__file__)),
             "architecture": self.architecture,
             "batch_size": self.batch_size,
             "steps": self.steps,
@@ -118,25 +96,33 @@ class Job:
             "device": torch.device(self.device).type,
             "data": self.sha256,
         }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return Journal(self.folder, facts)
+
+    def finished(self) -> Trained | None:
+        """The finished network; None where it is not finished."""
+        arrays = self.journal.load("network")
+        if arrays is None:
+            return None
+        loss, accuracy, seconds = (float(arrays[name]) for name in ("loss", "accuracy", "seconds"))
+        return Trained(loss, accuracy, seconds, _tensors(arrays, _NETWORK))
 
 
 @dataclass(frozen=True)
 class Trained:
     """A finished network on the images it was trained on, in evaluation mode: mean cross-entropy in nats, accuracy in
-    [0, 1]; `seconds` of CPU time (wall time on a GPU), over all sittings; `sha256` of its file."""
+    [0, 1]; `seconds` of CPU time (wall time on a GPU), over all sittings; and its state dict."""
 
     loss: float
     accuracy: float
     seconds: float
-    sha256: str
+    state: dict[str, Tensor]
 
 
 def train(job: Job, advance: Advance) -> None:
     """Make the network of `job`, unless it is finished; an interrupted one goes on after its last whole epoch.
 
-    Its state dict and what was measured on it lie in the job's folder then. On a CPU the weights are the same whether
-    or not it was interrupted. Raises ResultError where the files cannot be written.
+    On a CPU the weights are the same whether or not it was interrupted. Raises ResultError where the journal cannot be
+    written.
     """
     if job.finished() is not None:
         advance(job.share)
@@ -171,12 +157,10 @@ def train(job: Job, advance: Advance) -> None:
             _keep(job, network, optimiser, step + 1, before + clock() - started)
     advance(max(0, job.share - told))
     loss, accuracy = _measured(network.eval(), images, labels)
-    content = _saved({name: value.cpu().contiguous() for name, value in network.state_dict().items()})
-    seconds = before + clock() - started
-    write_bytes(job.checkpoint, content)
-    told_of = Trained(loss, accuracy, seconds, hashlib.sha256(content).hexdigest())
-    write_bytes(job._stem(".json"), json.dumps(asdict(told_of)).encode())
-    job._stem(".part").unlink(missing_ok=True)
+    measured = {"loss": loss, "accuracy": accuracy, "seconds": before + clock() - started}
+    values = {name: np.array(value) for name, value in measured.items()}
+    job.journal.save("network", values | _arrays(_NETWORK, network.state_dict()))
+    job.journal.path("state").unlink(missing_ok=True)
 
 
 def _loaded(data: Path, device: torch.device) -> tuple[Tensor, Int64[Tensor, " n"]]:
@@ -204,33 +188,33 @@ def _measured(network: nn.Module, images: Tensor, labels: Tensor) -> tuple[float
 
 
 def _keep(job: Job, network: nn.Module, optimiser: torch.optim.SGD, step: int, seconds: float) -> None:
-    momenta = [optimiser.state[parameter]["momentum_buffer"] for parameter in network.parameters()]
-    held = {"step": torch.tensor(step), "seconds": torch.tensor(seconds, dtype=torch.float64)}
-    held |= {f"network.{name}": value for name, value in network.state_dict().items()}
-    held |= {f"momentum.{number}": value for number, value in enumerate(momenta)}
-    write_bytes(job._stem(".part"), _saved(held))
+    momenta = {name: optimiser.state[parameter]["momentum_buffer"] for name, parameter in network.named_parameters()}
+    stand = {"step": np.array(step), "seconds": np.array(seconds)}
+    job.journal.save("state", stand | _arrays(_NETWORK, network.state_dict()) | _arrays(_MOMENTUM, momenta))
 
 
 def _taken_up(job: Job, network: nn.Module, optimiser: torch.optim.SGD) -> tuple[int, float]:
-    """Steps and seconds of an earlier sitting, whose state is loaded; none where it left no whole file."""
-    try:
-        held = torch.load(job._stem(".part"), map_location=job.device, weights_only=True)
-        step, seconds = int(held["step"]), float(held["seconds"])
-        state = {name: held[f"network.{name}"] for name in network.state_dict()}
-        momenta = [held[f"momentum.{number}"] for number, _ in enumerate(network.parameters())]
-        pairs = [*zip(momenta, network.parameters(), strict=True)]
-        pairs += zip(state.values(), network.state_dict().values(), strict=True)
-        if not 0 < step < job.steps or any(a.shape != b.shape for a, b in pairs):
-            return 0, 0.0
-        network.load_state_dict(state)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError):
+    """Steps and seconds of an earlier sitting, whose state is loaded; none where it left none."""
+    arrays = job.journal.load("state")
+    if arrays is None:
         return 0, 0.0
-    for parameter, momentum in zip(network.parameters(), momenta, strict=True):
-        optimiser.state[parameter]["momentum_buffer"] = momentum
-    return step, seconds
+    network.load_state_dict(_tensors(arrays, _NETWORK))
+    momenta = _tensors(arrays, _MOMENTUM)
+    for name, parameter in network.named_parameters():
+        optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momenta[name])
+    return int(arrays["step"]), float(arrays["seconds"])
 
 
-def _saved(held: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(held, buffer)
-    return buffer.getvalue()
+_NETWORK, _MOMENTUM = "network.", "momentum."  # how the names of tensors begin in a unit
+
+
+def _arrays(prefix: str, tensors: Mapping[str, Tensor]) -> Arrays:
+    return {f"{prefix}{name}": tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+
+
+def _tensors(arrays: Arrays, prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): torch.from_numpy(values)
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }

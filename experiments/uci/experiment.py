@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from bnuq.files.writing import write_bytes
+from bnuq.files.journal import Arrays, Journal, work_folder
 from bnuq.progress import Advance, Progress
 from bnuq.store import codec
 from experiments.uci.networks import Kind
@@ -22,10 +19,11 @@ from experiments.uci.published import GAL_RMSE, GAL_SOURCE, SOURCE, TABLE_1
 from experiments.uci.record import Choices, MethodOutcome, Reproduction, Runs, SetOutcome
 from experiments.uci.selection import Choice, evaluate, select
 from experiments.uci.sets import UciSet, cross_validation, final, read_set, split
-from experiments.work import machine, make_work_folder, run_all, training_device
+from experiments.work import machine, run_all, training_device
 
 KINDS: tuple[Kind, ...] = ("batchnorm", "dropout")
 METHODS = {"batchnorm": "mcbn", "dropout": "mcdo"}
+_SECONDS = "cpu_seconds"  # that a unit took
 _TRAINER = (
     1  # raised whenever the code of training and evaluation gives other estimates: finished parts then do not count
 )
@@ -47,11 +45,6 @@ class Request:
     workers: int | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def folder(self) -> Path:
-        """The work folder."""
-        return self.work or self.out.with_name(self.out.name + ".work")
-
 
 def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     """Run what is not finished yet, write the result to `request.out`, and remove the parts it was made from.
@@ -63,43 +56,35 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     device = training_device(request.device)
     codec.check_replaceable(request.out)
     data = {name: read_set(name, request.data_root) for name in request.sets}
-    made = make_work_folder(request.folder, "*-*-choice.json")
-    jobs = [
-        _Job(data[name], kind, own, request.seed, str(device), request.folder)
-        for name in request.sets
-        for own in [_own(request, name)]
-        for kind in KINDS
-    ]
-    before = sum(job.cpu_seconds() for job in jobs)
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
-    try:
+    with work_folder(request.out, request.work) as folder:
+        jobs = [
+            _Job(data[name], kind, own, request.seed, str(device), folder.path)
+            for name in request.sets
+            for own in [_own(request, name)]
+            for kind in KINDS
+        ]
+        before = sum(job.cpu_seconds() for job in jobs)
         with progress("training", sum(job.share for job in jobs)) as advance:
             longest_first = sorted(jobs, key=lambda job: -job.share)
             run_all(longest_first, _work_off, workers=workers, advance=advance)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            error.add_note(f"finished parts are kept in {request.folder}: the same command goes on from them.")
-        raise
-    cpu = sum(job.cpu_seconds() for job in jobs)
-    result = Reproduction(
-        experiment="uci",
-        source=SOURCE,
-        gal_source=GAL_SOURCE,
-        protocol=asdict(request.protocol),
-        seed=request.seed,
-        device=str(device),
-        workers=min(workers, len(jobs)),
-        sets={name: _outcome(data[name], [job for job in jobs if job.data.name == name]) for name in request.sets},
-        seconds={"wall": time.perf_counter() - started, "cpu": cpu, "cpu_before": before},
-        provenance=machine(request.out, device),
-        notes=request.notes,
-        path=request.out.absolute(),
-    )
-    codec.write(result, request.out)
-    for job in jobs:
-        job.forget()
-    if made and not any(request.folder.iterdir()):
-        request.folder.rmdir()
+        cpu = sum(job.cpu_seconds() for job in jobs)
+        result = Reproduction(
+            experiment="uci",
+            source=SOURCE,
+            gal_source=GAL_SOURCE,
+            protocol=asdict(request.protocol),
+            seed=request.seed,
+            device=str(device),
+            workers=min(workers, len(jobs)),
+            sets={name: _outcome(data[name], [job for job in jobs if job.data.name == name]) for name in request.sets},
+            seconds={"wall": time.perf_counter() - started, "cpu": cpu, "cpu_before": before},
+            provenance=machine(request.out, device),
+            notes=request.notes,
+            path=request.out.absolute(),
+        )
+        codec.write(result, request.out)
+        folder.opened.extend(job.journal for job in jobs)  # their units are not needed any more
     return result
 
 
@@ -112,7 +97,7 @@ def _own(request: Request, name: str) -> Protocol:
 
 @dataclass(frozen=True)
 class _Job:
-    """One kind of network on one set: the choice of its settings, then its runs, each kept in a file when finished."""
+    """One kind of network on one set: the choice of its settings, then its runs, each a unit of a journal."""
 
     data: UciSet
     kind: Kind
@@ -129,14 +114,30 @@ class _Job:
         nets = protocol.splits * (protocol.folds * kinds * len(protocol.weight_decays) + protocol.seeds)
         return 1 + int(nets * rows * protocol.max_epochs * UNITS[self.data.name] / 5e7)
 
+    @property
+    def journal(self) -> Journal:
+        """The finished units: "choice" and "runs"."""
+        facts = {
+            "trainer": _TRAINER,
+            "torch": torch.__version__,
+            "set": self.data.sha256,
+            "kind": self.kind,
+            "protocol": asdict(self.protocol),
+            "tau_range": TAU_RANGES[self.data.name],
+            "units": UNITS[self.data.name],
+            "seed": self.seed,
+            "device": torch.device(self.device).type,
+        }
+        return Journal(self.folder, facts)
+
     def choices(self, advance: Advance) -> tuple[Choice, ...]:
         """The chosen setting of each split."""
 
-        def compute() -> Any:
+        def compute() -> Arrays:
             material, of, _ = cross_validation(
                 self.data, splits=self._splits, number=self.protocol.folds, most_rows=self.protocol.most_rows
             )
-            found = select(
+            choices = select(
                 self.kind,
                 UNITS[self.data.name],
                 material,
@@ -147,9 +148,10 @@ class _Job:
                 device=torch.device(self.device),
                 advance=advance,
             )
-            return [asdict(choice) for choice in found]
+            return _columns(choices)
 
-        return tuple(Choice(**fields) for fields in self._part("choice", [], compute))
+        columns = {name: values.tolist() for name, values in self._unit("choice", compute).items()}
+        return tuple(Choice(*row) for row in zip(*(columns[each.name] for each in fields(Choice)), strict=True))
 
     def epochs(self, choices: tuple[Choice, ...]) -> list[int]:
         """Those of the final training of each split: as many as chosen; where cross-validation saw only some of the
@@ -160,11 +162,11 @@ class _Job:
         share = min(1.0, self.protocol.most_rows * (1 - 1 / self.protocol.folds) / train)
         return [max(1, round(choice.epochs * share)) for choice in choices]
 
-    def runs(self, choices: tuple[Choice, ...], advance: Advance) -> dict[str, np.ndarray]:
+    def runs(self, choices: tuple[Choice, ...], advance: Advance) -> Arrays:
         """Every estimate of every run: (split, seed)."""
 
-        def compute() -> Any:
-            return evaluate(
+        def compute() -> Arrays:
+            estimates = evaluate(
                 self.kind,
                 UNITS[self.data.name],
                 final(self.data, splits=self._splits),
@@ -175,60 +177,27 @@ class _Job:
                 device=torch.device(self.device),
                 advance=advance,
             )
+            return {name: np.array(values, np.float64) for name, values in estimates.items()}
 
-        found = self._part("runs", [asdict(choice) for choice in choices], compute)
-        return {name: np.array(values, np.float64) for name, values in found.items()}
+        return self._unit("runs", compute)
 
     @property
     def _splits(self) -> range:
         return range(1, self.protocol.splits + 1)
 
-    def _file(self, stage: str) -> Path:
-        return self.folder / f"{self.data.name}-{METHODS[self.kind]}-{stage}.json"
-
-    def _part(self, stage: str, rests_on: Any, compute: Callable[[], Any]) -> Any:
-        """What `compute` gives, from the file of this part where that rests on the very same things."""
-        path, key = self._file(stage), self._key(stage, rests_on)
-        if (kept := _read(path)) is not None and kept["key"] == key:
-            return kept["value"]
-        started = time.process_time()
-        value = compute()
-        kept = {"key": key, "cpu_seconds": time.process_time() - started, "value": value}
-        text = json.dumps(kept)
-        write_bytes(path, text.encode())
-        return json.loads(text)["value"]
-
-    def _key(self, stage: str, rests_on: Any) -> str:
-        """A digest of everything that determines a part."""
-        facts = {
-            "trainer": _TRAINER,
-            "torch": torch.__version__,
-            "set": self.data.sha256,
-            "kind": self.kind,
-            "stage": stage,
-            "protocol": asdict(self.protocol),
-            "tau_range": TAU_RANGES[self.data.name],
-            "units": UNITS[self.data.name],
-            "seed": self.seed,
-            "device": torch.device(self.device).type,
-            "rests_on": rests_on,
-        }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    def _unit(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        """A unit of the journal, computed where it is not finished."""
+        arrays = self.journal.load(name)
+        if arrays is None:
+            started = time.process_time()
+            arrays = compute()
+            self.journal.save(name, arrays | {_SECONDS: np.array(time.process_time() - started)})
+        return {key: values for key, values in arrays.items() if key != _SECONDS}
 
     def cpu_seconds(self) -> float:
-        """CPU seconds that the finished parts of this job took, in whichever run."""
-        total, kept = 0.0, _read(self._file("choice"))
-        if kept is not None and kept["key"] == self._key("choice", []):
-            total += kept["cpu_seconds"]
-            runs = _read(self._file("runs"))
-            if runs is not None and runs["key"] == self._key("runs", kept["value"]):
-                total += runs["cpu_seconds"]
-        return total
-
-    def forget(self) -> None:
-        """Remove the files of the parts."""
-        for stage in ("choice", "runs"):
-            self._file(stage).unlink(missing_ok=True)
+        """CPU seconds that the finished units of this job took, in whichever run."""
+        units = filter(None, map(self.journal.load, ("choice", "runs")))
+        return sum(float(unit[_SECONDS]) for unit in units)
 
 
 def _work_off(job: _Job, advance: Advance) -> None:
@@ -249,16 +218,6 @@ def _work_off(job: _Job, advance: Advance) -> None:
     tell(1.0)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """What a part's file holds; None where there is none, or none that is whole."""
-    try:
-        kept = json.loads(path.read_bytes())
-        whole = isinstance(kept, dict) and {"key", "cpu_seconds", "value"} <= set(kept)
-        return kept if whole and isinstance(kept["cpu_seconds"], float) else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 # ── the outcome ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -272,10 +231,7 @@ def _outcome(data: UciSet, jobs: list[_Job]) -> SetOutcome:
         name, choices = METHODS[job.kind], job.choices(_nobody)
         methods[name] = MethodOutcome(
             runs=Runs(**job.runs(choices, _nobody)),
-            choices=Choices(
-                **{key: np.array([asdict(choice)[key] for choice in choices]) for key in asdict(choices[0])},
-                final_epochs=np.array(job.epochs(choices)),
-            ),
+            choices=Choices(**_columns(choices), final_epochs=np.array(job.epochs(choices))),
             published={metric: TABLE_1[data.name, name, metric] for metric in ("crps", "pll")},
         )
     return SetOutcome(
@@ -294,6 +250,10 @@ def _outcome(data: UciSet, jobs: list[_Job]) -> SetOutcome:
         gal_rmse=GAL_RMSE[data.name],
         mnf={metric: TABLE_1[data.name, "mnf", metric] for metric in ("crps", "pll")},
     )
+
+
+def _columns(choices: Sequence[Choice]) -> Arrays:
+    return {each.name: np.array([getattr(choice, each.name) for choice in choices]) for each in fields(Choice)}
 
 
 def _nobody(_: int) -> None:

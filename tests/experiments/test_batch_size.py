@@ -161,8 +161,8 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, found, tmp
     monkeypatch.setattr(experiment, "train", counting)
     with pytest.raises(KeyboardInterrupt) as stopped:
         reproduce(request_of)
-    assert "b.h5.work: the same command goes on from it." in stopped.value.__notes__[0]
-    assert not request_of.out.exists() and len(list((tmp_path / "b.h5.work").glob("*.pt"))) == 2
+    assert "b.h5.work: the same command goes on from them." in stopped.value.__notes__[0]
+    assert not request_of.out.exists() and len(list((tmp_path / "b.h5.work").glob("*-network.part"))) == 2
     again = reproduce(request_of)
     assert len(trained) == 3 + 3  # of five networks, two were there
     for before, after in zip(found.networks, again.networks, strict=True):

@@ -37,7 +37,9 @@ def job(tmp_path: Path) -> Job:
 
 
 def weights(job: Job) -> dict[str, torch.Tensor]:
-    return torch.load(job.checkpoint, weights_only=True)
+    trained = job.finished()
+    assert trained is not None
+    return trained.state
 
 
 @pytest.mark.parametrize(
@@ -125,11 +127,11 @@ def test_an_interrupted_training_goes_on_to_the_very_same_weights(job, tmp_path,
     stopped_after(2)
     with pytest.raises(KeyboardInterrupt):
         train(job, nobody)
-    (part,) = tmp_path.glob("*.part")
-    assert int(torch.load(part, weights_only=True)["step"]) == 2 * job.per_epoch
+    state = job.journal.load("state")
+    assert state is not None and int(state["step"]) == 2 * job.per_epoch
     assert job.finished() is None
     train(job, nobody)
-    assert not list(tmp_path.glob("*.part"))
+    assert [*tmp_path.glob("*.part")] == [job.journal.path("network")]
     assert weights(job).keys() == weights(whole).keys()
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(job)[name]), name
@@ -146,28 +148,13 @@ def test_what_an_interruption_left_in_half_is_done_again(job, tmp_path, stopped_
     assert job.finished() is not None
 
 
-@pytest.mark.parametrize("name", ["momentum.0", "network.linear.bias"])
-def test_what_is_kept_of_another_network_is_not_taken_up(job, tmp_path, stopped_after, name):
-    stopped_after(1)
-    with pytest.raises(KeyboardInterrupt):
-        train(job, nobody)
-    (part,) = tmp_path.glob("*.part")
-    held = torch.load(part, weights_only=True)
-    held[name] = torch.zeros(3)
-    torch.save(held, part)
-    train(job, nobody)
-    whole = replace(job, folder=tmp_path / "whole")
-    whole.folder.mkdir()
-    train(whole, nobody)
-    assert all(torch.equal(value, weights(job)[name]) for name, value in weights(whole).items())
-
-
 def test_a_finished_network_is_not_trained_again_and_a_damaged_one_is(job):
     train(job, nobody)
-    before = job.checkpoint.stat().st_mtime_ns
+    file = job.journal.path("network")
+    before = file.stat().st_mtime_ns
     train(job, nobody)
-    assert job.checkpoint.stat().st_mtime_ns == before
-    job.checkpoint.write_bytes(job.checkpoint.read_bytes()[:-1])
+    assert file.stat().st_mtime_ns == before
+    file.write_bytes(file.read_bytes()[:-1])
     assert job.finished() is None
     train(job, nobody)
     assert job.finished() is not None
@@ -177,5 +164,12 @@ def test_a_finished_network_is_not_trained_again_and_a_damaged_one_is(job):
     "change", [{"seed": 1}, {"steps": 24}, {"batch_size": 16}, {"sha256": "of others"}, {"recipe": Recipe(rate=0.2)}]
 )
 def test_a_network_is_known_by_what_determines_it(job, change):
-    assert replace(job, **change).checkpoint != job.checkpoint
-    assert replace(job, data=Path("elsewhere")).checkpoint == job.checkpoint
+    assert replace(job, **change).journal.path("network") != job.journal.path("network")
+    assert replace(job, data=Path("elsewhere")).journal.path("network") == job.journal.path("network")
+
+
+def test_a_network_of_other_code_is_another(job, tmp_path, monkeypatch):
+    before = job.journal.path("network")
+    (tmp_path / "networks.py").write_text("# other code")
+    monkeypatch.setattr(networks, "__file__", str(tmp_path / "networks.py"))
+    assert job.journal.path("network") != before

@@ -53,10 +53,10 @@ def _approximation(one: Approximation) -> dict[str, Any]:
     """A law beside MCBN: ratio of the mean uncertainty and rank correlation by set, differences of the rest."""
     return {
         "uncertainty": one.uncertainty,
-        "ratio": _estimates(one.ratio),
+        "ratio": estimate_summaries(one.ratio),
         "rank_correlation": {name: json_number(value) for name, value in one.rank.items()},
         "pll": estimate_summary(one.pll),
-        "auroc": _estimates(one.auroc),
+        "auroc": estimate_summaries(one.auroc),
     }
 
 
@@ -77,7 +77,8 @@ def _methods(result: Result) -> dict[str, Any]:
     return methods
 
 
-def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+def estimate_summaries(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Estimates by name as JSON values."""
     return {name: estimate_summary(estimate) for name, estimate in estimates.items()}
 
 

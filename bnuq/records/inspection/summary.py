@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bnuq.estimates import Estimate
 from bnuq.records.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
-from bnuq.records.summary import SCHEMA, estimate_summary, json_number
+from bnuq.records.summary import SCHEMA, estimate_summaries, estimate_summary, json_number
 
 
 def summary(inspection: Inspection) -> dict[str, Any]:
@@ -109,13 +108,10 @@ def _domains(found: Domains) -> dict[str, Any]:
         "samples": found.samples,
         "domains": domains,
         "crossings": [
-            {"domain": one.domain, "statistics": one.statistics, **_estimates(one.estimates)} for one in found.crossings
+            {"domain": one.domain, "statistics": one.statistics, **estimate_summaries(one.estimates)}
+            for one in found.crossings
         ],
     }
-
-
-def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: estimate_summary(estimate) for name, estimate in estimates.items()}
 
 
 def _pipelines(found: Pipelines) -> dict[str, Any]:

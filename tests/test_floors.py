@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
     {"errors", "estimates", "findings", "stopping", "surroundings"},
-    {"metrics", "files", "randomness", "progress", "user_code"},
+    {"catalogue", "metrics", "files", "randomness", "progress", "user_code"},
     {"trust", "forms"},
     {"config"},
     {"store"},
@@ -37,6 +37,7 @@ WITHOUT_TORCH |= {
     "trust",
     "config",
     "store",
+    "catalogue",
     "records",
     "gate",
     "report",

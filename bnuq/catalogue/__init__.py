@@ -1,0 +1,58 @@
+"""The sentence of every warning and note, and what to do about it, by its code: one file for each area."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bnuq.catalogue.data import DATA
+from bnuq.catalogue.evaluation import EVALUATION
+from bnuq.catalogue.gate import GATE
+from bnuq.catalogue.inspection import INSPECTION
+from bnuq.catalogue.models import MODELS
+from bnuq.catalogue.precise_bn import PRECISE_BN
+from bnuq.catalogue.sweeping import SWEEPING
+from bnuq.findings import Catalogue, Finding, notes, sentence, warnings
+
+CATALOGUE: Catalogue = {**DATA, **MODELS, **EVALUATION, **INSPECTION, **SWEEPING, **PRECISE_BN, **GATE}
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def text_of(finding: Finding) -> str:
+    """The sentence of a finding; its values alone where it is not one of this version's, as in a newer file."""
+    try:
+        return sentence(finding, CATALOGUE)
+    except _MISFITS:
+        values = "; ".join(f"{name}: {value}" for name, value in finding.values.items())
+        return ": ".join(filter(None, (finding.subject, values or finding.code)))
+
+
+def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The sentences of findings, in their order."""
+    return tuple(map(text_of, findings))
+
+
+def remedy(finding: Finding) -> str:
+    """What to do about a finding; empty where its sentence says so, or nothing is to be done."""
+    entry = CATALOGUE.get(finding.code)
+    return "" if entry is None else entry.remedy
+
+
+def distinct(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:
+    """The first finding of each code and sentence, by both: values may differ beyond the digits that are shown."""
+    by_text: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        by_text.setdefault((finding.code, text_of(finding)), finding)
+    return by_text
+
+
+def summary(findings: Iterable[Finding]) -> dict[str, Any]:
+    """The warnings and notes of a record as JSON values."""
+    findings = tuple(findings)
+    return {
+        "warnings": [
+            {"code": finding.code, "text": text_of(finding)} | ({} if finding.runs is None else {"runs": finding.runs})
+            for finding in warnings(findings)
+        ],
+        "notes": list(texts(notes(findings))),
+    }

@@ -1,0 +1,63 @@
+"""Notes on how data sets were read, and warnings about points that two sets share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bnuq.findings import Catalogue, Entry
+
+
+def _target_column(column: str, last: bool) -> str:
+    return f"the target is the {'last column' if last else 'column that is called so'}, {column!r}"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))
+
+
+DATA: Catalogue = {
+    # files
+    "arrays-unused": Entry(lambda names: f"also there and not used: {', '.join(names[:10])}"),
+    "no-label-file": Entry("no file of labels beside the pictures"),
+    "label-file": Entry("labels from {file}"),
+    "read-from-factory": Entry("read from {factory}"),
+    "points-on-last-axis": Entry("the points are on the last axis (H, W, C, N)"),
+    "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
+    "no-class-folders": Entry("no class folders: no labels"),
+    "class-folders": Entry("{count} class folders"),
+    "picture-mode": Entry("pictures are {mode}"),
+    "target-column": Entry(_target_column),
+    "split-file": Entry("split {split} by {file}"),
+    # layouts
+    "one-hot-targets": Entry("targets are one-hot rows of {classes}: taken as labels"),
+    "inputs-as-they-are": Entry("inputs are {dtype}: taken as they are"),
+    "no-feature-axis": Entry("inputs have no feature axis: one feature a point"),
+    "no-channel-axis": Entry("pictures have no channel axis (N, H, W): one channel"),
+    "floats-without-channel-axis": Entry(
+        "float inputs (N, a, b) are taken as they are, without a channel axis: pictures need (N, 1, H, W)"
+    ),
+    "ambiguous-layout": Entry(
+        lambda shape, channel: f"the layout of {_shape(shape)} is ambiguous: taken as channel-{channel}"
+    ),
+    "channel-last": Entry("pictures are channel-last (N, H, W, C)"),
+    "no-axis-like-channels": Entry(
+        lambda shape: f"neither axis of {_shape(shape)} looks like channels: taken as channel-first"
+    ),
+    # sets
+    "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
+    "validation-in-test": Entry(
+        "{shared} of the {points} validation points are also in the test set ({test}): what is fitted to them (τ, the "
+        "constant baseline) is tested on the same points.",
+        "Name validation points that are in no other set.",
+    ),
+    "test-in-reference": Entry(
+        "{shared} of the {points} test points are also in the reference ({reference}): the network was trained on "
+        "them, so estimates are too optimistic.",
+        "Remove these points from the test set, or report that the estimates include training points.",
+    ),
+    "validation-in-reference": Entry(
+        "{shared} of the {points} validation points are also in the reference ({reference}): what is fitted to them "
+        "(τ, the constant baseline) is too optimistic, as the network was trained on them.",
+        "Name validation points that the network never trained on.",
+    ),
+}

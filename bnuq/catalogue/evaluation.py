@@ -1,0 +1,315 @@
+"""Warnings and notes of an evaluation, and of several runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bnuq.catalogue.words import begun, listed
+from bnuq.findings import Catalogue, Entry
+
+# ── what was requested ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
+    why = "the training batch size" if known else "the default, as the training batch size is not known"
+    if batch_size < preferred:
+        why = f"half the reference, which is below {preferred}, {why}"
+    advice = "" if known else "; MCBN's uncertainty depends mostly on it, so set batch_size if you know it"
+    return f"mini-batches of {batch_size}: {why}{advice}"
+
+
+def _batch_size_of_slices(batch_size: int, in_training: bool) -> str:
+    mode = "" if in_training else "in evaluation mode only, "
+    return f"mini-batches of {batch_size}: {mode}the network normalises slices of its batch of that size"
+
+
+def _no_validation(task: str, tau: bool, reason: str) -> str:
+    absent = "the constant baseline and the normalised PLL are not available"
+    if task == "regression":
+        absent = "the constant baseline and the normalised scores are not available"
+        if not tau:
+            absent = "τ, PLL, CRPS and coverage, " + absent
+    return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
+
+
+def _passes_by_query(forwards: int, at_most: bool, points: int, in_batch: bool, own_batches: bool) -> str:
+    batches = "mini-batches of its own" if own_batches else "each of the mini-batches"
+    return (
+        f"every query passes {'inside' if in_batch else 'beside'} {batches}: {'at most ' if at_most else ''}"
+        f"{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each set"
+    )
+
+
+_REQUEST: Catalogue = {
+    "run-file-read": Entry("{file} {where} was read; options override it"),
+    "result-replaced": Entry("an earlier result was replaced: {file}"),
+    "no-validation": Entry(_no_validation),
+    "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
+    "method-left-out": Entry("{method} was left out: {reason}"),
+    "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
+    "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
+    "batch-size-chosen": Entry(_batch_size_chosen),
+    "batch-size-of-slices": Entry(_batch_size_of_slices),
+    "bank-of-draws": Entry(
+        "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
+        "is smaller, but different points see different sampled networks"
+    ),
+    "passes-by-query": Entry(_passes_by_query),
+    "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
+    "nothing-stochastic": Entry(
+        "Only the deterministic network was evaluated; the notes say what was left out.",
+        "See the notes for what was left out; a network without BatchNorm and dropout has nothing to sample.",
+    ),
+}
+
+# ── the network and its reference ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mcbn_verified(points: int, deviation: float, with_exceptions: bool) -> str:
+    exception = ", with the modules named in the warnings in evaluation mode" if with_exceptions else ""
+    return (
+        f"MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
+        f"those of the training-mode forward pass to within {deviation:.1g} of the largest output{exception}"
+    )
+
+
+def _unreachable(layer: str, reason: str) -> str:
+    return f"{layer or 'the network'} is not sampled: {reason}."
+
+
+def _never_trained(layers: Sequence[str], evaluated: bool) -> str:
+    names = begun(layers) if evaluated else listed(layers)
+    rest = ", and the deterministic estimates are not meaningful" if evaluated else ""
+    return (
+        f"BatchNorm {names} still has its initial running statistics (mean 0, variance 1): the network was never "
+        f"trained or not loaded completely{rest}."
+    )
+
+
+def _reference_mismatch(
+    median: float,
+    median_limit: float,
+    worst: float,
+    worst_limit: float,
+    worst_layer: str,
+    settings: Sequence[str],
+    missing: Sequence[str],
+    run_file: str | None,
+) -> str:
+    where = "There is no run file, and so" if run_file is None else f"{run_file} has"
+    advice = f" {where} no {' and '.join(f'`{key}`' for key in missing)}." if missing else ""
+    return (
+        "The reference or its pipeline does not match what the network was trained on. Its batch statistics differ "
+        f"from the checkpoint's running statistics {median:.1f} times as much as batch noise explains in the median "
+        f"layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in the worst, {worst_layer} (up to "
+        f"{worst_limit:.0f} is normal). The MCBN estimates then do not describe the trained network. Check "
+        f"{', '.join(f'`{key}`' for key in settings)} under [data].{advice} (Running statistics that were not updated "
+        "until the end of training look the same.)"
+    )
+
+
+def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: tuple[float, float]) -> str:
+    of_means, of_deviations = (
+        " to ".join(f"{end:.{int(end < 10)}f}" for end in percent) for percent in (means, deviations)
+    )
+    return (
+        f"counts of the analytic noise models were measured on {mini_batches} mini-batches: as a share of the nominal "
+        f"b·z values per channel, the effective sample size is {of_means} % for means and {of_deviations} % for "
+        "standard deviations, depending on the layer"
+    )
+
+
+def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
+    names = begun([f"{name} {channels}" for name, channels in layers])
+    return (
+        f"{sum(channels for _, channels in layers)} channels are nearly constant in some mini-batch, their variance "
+        f"below 10 times eps ({names}): a point that differs there is scaled up as far as eps allows"
+    )
+
+
+_NETWORK: Catalogue = {
+    "mcbn-verified": Entry(_mcbn_verified),
+    "exactness-unchecked": Entry(
+        "MCBN on this network could not be compared with its training-mode forward pass: {reason}.",
+        "Provide the network as a Python module that supports `copy.deepcopy` and `train()`.",
+    ),
+    "unreachable": Entry(
+        _unreachable,
+        "The other layers are still sampled. To sample this one too, call it in the evaluation-mode forward pass as a "
+        "torch BatchNorm or dropout, without a test of `self.training` around it.",
+    ),
+    "never-trained": Entry(
+        _never_trained,
+        "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
+        "architecture gives them, and that it is the trained one.",
+    ),
+    "probability-outputs": Entry(
+        "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "
+        "itself. If the architecture ends in a sigmoid or another map to probabilities, remove it."
+    ),
+    "deterministic-from-reference": Entry(
+        "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: its "
+        "deterministic estimates use the pooled statistics of all drawn mini-batches.",
+        "Its deterministic estimates do not describe a single forward pass in deployment. To have running statistics, "
+        "train with `track_running_stats=True`.",
+    ),
+    "reference-unchecked": Entry(
+        "The reference could not be checked against the training data: no BatchNorm layer has a trained exponential "
+        "running average of its own, or the reference has fewer than 4 points, or its batch statistics do not vary "
+        "(all points are the same).",
+        "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible.",
+    ),
+    "reference-mismatch": Entry(
+        _reference_mismatch,
+        "Copy `normalize` (and `augment` for images) from the training script to [data] in a run file, name the actual "
+        "training set as `train`, and evaluate again: the warning disappears once they match. Until then, do not trust "
+        "the mcbn estimates for this network.",
+    ),
+    "channels-nearly-constant": Entry(_channels_nearly_constant),
+    "counts-measured": Entry(_counts_measured),
+    "law-understates": Entry(
+        "{method} is a poor approximation of MCBN on this network: its mean uncertainty on the test set is {ratio:.2g} "
+        "times that of mcbn, whose mini-batches change the statistics of all channels and layers jointly.",
+        'Use mcbn, or mcbn-empirical, if necessary with covariance = "network".',
+    ),
+    "law-overstates": Entry(
+        "{method} is a poor approximation of MCBN on this network: its mean uncertainty on the test set is {ratio:.2g} "
+        "times that of mcbn.",
+        "Use mcbn; `bnuq inspect` shows whether the running statistics match the training data.",
+    ),
+    "law-unchecked": Entry(
+        lambda methods: (
+            f"{', '.join(methods)}: without a reference, the noise model cannot be compared with MCBN. Nominal counts "
+            "treat all values of a feature map as independent, which they are not: such a model tends to understate "
+            "the uncertainty of convolutional networks considerably."
+        ),
+        'Name a reference (--train): bnuq then compares the noise model with MCBN, and counts = "measured" becomes '
+        "possible.",
+    ),
+}
+
+# ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _precision(
+    method: str,
+    precision: str,
+    points: int,
+    samples: int,
+    measure: str,
+    shift: float,
+    shift_error: float,
+    mean: float,
+    largest: float,
+) -> str:
+    outputs, shifted = "probabilities" if measure == "mutual information" else "outputs", ""
+    if math.isfinite(shift):
+        error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
+        shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
+    return (
+        f"{method} was computed in {precision}: over {points} points and {samples} samples, {shifted}{outputs} differ "
+        f"by {mean:.2g} on average, {largest:.2g} at most; mini-batch statistics, deterministic estimates and scores "
+        "use the usual precision"
+    )
+
+
+_PASSES: Catalogue = {
+    "chunk-reduced": Entry(
+        "{points} points are processed at once, because {free} of memory are free and these take about {needed} with "
+        "{samples} samples"
+    ),
+    "chunk-halved": Entry("{reason}, so {points} points are processed at once from there on (--chunk-size {points})"),
+    "reduced-precision": Entry(_precision),
+    "mc-error-not-reached": Entry(
+        "{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {estimate} is {ratio:.2g} "
+        "times the requested one. Raise --max-samples or --mc-error."
+    ),
+}
+
+# ── points and what is fitted to them ────────────────────────────────────────────────────────────────────────────────
+
+
+def _tau_infinite(of: str, mixture: bool) -> str:
+    also = ", and the PLL of a mixture is not defined" if mixture else ""
+    return (
+        f"{of}: on the validation points, zero observation noise fits best, because the samples alone spread more than "
+        f"the errors, or all errors are 0: τ is infinite{also}. Set tau_range under [scoring] to bound it; a larger "
+        "batch_size or smaller dropout rates reduce the spread."
+    )
+
+
+_POINTS: Catalogue = {
+    "too-few-points": Entry(
+        lambda sets: (
+            f"{', '.join(sets)}: fewer than two points, or groups of points; no error over points can be estimated."
+        ),
+        "Evaluate on more points, or leave out `group` if the points are independent.",
+    ),
+    "few-validation-points": Entry(
+        "Only {points} validation points: what is fitted to them (τ, the constant baseline) has an error that the "
+        "stated errors do not include.",
+        "Hold more points out of training and name them as `validation`; a few hundred will do.",
+    ),
+    "worse-than-the-mean": Entry(
+        "The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, {sd:.3g}: "
+        "predicting their mean would do better. Do normalize and normalize_targets match training?",
+        "Set `normalize` and `normalize_targets` to what training used, and evaluate again.",
+    ),
+    "constant-targets": Entry(
+        "All targets of {set} are the same.", "Check that the right column was used as the target."
+    ),
+    "targets-of-another-scale": Entry(
+        "The targets of {set} have a standard deviation of {sd:.3g}, those of the test set of {test_sd:.3g}: are they "
+        "in the same unit?",
+        "Convert both to one unit, or set `normalize_targets`, and evaluate again.",
+    ),
+    "constant-is-zero": Entry(
+        "{of}: so many validation points are predicted exactly that the best constant uncertainty is 0; the constant "
+        "baseline's PLL is not defined, and neither is the normalised PLL.",
+        "Use CRPS, or name validation points that are not predicted exactly.",
+    ),
+    "tau-infinite": Entry(_tau_infinite),
+    "tau-at-range-end": Entry(
+        "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",
+        "Widen `tau_range` under [scoring]; check that the errors have the expected unit.",
+    ),
+}
+
+# ── several runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequence[str]) -> str:
+    where = "; ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
+    return (
+        f"{method}: {', '.join(estimates)} not defined in {where}, and so not over all runs. The reports of those runs "
+        "say why."
+    )
+
+
+_RUNS: Catalogue = {
+    "seeds-of-sampling": Entry(
+        "no text of the run file has {{seed}} in it: the seeds of [runs] are those of sampling, of the same network"
+    ),
+    "runs-reused": Entry(
+        "{reused} of {all_runs} runs already had a result of the same request, checkpoint and data, which was reused"
+    ),
+    "notes-of-some-runs": Entry(
+        "{count} more notes hold for some runs only: bnuq report shows them with their results"
+    ),
+    "no-splits": Entry("no errors over splits (Nadeau–Bengio): there is one split only"),
+    "no-training-size": Entry(
+        "no errors over splits (Nadeau–Bengio): the number of training points is not known; name train, or train_size, "
+        "under [data]"
+    ),
+    "splits-share-test-set": Entry(
+        lambda splits: (
+            f"Splits {', '.join(map(str, splits))} have the same test points: they are not splits of the data, and the "
+            "spread over them says nothing about other test points."
+        ),
+        "Check that `{split}` occurs in the reference of the test set.",
+    ),
+    "undefined-in-some-runs": Entry(_undefined_in_some_runs),
+}
+
+EVALUATION: Catalogue = {**_REQUEST, **_NETWORK, **_PASSES, **_POINTS, **_RUNS}

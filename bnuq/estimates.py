@@ -64,14 +64,6 @@ class Estimate:
     bootstrap: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Caution:
-    """Something the user should know before trusting an estimate; `code` is stable, `text` is for reading."""
-
-    code: str
-    text: str
-
-
 class Axis(str):
     """In an annotation, of a field that holds the coordinates of an axis: Annotated[tuple[str, ...], Axis("layer")]."""
 

@@ -90,9 +90,9 @@ def domains(place: Path, pack: Path, out: Path) -> str:
     of = {"jpeg": pack / "cifar10" / "jpeg_test.zip", "digits": pack / "ood" / "pcbdigits32.npz"}
     settings = Settings(domains=tuple(Named(f"{name}={path}", here) for name, path in of.items()))
     found = inspect(asked(place, "cifar_resnet20", out / "domains.h5"), settings, progress=bars)
-    notes = tuple(note.replace(f"{place}/", "") for note in found.notes)
+    findings = tuple(replace(finding, subject=finding.subject.replace(f"{place}/", "")) for finding in found.findings)
     stream = io.StringIO()
-    print_inspection(replace(found, path=Path("resnet20-12fca82f.inspect.h5"), notes=notes), stream, width=100)
+    print_inspection(replace(found, path=Path("resnet20-12fca82f.inspect.h5"), findings=findings), stream, width=100)
     return stream.getvalue()
 
 

@@ -34,6 +34,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import check_writable, write_bytes
+from bnuq.findings import Finding, note
 from bnuq.store import codec
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Result file.")]
@@ -115,7 +116,7 @@ def uci(
         raise RequestError(f"--workers is {workers}; expected a whole number of at least 1.")
     if markdown is not None and not markdown.absolute().parent.is_dir():
         raise RequestError(f"--markdown {markdown}: its folder does not exist. Make the folder first.")
-    notes = _check_places(out)
+    findings = _check_places(out)
     if markdown is not None and (markdown.resolve() == out.resolve() or not _may_be_replaced(markdown)):
         raise RequestError(f"--markdown {markdown} is another file than a report of this command; name another.")
     if markdown is not None:
@@ -137,7 +138,7 @@ def uci(
         data_root=data_root and expanded(data_root),
         work=work,
         workers=workers,
-        notes=notes,
+        findings=findings,
     )
     record = reproduce(request, progress=_progress(quiet))
     if markdown is not None:
@@ -229,7 +230,7 @@ def batch_size(
     By default a small ResNet, once with equal epochs and once with equal steps: about half an hour of two cores. Needs
     fashion-mnist and the test set of mnist below --data-root or $BNUQ_DATA.
     """
-    notes = _check_places(out, figures)
+    findings = _check_places(out, figures)
     sizes = _sizes(batch_sizes)
 
     from experiments.batch_size.experiment import FULL, QUICK, Request, reproduce
@@ -246,7 +247,7 @@ def batch_size(
         data_root=data_root and expanded(data_root),
         work=work and expanded(work),
         keep=keep and expanded(keep),
-        notes=notes,
+        findings=findings,
     )
     record = reproduce(request, progress=_progress(quiet))
     _tell(record, _batch_size(), figures, as_json=as_json, quiet=quiet)
@@ -279,7 +280,7 @@ def pll_over_samples(
 
     Passes are all of the network's training batch size, unless --batch-size says otherwise.
     """
-    notes = _check_places(out, figures)
+    findings = _check_places(out, figures)
     options = Options(
         arch=arch,
         train=train,
@@ -300,7 +301,7 @@ def pll_over_samples(
     # A run file's own batch size is of its evaluation; here it is training's that counts.
     request = replace(request, batch_size=batch_size or request.train_batch_size)
     record = reproduce(request, progress=_progress(quiet))
-    record = _written(replace(record, notes=(*record.notes, *notes)), out)
+    record = _written(replace(record, findings=(*record.findings, *findings)), out)
     _tell(record, _pll_over_samples(), figures, as_json=as_json, quiet=quiet)
 
 
@@ -353,7 +354,7 @@ def bn_noise(
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_places(out: Path, figures: Path | None = None) -> tuple[str, ...]:
+def _check_places(out: Path, figures: Path | None = None) -> tuple[Finding, ...]:
     """The note that goes with the result where a file is replaced; makes the folder of the pictures.
 
     RequestError where the folder of `out` is not there, or pictures cannot be drawn.
@@ -365,7 +366,7 @@ def _check_places(out: Path, figures: Path | None = None) -> tuple[str, ...]:
 
         drawing.check()
         drawing.make_folder(figures)
-    return (f"an earlier result was replaced: {out}",) if is_file(out) else ()
+    return (note("result-replaced", file=str(out)),) if is_file(out) else ()
 
 
 def _sizes(text: str | None) -> tuple[int, ...] | None:
@@ -400,7 +401,7 @@ def _tell(record: Any, kind: Kind, figures: Path | None, *, as_json: bool, quiet
                 draw_pictures(kind.report(record), figures, form)
         show = partial(print_record, kind.report)
     assert show is not None
-    print_result(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, cautions=())
+    print_result(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, findings=())
 
 
 # ── results, shown again ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -33,7 +33,7 @@ from bnuq.report.parts import (
     draw,
     title,
 )
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64
@@ -108,10 +108,10 @@ def report_parts(record: Inspection, columns: int = 100) -> Iterator[Part]:
     yield from (GAP, title("The three panels"), Items(tuple(panels(noise))))
     yield from (GAP, title("Noise of a batch, by layer"), *noise_parts(noise, name=name))
     yield from (GAP, title("The published network"), *_published(noise))
-    if record.cautions:
-        yield from (GAP, title("Warnings", "bold yellow"), Advice(advised(record.cautions)))
-    if record.notes:
-        yield from (GAP, title("Notes"), Items(record.notes))
+    if advice := advised(record.findings):
+        yield from (GAP, title("Warnings", "bold yellow"), Advice(advice))
+    if texts := noted(record.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if record.path is not None:
         yield from (GAP, PathLine(record.path))
 

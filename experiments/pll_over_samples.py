@@ -14,9 +14,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from bnuq import evaluate
+from bnuq.catalogue import texts
 from bnuq.config import DETERMINISTIC, Run, Split
 from bnuq.errors import RequestError
 from bnuq.estimates import Count, Estimate, Size, Unit, require
+from bnuq.findings import Finding, warnings
 from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary
@@ -78,7 +80,7 @@ class PllOverSamples:
     log_likelihood: Annotated[Float64[np.ndarray, "draw point"], Unit("nats")]
     deterministic: Annotated[Float64[np.ndarray, " point"], Unit("nats")]
     accuracies: Mapping[Count, float]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     group: Int64[np.ndarray, " point"] | None = None
@@ -175,7 +177,7 @@ def summary(record: PllOverSamples) -> dict[str, Any]:
             for row in record.rows()
         ],
         break_even=record.break_even(),
-        notes=list(record.notes),
+        notes=list(texts(record.findings)),
         seconds=dict(record.seconds),
         provenance=dict(record.provenance),
     )
@@ -239,7 +241,7 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
         log_likelihood=drawn.log_likelihood.astype("float64"),
         deterministic=alone.points["pll"].astype("float64"),
         accuracies={0: alone.estimates["accuracy"].value} | dict(accuracies),
-        notes=tuple(caution.text for caution in result.cautions),
+        findings=warnings(result.findings),
         seconds={"total": result.seconds["total"]},
         provenance={k: str(v) for k, v in result.provenance.items() if k not in ("request", "network", "outputs")},
         group=test.group,
@@ -276,7 +278,7 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
             Section("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
             Section("", tuple(dim(_how(record)))),
         ),
-        notes=record.notes,
+        notes=texts(record.findings),
         path=None if record.path is None else PathLine(record.path),
     )
 

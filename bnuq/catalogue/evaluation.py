@@ -44,6 +44,7 @@ def _passes_by_query(forwards: int, at_most: bool, points: int, in_batch: bool, 
 _REQUEST: Catalogue = {
     "run-file-read": Entry("{file} {where} was read; options override it"),
     "result-replaced": Entry("an earlier result was replaced: {file}"),
+    "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
     "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
     "method-left-out": Entry("{method} was left out: {reason}"),
@@ -289,7 +290,7 @@ def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequ
 
 _RUNS: Catalogue = {
     "seeds-of-sampling": Entry(
-        "no text of the run file has {{seed}} in it: the seeds of [runs] are those of sampling, of the same network"
+        "the run file does not contain {{seed}}: the seeds of [runs] are sampling seeds of the same network"
     ),
     "runs-reused": Entry(
         "{reused} of {all_runs} runs already had a result of the same request, checkpoint and data, which was reused"

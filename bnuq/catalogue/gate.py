@@ -21,7 +21,7 @@ def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
 
 
 GATE: Catalogue = {
-    "settings-of-run-file": Entry("tolerances and minimums as [check] of {file} has them"),
+    "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
     "new-since-baseline": Entry(
         lambda what, names: f"new since the baseline, and not compared with anything: {what} {', '.join(names)}"
     ),

@@ -12,14 +12,14 @@ def _shape(shape: Sequence[int]) -> str:
     return ",".join(map(str, shape))
 
 
-def _made_up_points(shape: Sequence[int], requested: bool) -> str:
+def _random_points(shape: Sequence[int], requested: bool) -> str:
     why = (
         "as given by --input-shape"
         if requested
-        else "the first that it accepts: positions, and what depends on them, are for that shape; --input-shape sets "
-        "another"
+        else "the first that it accepts: positions, and numbers that depend on them, are for that shape; --input-shape "
+        "sets another"
     )
-    return f"the network was run on made-up points of shape {_shape(shape)}, {why}"
+    return f"the network was run on random points of shape {_shape(shape)}, {why}"
 
 
 def _sampling_ignored(keys: Sequence[str]) -> str:
@@ -39,7 +39,7 @@ def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: i
 
 def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
     selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
-    return f"of the points that contributed no statistics, a random selection was evaluated: {selected}"
+    return f"of the points not used for statistics, a random selection was evaluated: {selected}"
 
 
 def _not_finite(tensors: Sequence[str]) -> str:
@@ -90,7 +90,7 @@ INSPECTION: Catalogue = {
         "The reference cannot be read, so only the checkpoint itself is reported on: {reason}"
     ),
     "test-unreadable": Entry("the test set cannot be read, and is left out: {reason}"),
-    "made-up-points": Entry(_made_up_points),
+    "random-points": Entry(_random_points),
     "sampling-ignored": Entry(_sampling_ignored),
     # sites
     "not-finite": Entry(_not_finite, "Use an earlier checkpoint: training diverged."),
@@ -139,7 +139,7 @@ INSPECTION: Catalogue = {
     # pipelines
     "no-pipeline-suggested": Entry("no training pipeline is suggested: {reason}"),
     "no-pipeline-fits": Entry(
-        "None of the {tried} training pipelines tried fits: running statistics differ from the closest one's "
+        "None of the {tried} training pipelines tried fits: the running statistics differ from the closest one's "
         "{worst:.1f} times as much as batch noise explains in the worst layer, {worst_layer}, and {median:.1f} times "
         "in the median layer. The network was trained with another pipeline or on other data, or its running "
         "statistics were not updated until the end of training.",

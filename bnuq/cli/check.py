@@ -19,6 +19,7 @@ from bnuq.config import CheckSection
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
+from bnuq.findings import Finding, note, warnings
 
 if TYPE_CHECKING:
     from bnuq.gate import Settings, Verdict
@@ -79,8 +80,9 @@ def command(
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
         requested, notes = _settings(config, named_config, settings)
         verdict = _verdict(current, against, requested, update=update)
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
-        refused = printing.strict and bool(verdict.cautions) and not verdict.failed  # a regression has exit code 1
+        verdict = replace(verdict, findings=(*verdict.findings, *notes))
+        warned = warnings(verdict.findings)
+        refused = printing.strict and bool(warned) and not verdict.failed  # a regression has exit code 1
         if update and not verdict.broken and not refused:
             from bnuq.gate.baseline import accept
 
@@ -90,7 +92,7 @@ def command(
             if not (printing.json or printing.quiet or to_stdout):
                 with workflow_commands_disabled(stdout()):
                     _print(verdict, stdout())
-            raise strict_error(verdict.cautions, "; the baseline was not changed" if update else "")
+            raise strict_error(warned, "; the baseline was not changed" if update else "")
     except BnuqError as error:
         _write(reports, str(error))
         annotate_ci(str(error), marks=None if printing.quiet else sys.stderr)
@@ -112,7 +114,7 @@ def _expanded(path: Path | None) -> Path | None:
     return None if path is None else expanded(path)
 
 
-def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) -> tuple[Settings, tuple[str, ...]]:
+def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) -> tuple[Settings, tuple[Finding, ...]]:
     """The settings of [check], from the named run file or bnuq.toml, overridden by options; and notes on them."""
     from bnuq.config import read_run_file
     from bnuq.gate import Settings
@@ -126,7 +128,7 @@ def _settings(config: Path | None, named: Path | None, options: dict[str, Any]) 
         "allow": options.get("allow", ()),
     }
     settings = Settings.of(section, source=config, **criteria)
-    return settings, () if section is None else (f"tolerances and minimums are those of [check] in {config}",)
+    return settings, () if section is None else (note("settings-of-run-file", file=str(config)),)
 
 
 def _verdict(current: Path, baseline: Path | None, settings: Settings, *, update: bool) -> Verdict:

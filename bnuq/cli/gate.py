@@ -129,7 +129,7 @@ class Gate:
                 as_json=as_json,
                 quiet=quiet,
                 strict=strict and not verdict.failed,
-                cautions=(*result.cautions, *verdict.cautions),
+                findings=(*result.findings, *verdict.findings),
             )
 
         end(verdict, report, as_json=as_json, quiet=quiet)

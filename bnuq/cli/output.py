@@ -13,7 +13,7 @@ import typer
 
 from bnuq.config.schema import Section, setting
 from bnuq.errors import RequestError
-from bnuq.estimates import Caution
+from bnuq.findings import Finding, warnings
 
 
 class Printing(Section, frozen=True):
@@ -34,12 +34,12 @@ def print_result(
     as_json: bool,
     quiet: bool,
     strict: bool,
-    cautions: Sequence[Caution] | None = None,
+    findings: Sequence[Finding] | None = None,
 ) -> None:
     """Print `result`, which was already written to its path, if it has one. With `strict`, RequestError where it has
-    warnings (or `cautions`, where they are given)."""
-    warnings: Sequence[Caution] = result.cautions if cautions is None else cautions
-    refused = strict and bool(warnings)
+    warnings (or among `findings`, where they are given)."""
+    warned = warnings(result.findings if findings is None else findings)
+    refused = strict and bool(warned)
     if as_json:
         if not refused:
             text = json.dumps(summary(result), allow_nan=False, indent=2)
@@ -48,12 +48,12 @@ def print_result(
         show(result, stdout())
     if refused:
         path = getattr(result, "path", None)
-        raise strict_error(warnings, "" if path is None else f"; {path} was written and holds them")
+        raise strict_error(warned, "" if path is None else f"; {path} was written and holds them")
 
 
-def strict_error(cautions: Sequence[Caution], consequence: str = "") -> RequestError:
+def strict_error(warned: Sequence[Finding], consequence: str = "") -> RequestError:
     """The error for warnings under --strict."""
-    codes = ", ".join(dict.fromkeys(caution.code for caution in cautions))
+    codes = ", ".join(dict.fromkeys(finding.code for finding in warned))
     return RequestError(f"--strict: there were warnings ({codes}){consequence}.")
 
 

@@ -25,6 +25,7 @@ from bnuq.config.schema import (
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
+from bnuq.findings import Finding
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING = ScoringSection()
@@ -176,7 +177,7 @@ class Runs:
 
     all: tuple[RunOfSeveral, ...]
     out: Path
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def _absolute(named: Named | None) -> str | None:

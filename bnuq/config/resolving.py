@@ -19,6 +19,7 @@ from bnuq.config.schema import DETERMINISTIC, Method, RecordedRun, Request, RunF
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
+from bnuq.findings import note
 from bnuq.trust import BY_USER, NamedBy
 
 MAX_RUNS = 100_000
@@ -145,8 +146,7 @@ def resolve_all(model: str | None, options: Options, *, folder: Path) -> Runs | 
             filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
         run = _resolved(filled, options, path=path, checkpoint=None, is_implicit=is_implicit, folder=folder)
         runs.append(_with_own_file(RunOfSeveral(run, split, seed), out))
-    note = "the run file does not contain {seed}: the seeds of [runs] are sampling seeds of the same network"
-    return Runs(tuple(runs), out, (note,) if samples_by_seed else ())
+    return Runs(tuple(runs), out, (note("seeds-of-sampling"),) if samples_by_seed else ())
 
 
 def resolve_all_again(

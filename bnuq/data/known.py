@@ -20,6 +20,7 @@ from bnuq.data.readers.tables import read_csv
 from bnuq.errors import DataError
 from bnuq.files.content import exists
 from bnuq.files.folders import cache_folder, expanded
+from bnuq.findings import note
 
 Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
 
@@ -112,7 +113,7 @@ def _read_uci(path: Path, split: str, fold: int) -> Contents:
     if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
         raise DataError(f"{listed}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
     kept = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
-    return Contents(x[kept], y[kept], notes=(*found.notes, f"split {fold} by {listed.name}"))
+    return Contents(x[kept], y[kept], findings=(*found.findings, note("split-file", split=fold, file=listed.name)))
 
 
 def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:

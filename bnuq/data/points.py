@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.errors import DataError
+from bnuq.findings import Finding, note
 
 _CHANNELS = (1, 3, 4)
 _LARGEST_TARGET = 1e150
@@ -39,7 +40,7 @@ class Contents:
     targets: NDArray[Any] | None = None
     group: NDArray[Any] | None = None
     classes: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     target_by_position: bool = False
 
 
@@ -49,7 +50,7 @@ class Points:
 
     `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
     `group` tells which points are not independent of each other, by number; `group_names` are what the file has for
-    these numbers. `notes` say what was found out while reading; `target_by_position` is that of `Contents`.
+    these numbers. `findings` say what was found out while reading; `target_by_position` is that of `Contents`.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Points:
     targets: NDArray[Any] | None = field(default=None, repr=False)
     group: NDArray[np.int64] | None = field(default=None, repr=False)
     classes: tuple[str, ...] | None = field(default=None, repr=False)
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     group_names: tuple[str, ...] = field(default=(), repr=False)
     target_by_position: bool = field(default=False, repr=False)
 
@@ -113,16 +114,16 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     not finite, and inputs or targets that are no numbers.
     """
     where = where or reference
-    inputs, notes = _channel_first(contents.inputs, where)
+    inputs, findings = _channel_first(contents.inputs, where)
     n = inputs.shape[0]
     targets = None if contents.targets is None else _common_targets(np.asarray(contents.targets), n, where)
     group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
     _check_finite(inputs, "x", where)
     if targets is not None and targets.dtype.kind == "f":
         _check_finite(targets, "y", where)
-    notes = (*contents.notes, *notes)
+    findings = (*contents.findings, *findings)
     by_position = contents.target_by_position
-    return Points(name, reference, inputs, targets, group, contents.classes, notes, group_names, by_position)
+    return Points(name, reference, inputs, targets, group, contents.classes, findings, group_names, by_position)
 
 
 def check_labels(points: Points, classes: int) -> Points:
@@ -144,8 +145,8 @@ def check_labels(points: Points, classes: int) -> Points:
     if y.dtype.kind == "f":
         column = y[:, 0] if y.shape[1] == 1 else y
         if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):
-            note = f"targets are one-hot rows of {classes}: taken as labels"
-            return replace(points, targets=y.argmax(axis=1), notes=(*points.notes, note))
+            findings = (*points.findings, note("one-hot-targets", classes=classes))
+            return replace(points, targets=y.argmax(axis=1), findings=findings)
         if y.shape[1] != 1:
             raise DataError(
                 f"{name} have {y.shape[1]} columns of {_shown(y)}; expected one whole number from 0 to {classes - 1} a "
@@ -186,7 +187,7 @@ def check_targets(points: Points, outputs: int) -> Points:
     return replace(points, targets=y.reshape(len(points), outputs).astype(np.float64))
 
 
-def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]:
+def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[Finding, ...]]:
     shape, kind = tuple(inputs.shape), inputs.dtype.kind
     if len(shape) == 0 or 0 in shape:
         raise DataError(f"{where}: holds no points (x has shape {shape}); expected at least one.")
@@ -194,7 +195,7 @@ def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]
         raise DataError(f"{where}: x holds {inputs.dtype} values; expected numbers: uint8 or float.")
     if not isinstance(inputs, np.ndarray):  # pictures in files come channel-first
         return inputs, ()
-    x, notes = inputs, []
+    x, findings = inputs, list[Finding]()
     if x.dtype.itemsize > 8 or not x.dtype.isnative:
         x = x.astype(np.float64 if kind == "f" and x.dtype.itemsize >= 8 else x.dtype.newbyteorder("="))
     if kind in "iu" and x.dtype != np.uint8:
@@ -203,34 +204,34 @@ def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[str, ...]]
                 f"{where}: x holds {x.dtype} pictures of {_shown(x)}; expected uint8 (0 to 255, scaled to 0–1 here) "
                 "or float (taken as it is). Convert it to the one that the network was trained on."
             )
-        notes.append(f"inputs are {x.dtype}: taken as they are")
+        findings.append(note("inputs-as-they-are", dtype=str(x.dtype)))
         x = x.astype(np.float64 if x.dtype.itemsize > 3 else np.float32)
     if x.ndim == 1:
-        notes.append("inputs have no feature axis: one feature a point")
-        return x[:, None], tuple(notes)
+        findings.append(note("no-feature-axis"))
+        return x[:, None], tuple(findings)
     if x.ndim == 3 and x.dtype == np.uint8:
-        notes.append("pictures have no channel axis (N, H, W): one channel")
-        return x[:, None], tuple(notes)
+        findings.append(note("no-channel-axis"))
+        return x[:, None], tuple(findings)
     if x.ndim == 3:  # as likely sequences as pictures
-        notes.append("float inputs (N, a, b) are taken as they are, without a channel axis: pictures need (N, 1, H, W)")
+        findings.append(note("floats-without-channel-axis"))
     if x.ndim == 4:
-        x, note = _picture_layout(x)
-        notes += [note] if note else []
-    return x, tuple(notes)
+        x, layout = _picture_layout(x)
+        findings += [layout] if layout else []
+    return x, tuple(findings)
 
 
-def _picture_layout(x: NDArray[Any]) -> tuple[NDArray[Any], str | None]:
+def _picture_layout(x: NDArray[Any]) -> tuple[NDArray[Any], Finding | None]:
     _, a, b, c = x.shape
     first, last = a in _CHANNELS, c in _CHANNELS
     if first and last:
         # Pictures are mostly square; where that decides nothing, torch's own layout.
         last = a == b and b != c
-        note = f"the layout of {x.shape} is ambiguous: taken as channel-{'last' if last else 'first'}"
+        layout = note("ambiguous-layout", shape=list(x.shape), channel="last" if last else "first")
     elif last:
-        note = "pictures are channel-last (N, H, W, C)"
+        layout = note("channel-last")
     else:
-        note = None if first else f"neither axis of {x.shape} looks like channels: taken as channel-first"
-    return (np.moveaxis(x, 3, 1) if last else x), note
+        layout = None if first else note("no-axis-like-channels", shape=list(x.shape))
+    return (np.moveaxis(x, 3, 1) if last else x), layout
 
 
 def _common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any]:

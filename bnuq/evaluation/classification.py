@@ -16,7 +16,7 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.estimates import Caution, Estimate, Estimator
+from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation.estimates import (
     RESAMPLES,
     SetScores,
@@ -34,6 +34,7 @@ from bnuq.evaluation.estimates import (
 )
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
+from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
@@ -557,7 +558,7 @@ class Scorer:
         """See `headline_errors`."""
         return headline_errors(scores, draws)
 
-    def cautions(self, method: str, fitted: Fitted | None) -> Iterator[Caution]:  # noqa: ARG002 - there are none
+    def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
         """Warnings about what was fitted."""
         return iter(())
 

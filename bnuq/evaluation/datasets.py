@@ -13,17 +13,18 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from bnuq.catalogue import distinct
 from bnuq.config import Augment, Named, Normalize, Run, Split
 from bnuq.data import Points, augmented, load_points, normalized, parse_reference
 from bnuq.errors import DataError, RequestError
-from bnuq.estimates import Caution
 from bnuq.evaluation import memory
+from bnuq.findings import Finding, about, note, warning
 from bnuq.sampling import counter_rng
 
 
 @dataclass(frozen=True)
 class Material:
-    """The sets of a run, with notes and warnings from reading them; `test_points` is the size of the test set before
+    """The sets of a run, with findings from reading them; `test_points` is the size of the test set before
     --limit.
 
     `validation` is None where there are no points held out of training; `why_no_validation` says why.
@@ -35,8 +36,7 @@ class Material:
     validation: Points | None
     why_no_validation: str
     test_points: int
-    notes: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    findings: tuple[Finding, ...]
 
 
 def load_material(run: Run) -> Material:
@@ -69,15 +69,17 @@ def load_material(run: Run) -> Material:
         _check_same_shape("validation", validation, test)
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
     check_grouped(run, everything)
-    notes = tuple(dict.fromkeys(f"{points.name}: {note}" for points in everything for note in points.notes))
-    cautions = tuple(_shared_points(train, test, validation))
+    findings = tuple(
+        distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
+    )
+    findings += tuple(_shared_points(train, test, validation))
     test_points = len(test)
     if run.limit is not None:
-        notes += (f"at most {run.limit} points of each evaluated set, drawn at random with seed {run.seed} (--limit)",)
+        findings += (note("limited", limit=run.limit, seed=run.seed),)
         test = limited(test, run.limit, run.seed)
         ood = {name: limited(points, run.limit, run.seed) for name, points in ood.items()}
         validation = None if validation is None else limited(validation, run.limit, run.seed)
-    return Material(train, test, ood, validation, why, test_points, notes, cautions)
+    return Material(train, test, ood, validation, why, test_points, findings)
 
 
 def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
@@ -161,31 +163,19 @@ def limited(points: Points, limit: int, seed: int) -> Points:
     return points.subset(np.sort(rows))
 
 
-def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Caution]:
+def _shared_points(train: Points | None, test: Points, validation: Points | None) -> Iterator[Finding]:
     """Warnings about points that two sets share and should not; only sets in memory are compared."""
     if validation is not None:
         test_hashes = set(_hashes(test))
         if (count := sum(row_hash in test_hashes for row_hash in _hashes(validation))) > 0:
-            yield Caution(
-                "validation-in-test",
-                f"{count} of the {len(validation)} validation points are also in the test set ({test.reference}): "
-                "what is fitted to them (τ, the constant baseline) is tested on the same points.",
-            )
+            yield warning("validation-in-test", shared=count, points=len(validation), test=test.reference)
     if train is None or not isinstance(train.inputs, np.ndarray):
         return
     train_hashes = set(_hashes(train))
     if (count := sum(row_hash in train_hashes for row_hash in _hashes(test))) > 0:
-        yield Caution(
-            "test-in-reference",
-            f"{count} of the {len(test)} test points are also in the reference ({train.reference}): the network "
-            "was trained on them, so estimates are too optimistic.",
-        )
+        yield warning("test-in-reference", shared=count, points=len(test), reference=train.reference)
     if validation is not None and (count := sum(row_hash in train_hashes for row_hash in _hashes(validation))) > 0:
-        yield Caution(
-            "validation-in-reference",
-            f"{count} of the {len(validation)} validation points are also in the reference ({train.reference}): what "
-            "is fitted to them (τ, the constant baseline) is too optimistic, as the network was trained on them.",
-        )
+        yield warning("validation-in-reference", shared=count, points=len(validation), reference=train.reference)
 
 
 def _hashes(points: Points) -> Iterator[int]:

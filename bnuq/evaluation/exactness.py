@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
+from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.exactness import (
@@ -30,10 +30,9 @@ _REPEATED = 16  # test points whose outputs are compared again after the run
 
 @dataclass(frozen=True)
 class Checked:
-    """Notes and warnings of the checks, and the network's outputs for a few test points."""
+    """Findings of the checks, and the network's outputs for a few test points."""
 
-    notes: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    findings: tuple[Finding, ...]
     outputs: Tensor | None = None
 
 
@@ -81,7 +80,7 @@ def check_network_unchanged(checked: Checked, model: nn.Module, pipeline: Pipeli
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:
     """Raise SamplingError unless MCBN of these layers is exact for each of these mini-batches."""
     checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) > 1]
-    return Checked(tuple(_notes(checked, layers)), tuple(_cautions(checked, sites, layers)))
+    return Checked((*_verified(checked, layers), *_unreached(checked, sites, layers)))
 
 
 def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
@@ -99,29 +98,20 @@ def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool
         check_independent(model, inputs, where=where)
 
 
-def _notes(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[str]:
+def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
     compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
     if layers and compared:
         deviation, points = max(compared)
-        exception = (
-            ", with the modules named in the warnings in evaluation mode" if any(f.held for f in checked) else ""
-        )
-        yield (
-            f"MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its "
-            f"outputs equal those of the training-mode forward pass to within {deviation:.1g} of the largest "
-            f"output{exception}"
-        )
+        with_exceptions = any(result.held for result in checked)
+        yield note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
 
 
-def _cautions(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Caution]:
+def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
     frozen_modules = dict(pair for result in checked for pair in result.held)
     named = dict(sites.unreachable)
     for layer, reason in sites.left_out(tuple(frozen_modules.items())):
         if layer not in named:
-            yield Caution("unreachable", f"{layer or 'the network'} is not sampled: {reason}.")
+            yield warning("unreachable", layer=layer, reason=reason)
     why_not = [result.why_not for result in checked if result.deviation is None]
     if layers and why_not:
-        yield Caution(
-            "exactness-unchecked",
-            f"MCBN on this network could not be compared with its training-mode forward pass: {why_not[0]}.",
-        )
+        yield warning("exactness-unchecked", reason=why_not[0])

@@ -15,6 +15,7 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
 from bnuq.evaluation.plan import Plan
+from bnuq.findings import Finding, note
 from bnuq.progress import Progress
 from bnuq.records.sweep import LayerCounts
 from bnuq.sampling import counter_rng
@@ -37,7 +38,7 @@ class NoiseModels:
     recorded: BatchStatistics | None
     counts: Counts | None = None  # of the factorised noise models; None where there are none
 
-    def notes(self) -> Iterator[str]:
+    def findings(self) -> Iterator[Finding]:
         """The measured number of values per statistic in the factorised noise models, as a share of the nominal
         number."""
         if self.counts != "measured":
@@ -46,15 +47,8 @@ class NoiseModels:
         shares = [
             (100 * layer.values_mean / layer.count, 100 * layer.values_deviation / layer.count) for layer in self.layers
         ]
-        of_mean, of_deviation = (
-            " to ".join(f"{end:.{int(end < 10)}f}" for end in (min(shares_of_layers), max(shares_of_layers)))
-            for shares_of_layers in zip(*shares, strict=True)
-        )
-        yield (
-            f"counts of the analytic noise models were measured on {self.recorded.samples} mini-batches: as a "
-            f"share of the nominal b·z values per channel, the effective sample size is {of_mean} % for means and "
-            f"{of_deviation} % for standard deviations, depending on the layer"
-        )
+        means, deviations = ([float(min(percent)), float(max(percent))] for percent in zip(*shares, strict=True))
+        yield note("counts-measured", mini_batches=self.recorded.samples, means=means, deviations=deviations)
 
     def draw(self, method: str, draws: range) -> BatchStatistics:
         """ω of these draws under the noise model of `method`."""

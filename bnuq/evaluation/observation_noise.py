@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from bnuq import metrics
 from bnuq.config import ScoringSection
-from bnuq.estimates import Caution
+from bnuq.findings import Finding, warning
 from bnuq.metrics import DrawWeights
 
 
@@ -24,27 +24,14 @@ class Fitted:
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
 
-    def cautions(self, method: str, scoring: ScoringSection) -> Iterator[Caution]:
+    def findings(self, method: str, scoring: ScoringSection) -> Iterator[Finding]:
         """Warnings about an optimum at the end of its range, or no optimum."""
         if self.sigma is not None and self.sigma[0] == 0:
-            yield Caution(
-                "constant-is-zero",
-                f"{method}: so many validation points are predicted exactly that the best constant uncertainty is 0; "
-                "the constant baseline's PLL is not defined, and neither is the normalised PLL.",
-            )
+            yield warning("constant-is-zero", of=method)
         if self.at_end == "infinite":
-            also = ", and the PLL of a mixture is not defined" if scoring.pll == "mixture" else ""
-            yield Caution(
-                "tau-infinite",
-                f"{method}: on the validation points, zero observation noise fits best, because the samples alone "
-                f"spread more than the errors, or all errors are 0: τ is infinite{also}. Set tau_range under "
-                "[scoring] to bound it; a larger batch_size or smaller dropout rates reduce the spread.",
-            )
+            yield warning("tau-infinite", of=method, mixture=scoring.pll == "mixture")
         elif self.at_end:
-            yield Caution(
-                "tau-at-range-end",
-                f"{method}: the best τ lies at the {self.at_end} end of its range, {self.tau[0]:.3g}.",
-            )
+            yield warning("tau-at-range-end", of=method, end=self.at_end, tau=float(self.tau[0]))
 
 
 def fit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
 from bnuq.evaluation.classification import bytes_of_scoring
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
 from bnuq.sampling.passes import Engine
@@ -30,10 +30,10 @@ Feed = Callable[[slice], Tensor]  # rows of a set as network input
 
 
 class Passes:
-    """The passes of a run: `notes` on them for the user, and the `seconds` that they took, without loading."""
+    """The passes of a run: `findings` on them, and the `seconds` that they took, without loading."""
 
     def __init__(self, run: Run, pipeline: Pipeline, outputs: int) -> None:
-        self.notes: list[str] = []
+        self.findings: list[Finding] = []
         self.seconds = 0.0
         self._run, self._pipeline, self._outputs = run, pipeline, outputs
         self._largest: int | None = None  # chunk size, where memory does not allow the default
@@ -53,10 +53,8 @@ class Passes:
         samples = max(engine.samples for engine in engines)
         if samples > 1 and free is not None and size < usual:
             self._largest = size
-            self.note(
-                f"{size} points are processed at once, because {memory.in_words(free)} of memory are free and these "
-                f"take about {memory.in_words(need)} with {samples} samples"
-            )
+            free_in_words, needed = memory.in_words(free), memory.in_words(need)
+            self.add(note("chunk-reduced", points=size, samples=samples, free=free_in_words, needed=needed))
         return need
 
     def tile(self, engine: Engine, points: Points, *, keeps_samples: bool) -> int:
@@ -118,23 +116,23 @@ class Passes:
                 raise  # otherwise the timed passes halve their chunks
         torch.cuda.synchronize(self._pipeline.device)
 
-    def note(self, text: str) -> None:
-        """Add a note, once."""
-        if text not in self.notes:
-            self.notes.append(text)
+    def add(self, finding: Finding) -> None:
+        """Add a finding, once."""
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def note_precision(self, method: str, engine: Engine) -> None:
         """Note how far the samples are from those in float32, where the precision is another."""
         stochastic = stochastic_of(engine)
         if stochastic is not None and stochastic.deviation is not None:
-            self.note(precision_in_words(method, self._run.precision, stochastic.deviation))
+            self.add(precision_note(method, self._run.precision, stochastic.deviation))
 
     def _chunk(self, points: Points) -> int:
         return self._run.chunk_size or min(default_chunk(points.point_shape), self._largest or sys.maxsize)
 
     def _halved(self, why: str, size: int) -> None:
         self._largest = size
-        self.note(f"{why}, so {size} points are processed at once from there on (--chunk-size {size})")
+        self.add(note("chunk-halved", reason=why, points=size))
 
 
 def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:
@@ -154,16 +152,19 @@ def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: to
     return size
 
 
-def precision_in_words(method: str, precision: str, deviation: Deviation) -> str:
+def precision_note(method: str, precision: str, deviation: Deviation) -> Finding:
     """The note on how far results in another precision differ from those in float32."""
-    values, shift = "probabilities" if deviation.measure == "mutual information" else "outputs", ""
-    if math.isfinite(deviation.uncertainty):
-        error = f" ± {100 * deviation.uncertainty_error:.1f}" if math.isfinite(deviation.uncertainty_error) else ""
-        shift = f"{deviation.measure} is {100 * deviation.uncertainty:+.1f}{error} % from that of float32, "
-    return (
-        f"{method} was computed in {precision}: over {deviation.points} points and {deviation.draws} samples, "
-        f"{shift}{values} differ by {deviation.mean:.2g} on average, {deviation.largest:.2g} at most; mini-batch "
-        "statistics, deterministic estimates and scores use the usual precision"
+    return note(
+        "reduced-precision",
+        method=method,
+        precision=precision,
+        points=deviation.points,
+        samples=deviation.draws,
+        measure=deviation.measure,
+        shift=float(deviation.uncertainty),
+        shift_error=float(deviation.uncertainty_error),
+        mean=float(deviation.mean),
+        largest=float(deviation.largest),
     )
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from bnuq.config import ANALYTIC, DEFAULT_SAMPLER, Run, Sampler
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError, first_line
-from bnuq.estimates import Caution
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
+from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.passes import Evaluation
@@ -39,8 +39,7 @@ class Plan:
     layers: tuple[BatchNormSite, ...]
     batch_size: int | None
     trained_with: int | None
-    notes: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    findings: tuple[Finding, ...]
 
 
 def plan(
@@ -58,11 +57,11 @@ def plan(
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
     not_stochastic = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
-    notes = [f"{site.kind} {site.name} is not stochastic: {site.reason}" for site in not_stochastic]
+    findings = [note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason) for site in not_stochastic]
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
         methods = tuple(name for name, reason in usual.items() if not reason)
-        notes += [f"{name} was left out: {reason}" for name, reason in usual.items() if reason]
+        findings += [note("method-left-out", method=name, reason=reason) for name, reason in usual.items() if reason]
     else:
         methods = run.methods
         for name in methods:
@@ -70,7 +69,7 @@ def plan(
                 raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
-            notes.append("mcbn runs too, as there is a reference: an analytic noise model only approximates it")
+            findings.append(note("mcbn-added"))
     untracked = _untracked(sites)
     if untracked and not any(name.startswith("mcbn") for name in methods):
         raise SamplingError(
@@ -89,12 +88,15 @@ def plan(
                 f"BatchNorm {left_out[0]} keeps no running statistics and layers leaves it out; expected layers to "
                 'include every such layer: use layers = "all".'
             )
-        batch_size, note = _batch_size(run, model, layers, example, trained_with, None if train is None else len(train))
-        notes += note
+        batch_size, origin = _batch_size(
+            run, model, layers, example, trained_with, None if train is None else len(train)
+        )
+        findings += origin
         if train is not None:
             check_mini_batches(run.sampler, train, batch_size)
-    notes += [f"sampling.{key} is ignored: no method here uses it" for key in _unused_keys(run.sampler, methods)]
-    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(notes), tuple(_cautions(sites)))
+    findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
+    findings += _findings_on_sites(sites)
+    return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings))
 
 
 def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:
@@ -236,37 +238,27 @@ def _batch_size(
     example: Tensor,
     trained_with: int | None,
     population: int | None,
-) -> tuple[int, list[str]]:
+) -> tuple[int, list[Finding]]:
     if run.batch_size is not None:
         return run.batch_size, []
     preferred = trained_with or DEFAULT_BATCH_SIZE
     chosen = preferred if population is None else max(2, min(preferred, population // 2))
-    why = "the training batch size" if trained_with else "the default, as the training batch size is not known"
-    if chosen < preferred:
-        why = f"half the reference, which is below {preferred}, {why}"
     with undisturbed(model):
         slice_size = largest_batch(model, layers, example, chosen)
     if slice_size < chosen:
         repeated = torch.cat([example] * (chosen // len(example) + 1))[:chosen]
         in_evaluation_mode = slices_in_training(model, repeated, slice_size) is False
-        mode = "in evaluation mode only, " if in_evaluation_mode else ""
-        why = f"{mode}the network normalises slices of its batch of that size"
-        return slice_size, [f"mini-batches of {slice_size}: {why}"]
-    advice = "" if trained_with else "; MCBN's uncertainty depends mostly on it, so set batch_size if you know it"
-    return chosen, [f"mini-batches of {chosen}: {why}{advice}"]
+        return slice_size, [note("batch-size-of-slices", batch_size=slice_size, in_training=not in_evaluation_mode)]
+    known = trained_with is not None
+    return chosen, [note("batch-size-chosen", batch_size=chosen, preferred=preferred, known=known)]
 
 
-def _cautions(sites: Sites) -> Iterator[Caution]:
+def _findings_on_sites(sites: Sites) -> Iterator[Finding]:
     for layer, reason in sites.unreachable:
-        yield Caution("unreachable", f"{layer or 'the network'} is not sampled: {reason}.")
+        yield warning("unreachable", layer=layer, reason=reason)
     untrained = [site.name for site in sites.batchnorms if site.never_trained]
     if untrained:
-        yield Caution(
-            "never-trained",
-            f"BatchNorm {', '.join(untrained[:5])}{' …' if len(untrained) > 5 else ''} still has its initial "
-            "running statistics (mean 0, variance 1): the network was never trained or not loaded completely, "
-            "and the deterministic estimates are not meaningful.",
-        )
+        yield warning("never-trained", layers=untrained, evaluated=True)
 
 
 def device_named(name: str) -> torch.device:
@@ -275,7 +267,7 @@ def device_named(name: str) -> torch.device:
     return device_and_notes(name)[0]
 
 
-def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
+def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
     """The device of `device_named`, and a note where "auto" does not use a GPU that is there."""
     if name == "auto":
         if not torch.cuda.is_available():
@@ -283,8 +275,7 @@ def device_and_notes(name: str) -> tuple[torch.device, tuple[str, ...]]:
         try:
             return _probed("cuda"), ()
         except RuntimeError as error:
-            why = f"the GPU cannot be used ({first_line(error)}), so everything ran on the CPU"
-            return torch.device("cpu"), (why,)
+            return torch.device("cpu"), (note("gpu-unusable", reason=first_line(error)),)
     try:
         return _probed(name), ()
     except (RuntimeError, AssertionError) as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.estimates import Caution
+from bnuq.findings import Finding, warning
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT, ReferenceCheck
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -117,17 +117,10 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
     return float(np.sqrt(np.mean(z**2)))
 
 
-def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caution]:
+def findings(check: ReferenceCheck | None, run: Run, train: Points) -> list[Finding]:
     """Warnings about a check of `train`, the reference of `run`: none where it passed."""
     if check is None:
-        return [
-            Caution(
-                "reference-unchecked",
-                "The reference could not be checked against the training data: no BatchNorm layer has a trained "
-                "exponential running average of its own, or the reference has fewer than 4 points, or its batch "
-                "statistics do not vary (all points are the same).",
-            )
-        ]
+        return [warning("reference-unchecked")]
     if check.passed:
         return []
     ratios = {name: getattr(check, name) / check.expected for name in ("mean", "log_variance")}
@@ -137,18 +130,16 @@ def cautions(check: ReferenceCheck | None, run: Run, train: Points) -> list[Caut
     keys = {"normalize": run.normalize, "augment": run.augment}
     if len(train.point_shape) != 3:
         del keys["augment"]  # augmentation is for pictures only
-    missing = " and ".join(f"`{name}`" for name, given in keys.items() if not given)
-    where = f"{run.run_file.name} has" if run.run_file is not None else "There is no run file, and so"
-    advice = f" {where} no {missing}." if missing else ""
     return [
-        Caution(
+        warning(
             "reference-mismatch",
-            "The reference or its pipeline does not match what the network was trained on. Its batch statistics "
-            f"differ from the checkpoint's running statistics {np.median(ratios[quantity]):.1f} times as much as "
-            f"batch noise explains in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and "
-            f"{ratios[quantity][worst]:.1f} times in the worst, {check.layers[worst]} (up to {WORST_LIMIT:.0f} is "
-            "normal). The MCBN estimates then do not describe the trained network. Check "
-            f"{', '.join(f'`{key}`' for key in ('train', *keys))} under [data].{advice} (Running statistics that were "
-            "not updated until the end of training look the same.)",
+            median=float(np.median(ratios[quantity])),
+            median_limit=float(MEDIAN_LIMIT),
+            worst=float(ratios[quantity][worst]),
+            worst_limit=float(WORST_LIMIT),
+            worst_layer=check.layers[worst],
+            settings=["train", *keys],
+            missing=[name for name, given in keys.items() if not given],
+            run_file=None if run.run_file is None else run.run_file.name,
         )
     ]

@@ -16,7 +16,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.config import Run, ScoringSection
 from bnuq.data import Points
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import (
     SetScores,
@@ -35,6 +35,7 @@ from bnuq.evaluation.estimates import (
 from bnuq.evaluation.observation_noise import Fitted, fit
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
+from bnuq.findings import Finding
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
@@ -600,9 +601,9 @@ class Scorer:
         """See `headline_errors`."""
         return headline_errors(scores, draws)
 
-    def cautions(self, method: str, fitted: Fitted | None) -> Iterator[Caution]:
+    def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:
         """Warnings about what was fitted."""
-        return iter(()) if fitted is None else fitted.cautions(method, self._by)
+        return iter(()) if fitted is None else fitted.findings(method, self._by)
 
     def result(
         self,

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
 from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
-from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import queries_engine
@@ -23,6 +22,7 @@ from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.units import Together, Unit, finished, tiles
 from bnuq.files.journal import Arrays, Journal
+from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Advance, Progress
 from bnuq.records.evaluation import MethodResult, MethodWork, Samples
@@ -52,7 +52,7 @@ class Scorer(Protocol):
     ) -> Any: ...
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
-    def cautions(self, method: str, fitted: Any) -> Iterator[Caution]: ...
+    def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
     def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Samples]) -> MethodResult: ...
 
 
@@ -74,8 +74,7 @@ class RunnerResult:
     omega: BatchStatistics | None
     methods: dict[str, MethodResult]
     work: dict[str, MethodWork]
-    notes: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    findings: tuple[Finding, ...]
 
 
 def check_precision(run: Run, device: torch.device) -> None:
@@ -128,9 +127,10 @@ def passed(
             break
     scored = state.deterministic(omega) | (state.population(omega) if stale and omega is not None else {}) | scored
     weights = {method: _weights(method, draws.stop, bank) for method in scored}
-    cautions = [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
-    cautions += [
-        caution for method, method_scores in scored.items() for caution in scorer.cautions(method, method_scores.fitted)
+    findings = [*state.passes.findings]
+    findings += [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
+    findings += [
+        finding for method, method_scores in scored.items() for finding in scorer.findings(method, method_scores.fitted)
     ]
     return RunnerResult(
         samples=draws.stop,
@@ -141,8 +141,7 @@ def passed(
             for method, method_scores in scored.items()
         },
         work=state.work(),
-        notes=tuple(state.passes.notes),
-        cautions=tuple(cautions),
+        findings=tuple(findings),
     )
 
 
@@ -182,17 +181,13 @@ def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str,
     return {name: error / (run.mc_error / (1 if name.startswith(relative) else 10)) for name, error in errors.items()}
 
 
-def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Caution]:
+def _not_reached(run: Run, scorer: Scorer, scored: Mapping[str, Scored], samples: int) -> Iterator[Finding]:
     for method, method_scores in scored.items():
         if method in SINGLE_SAMPLE_METHODS:
             continue
         name, error = max(_errors(run, scorer, method_scores, samples).items(), key=lambda item: item[1])
         if error > 1:
-            yield Caution(
-                "mc-error-not-reached",
-                f"{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {name} is "
-                f"{error:.2g} times the requested one. Raise --max-samples or --mc-error.",
-            )
+            yield warning("mc-error-not-reached", method=method, samples=samples, estimate=name, ratio=float(error))
 
 
 @dataclass
@@ -258,12 +253,9 @@ class _Runner:
     ) -> None:
         self.passes = Passes(run, pipeline, todo.outputs)
         if bank is not None:
-            self.passes.note(
-                f"every {counter_rng.TILE} points use their own {run.samples} of a bank of {bank} mini-batches: the "
-                "Monte Carlo error of means is smaller, but different points see different sampled networks"
-            )
+            self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=run.samples, bank=bank))
         if run.sampler.by_query and "mcbn" in todo.methods:
-            self.passes.note(_by_query_in_words(run, todo, sum(map(len, sets.values()))))
+            self.passes.add(_passes_by_query(run, todo, sum(map(len, sets.values()))))
         self._bank, self._train = bank, train
         self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
         self._sets, self._scorer, self._progress, self._journal = sets, scorer, progress, journal
@@ -469,14 +461,16 @@ def _rows_by_query(run: Run, todo: Plan) -> int:
     return todo.batch_size + (not run.sampler.query_in_batch)
 
 
-def _by_query_in_words(run: Run, todo: Plan, points: int) -> str:
+def _passes_by_query(run: Run, todo: Plan, points: int) -> Finding:
     """The note on the cost of queries that pass with mini-batches, and how to reduce it."""
     samples = run.max_samples if run.samples == "auto" else run.samples
-    batches = "mini-batches of its own" if run.sampler.per_query else "each of the mini-batches"
-    where = "inside" if run.sampler.query_in_batch else "beside"
-    return (
-        f"every query passes {where} {batches}: {'at most ' if run.samples == 'auto' else ''}{points * samples:,} "
-        f"forwards of {_rows_by_query(run, todo)} points for mcbn; --limit evaluates fewer points of each set"
+    return note(
+        "passes-by-query",
+        forwards=points * samples,
+        at_most=run.samples == "auto",
+        points=_rows_by_query(run, todo),
+        in_batch=run.sampler.query_in_batch,
+        own_batches=run.sampler.per_query,
     )
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
-from bnuq.estimates import Caution
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
@@ -19,6 +18,7 @@ from bnuq.evaluation.plan import Plan, device_and_notes
 from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.trust import BY_USER
@@ -55,7 +55,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
             "the size of the whole training set, of which the reference is a part."
         )
     device, passed_over = device_and_notes(run.device)
-    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
     pipeline = Pipeline(run, device, input_normalize(run, material.train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
@@ -76,7 +76,7 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     return checked | material.ood, scorer
 
 
-def output_cautions(prepared: Prepared, todo: Plan) -> tuple[Caution, ...]:
+def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
     if todo.task != "classification":
         return ()
@@ -144,11 +144,11 @@ def _check_bank(run: Run) -> None:
         )
 
 
-def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[str]:
+def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[Finding]:
     """Notes on run files that were found and not named, and on an earlier result that is replaced."""
     for run in runs:
         if run.run_file is not None and run.run_file_is_implicit:
             where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
-            yield f"{run.run_file.name} {where} was read; options override it"
+            yield note("run-file-read", file=run.run_file.name, where=where)
     if replaces is not None:
-        yield f"an earlier result was replaced: {replaces.name}"
+        yield note("result-replaced", file=replaces.name)

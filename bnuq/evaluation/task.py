@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import DataError, ModelError
-from bnuq.estimates import Caution
+from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.passes import Evaluation
@@ -58,7 +58,7 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
     return "regression"
 
 
-def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Caution, ...]:
+def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Finding, ...]:
     """Raise ModelError where a classifier's outputs come from a softmax or a sigmoid and are not logits; a warning
     where they only look like those of a sigmoid. `feed` gives rows of `points` as network input."""
     if not _within_0_and_1(Evaluation(model).passes(feed(slice(0, 3)))):
@@ -85,14 +85,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
             "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. "
             "Multi-label networks are not supported by this version."
         )
-    return (
-        Caution(
-            "probability-outputs",
-            f"The network's outputs {where}, like those of a sigmoid. bnuq treats outputs as logits and applies "
-            "the softmax itself. If the architecture ends in a sigmoid or another map to probabilities, remove "
-            "it.",
-        ),
-    )
+    return (warning("probability-outputs", range=where),)
 
 
 def _within_0_and_1(outputs: Tensor) -> bool:

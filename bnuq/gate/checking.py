@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import bnuq
+from bnuq.catalogue import text_of
 from bnuq.config import POPULATION
 from bnuq.errors import ResultError
-from bnuq.estimates import Caution, Direction
+from bnuq.estimates import Direction
+from bnuq.findings import Finding, note, warning, warnings
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.compatibility import check_comparable, made_at, pairing
 from bnuq.gate.recomputing import recomputed
@@ -60,8 +62,7 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
         pairing=shared,
         comparisons=comparisons,
         floors=floors,
-        cautions=tuple(_cautions(current, baseline, comparisons, settings)),
-        notes=tuple(_new(current, baseline)),
+        findings=(*_findings(current, baseline, comparisons, settings), *_new(current, baseline)),
         bnuq=bnuq.__version__,
         seconds=time.perf_counter() - start,
     )
@@ -78,8 +79,8 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
 
 def _of_floors(current: Result, settings: Settings, *, why: str = "") -> Verdict:
     floors = tuple(_floor(current, item) for item in settings.floors)
-    cautions = (Caution("not-compared", f"Not compared with the old baseline: {' '.join(why.split())}"),) if why else ()
-    return Verdict(_side(current), None, None, (), floors, cautions, (), bnuq.__version__, 0.0)
+    findings = (warning("not-compared", reason=" ".join(why.split())),) if why else ()
+    return Verdict(_side(current), None, None, (), floors, findings, bnuq.__version__, 0.0)
 
 
 def _side(result: Result) -> Side:
@@ -249,52 +250,41 @@ def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
     return sorted(comparisons, key=rank)
 
 
-def _new(current: Result, baseline: Result) -> Iterator[str]:
+def _new(current: Result, baseline: Result) -> Iterator[Finding]:
     """Methods and estimates that only the current result has."""
     for what, new, old in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
         added = [name for name in new if name not in old]
         if added:
-            yield f"new since the baseline, and not compared with anything: {what} {', '.join(added)}"
+            yield note("new-since-baseline", what=what, names=added)
 
 
-def _cautions(
+def _findings(
     current: Result, baseline: Result, comparisons: Sequence[Comparison], settings: Settings
-) -> Iterator[Caution]:
+) -> Iterator[Finding]:
     if _is_older(current, baseline):
-        yield Caution(
-            "older-than-baseline",
-            f"{current.path} was made before {baseline.path}, its baseline: are the two swapped? CURRENT comes first.",
-        )
+        yield warning("older-than-baseline", current=str(current.path), baseline=str(baseline.path))
     if current.path is not None and baseline.path is not None and current.path.resolve() == baseline.path.resolve():
-        yield Caution("same-file", "Both are the same file, which is never worse than itself.")
-    for key, new, old in (
-        ("layers", *(str(item.run.get("sampling", {}).get("layers", "all")) for item in (current, baseline))),
-        ("bank", *(str(item.sampling.get("bank") or "none") for item in (current, baseline))),
-    ):
-        if new != old:
-            yield Caution(f"other-{key}", f"{key} of the sampling: {new} now, {old} in the baseline.")
+        yield warning("same-file")
+    new, old = (str(item.run.get("sampling", {}).get("layers", "all")) for item in (current, baseline))
+    if new != old:
+        yield warning("other-layers", current=new, baseline=old)
+    new, old = (str(item.sampling.get("bank") or "none") for item in (current, baseline))
+    if new != old:
+        yield warning("other-bank", current=new, baseline=old)
     if hidden := [item.address for item in comparisons if _is_hidden(item, current, baseline)]:
-        yield Caution(
-            "hidden-by-draws",
-            f"{', '.join(hidden)}: worse by more than tolerated, and clearly so over the points. Only the Monte Carlo "
-            f"error explains it, and that has grown more than {_GROWN}-fold since the baseline. Evaluate with more "
-            "samples, and where the file may have been changed, evaluate again.",
-        )
-    codes = {caution.code for caution in baseline.cautions}
-    fresh = [caution for caution in current.cautions if caution.code not in codes]
+        yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
+    codes = {finding.code for finding in warnings(baseline.findings)}
+    fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
     if fresh:
-        texts = " ".join(f"{caution.text} [{caution.code}]" for caution in fresh)
-        yield Caution("new-warnings", f"The current result has warnings that the baseline does not have: {texts}")
+        yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
     if meant_by_none := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
-        yield Caution(
-            "unused-tolerance", f"No estimate of these results matches the tolerance of {', '.join(meant_by_none)}."
-        )
+        yield warning("unused-tolerance", tolerances=list(meant_by_none))
     nothing = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
     if nothing:
-        yield Caution("not-a-number", f"{', '.join(nothing)}: not a number in the baseline, and so not gated.")
+        yield warning("not-a-number", estimates=nothing)
     infinite = [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]
     if infinite:
-        yield Caution("infinite", f"{', '.join(infinite)}: infinite in both; a change cannot be detected.")
+        yield warning("infinite", estimates=infinite)
 
 
 def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> bool:

@@ -247,7 +247,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
 def _moves_with_the_draws(result: Result) -> bool:
     """Whether the deterministic network uses statistics of the drawn mini-batches, because it keeps no running
     statistics."""
-    return any(caution.code == "deterministic-from-reference" for caution in result.cautions)
+    return any(finding.code == "deterministic-from-reference" for finding in result.findings)
 
 
 def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator[str]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bnuq.estimates import Caution, Direction
+from bnuq.estimates import Direction
+from bnuq.findings import Finding
 from bnuq.records.addresses import NORMALIZED, address_of
 
 BOUNDS = "bounds/"  # before the name of a bound, where a comparison has that in the place of a set
@@ -107,8 +108,7 @@ class Verdict:
     pairing: Pairing | None
     comparisons: tuple[Comparison, ...]
     floors: tuple[Floor, ...]
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     bnuq: str
     seconds: float
     accepted: Path | None = None

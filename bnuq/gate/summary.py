@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from bnuq import catalogue
 from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
 from bnuq.records.summary import SCHEMA, json_number
 
@@ -26,8 +27,7 @@ def summary(verdict: Verdict) -> dict[str, Any]:
         "gated": verdict.gated,
         "comparisons": [_comparison(item) for item in verdict.comparisons],
         "floors": [_floor(item) for item in verdict.floors],
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in verdict.cautions],
-        "notes": list(verdict.notes),
+        **catalogue.summary(verdict.findings),
         "seconds": round(verdict.seconds, 3),
         "accepted": _path(verdict.accepted),
         "kept": _path(verdict.kept),

@@ -24,6 +24,7 @@ from bnuq.evaluation.estimates import error_over_points, interval, of_replicates
 from bnuq.evaluation.passes import fitting_chunk
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.task import check_outputs, task_of
+from bnuq.findings import Finding, note
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
 from bnuq.records.inspection.records import Crossing, Domain, Domains
@@ -59,7 +60,7 @@ def domains(
     batch_size: int,
     samples: int = SAMPLES,
     progress: Progress = silent,
-) -> tuple[Domains, tuple[str, ...]]:
+) -> tuple[Domains, tuple[Finding, ...]]:
     """How far every domain's BatchNorm statistics are from the reference's, and the scores of its points under the
     statistics of each domain: the record, and notes on sets that were limited.
 
@@ -94,7 +95,7 @@ def domains(
     points_of_domains = _read(run, named, train)
     scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()])
     halves = {name: _halves(points, run.seed) for name, points in points_of_domains.items()}
-    size, notes = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
+    size, findings = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
     sources = {TRAIN: _Source(TRAIN, (train,))}
     sources |= {name: _Source(name, (first,)) for name, (first, _) in halves.items()}
     together = tuple(first for first, _ in halves.values())
@@ -126,7 +127,7 @@ def domains(
         batch_size=size,
         samples=samples,
     )
-    return result, (*notes, *_evaluated_notes(evaluated, halves, test))
+    return result, (*findings, *_evaluated_notes(evaluated, halves, test))
 
 
 # ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +177,7 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
     return points.subset(np.flatnonzero(first)), points.subset(np.flatnonzero(~first))
 
 
-def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[str, ...]]:
+def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> tuple[int, tuple[Finding, ...]]:
     """The mini-batch size of all statistics: a tenth of the smallest set that they are drawn from at most, so that
     drawing without replacement affects the noise of all sets alike; 8, or half of a set, where that is less than 8."""
     sets = {**halves, TRAIN: train}
@@ -186,24 +187,27 @@ def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> 
     if size == requested and size * POINTS_PER_BATCH_POINT <= least:
         return size, ()
     factor = float(metrics.finite_population_factor(size, population=least))
-    hold = f"hold {size} points, not {requested}" if size < requested else f"hold {size} points"
     return size, (
-        f"mini-batches of domains {hold}: {smallest} has only {least} to draw them from, and drawing without "
-        f"replacement leaves {100 * factor:.0f} % of the variance of their noise there",
+        note(
+            "domain-batch-size",
+            batch_size=size,
+            requested=requested,
+            smallest=smallest,
+            points=least,
+            variance_left=factor,
+        ),
     )
 
 
 def _evaluated_notes(
     evaluated: Mapping[str, Points], halves: Mapping[str, tuple[Points, Points]], test: Points | None
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     sizes = {name: len(second) for name, (_, second) in halves.items()} | ({} if test is None else {TEST: len(test)})
-    cut = [
-        f"{len(points)} of {sizes[name]} ({name})" for name, points in evaluated.items() if len(points) < sizes[name]
-    ]
+    cut = [[name, len(points), sizes[name]] for name, points in evaluated.items() if len(points) < sizes[name]]
     if cut:
-        yield f"of the points not used for statistics, a random selection was evaluated: {', '.join(cut)}"
+        yield note("domain-points-selected", sets=cut)
     if any(len(points) > SPREAD_POINTS for points in evaluated.values()):
-        yield f"the spread of MCBN under each domain's statistics is that of {SPREAD_POINTS} points of each set"
+        yield note("domain-spread-points", points=SPREAD_POINTS)
 
 
 # ── statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.population import ReferenceBatches
+from bnuq.findings import Finding, warning
 from bnuq.metrics.noise import (
     effective_samples_of_average,
     explained_log_variance,
@@ -196,50 +196,27 @@ def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def site_cautions(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Caution]:
+def findings_on_sites(rows: Sequence[SiteRow], broken: Sequence[str]) -> Iterator[Finding]:
     """Warnings from the sites alone."""
     if broken:
-        yield Caution(
-            "not-finite",
-            f"{_count(len(broken), 'tensor')} of the checkpoint {_are(len(broken))} not finite, or a variance below "
-            f"0: {_shortened_list(broken)}. The network's outputs are meaningless, and only its sites are reported.",
-        )
+        yield warning("not-finite", tensors=list(broken))
     flagged = {flag: [row for row in rows if flag in row.flags] for flag in ("never-trained", "frozen", "vanishing")}
     if sites := flagged["never-trained"]:
-        yield Caution(
-            "never-trained",
-            f"BatchNorm {_names(sites)} still has its initial running statistics (mean 0, variance 1): the "
-            "network was never trained or not loaded completely.",
-        )
+        yield warning("never-trained", layers=_names(sites), evaluated=False)
     if sites := flagged["frozen"]:
-        yield Caution(
-            "frozen",
-            f"BatchNorm {_names(sites)} keeps its running statistics in training mode too: it has no batch noise, "
-            "and MCBN does not sample it.",
-        )
+        yield warning("frozen", layers=_names(sites))
     if sites := flagged["vanishing"]:
-        channels = sum(row.vanishing or 0 for row in sites)
-        yield Caution(
-            "vanishing",
-            f"{_count(channels, 'channel')} of BatchNorm {_names(sites)} {_have(channels)} a running variance below 10 "
-            "times eps: what differs there from the training data is scaled up as far as eps allows.",
-        )
+        yield warning("vanishing", layers=_names(sites), channels=int(sum(row.vanishing or 0 for row in sites)))
 
 
-def gap_cautions(measured: Gap) -> Iterator[Caution]:
+def findings_on_gap(measured: Gap) -> Iterator[Finding]:
     """Warnings from the gap, in addition to the reference check."""
     dead = [layer for layer in measured.layers if layer.dead]
     if dead:
-        channels = sum(layer.dead for layer in dead)
-        yield Caution(
-            "dead-channels",
-            f"{_count(channels, 'channel')} {_are(channels)} nearly constant in some mini-batch, with the variance "
-            f"below 10 times eps ({_shortened_list([f'{layer.name} {layer.dead}' for layer in dead])}): under MCBN a "
-            "point that differs there is scaled up as far as eps allows.",
-        )
+        yield warning("dead-channels", layers=[[layer.name, int(layer.dead)] for layer in dead])
 
 
-def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> Iterator[Caution]:
+def findings_on_noise(measured: Noise, *, train_batch_size: int | None = None) -> Iterator[Finding]:
     """A warning where so few values are used that biased and unbiased variance differ: in a training mini-batch, or,
     where its size is unknown, in a mini-batch of the noise measurement."""
     size = train_batch_size or measured.batch_size
@@ -250,34 +227,15 @@ def noise_cautions(measured: Noise, *, train_batch_size: int | None = None) -> I
     few_valued = [layer for layer in measured.layers if values_of[layer.name] < FEW_VALUES]
     if few_valued:
         values = min(values_of[layer.name] for layer in few_valued)
-        differ = f"{100 * (unbiased_scale(max(values, 2)) - 1):.1f} %"
-        verb = "sees" if len(few_valued) == 1 else "see"
-        text = f"{_names(few_valued)} {verb} down to {values} values per channel in a "
-        text += (
-            f"mini-batch of {size} in training, which normalised by the biased variance; evaluation uses the "
-            f"unbiased one, which scales by up to {differ} less."
-            if train_batch_size
-            else f"mini-batch of {size}: at this mini-batch size training would normalise by the biased variance, and "
-            f"evaluation by the unbiased one, which scales by up to {differ} less."
+        yield warning(
+            "biased-variance",
+            layers=_names(few_valued),
+            values=values,
+            batch_size=size,
+            in_training=train_batch_size is not None,
+            scale=float(unbiased_scale(max(values, 2))),
         )
-        yield Caution("biased-variance", text)
 
 
-def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> str:
-    return _shortened_list([row.name for row in rows])
-
-
-def _shortened_list(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _have(number: int) -> str:
-    return "has" if number == 1 else "have"
+def _names(rows: Sequence[SiteRow] | Sequence[LayerNoise]) -> list[str]:
+    return [row.name for row in rows]

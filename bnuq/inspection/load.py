@@ -15,9 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
-from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
 from bnuq.evaluation.plan import device_and_notes
+from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.sampling.interception import forward, undisturbed
 from bnuq.trust import BY_USER
@@ -41,8 +41,7 @@ class LoadedNetwork:
     test: Points | None
     pipeline: Pipeline
     example: Tensor
-    notes: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    findings: tuple[Finding, ...]
 
 
 def load_network(
@@ -66,8 +65,8 @@ def load_network(
         trust_pickle=run.trust_pickle,
         only_finite=False,
     )
-    train, cautions = _reference(run, needs_reference)
-    test, notes = _test(run, needs_test) if needs_test or train is None else (None, ())
+    train, no_reference = _reference(run, needs_reference)
+    test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
     if train is not None and test is not None and test.point_shape != train.point_shape:
         raise DataError(
             f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
@@ -76,13 +75,15 @@ def load_network(
     if train is None and run.normalize == "train":
         run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
-    loaded = replace(loaded, notes=(*loaded.notes, *passed_over))
+    loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     pipeline = Pipeline(run, device, input_normalize(run, train))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
-    notes = (
-        *(f"{points.name}: {note}" for points in (train, test) if points is not None for note in points.notes),
-        *notes,
-    )
+    read = [points for points in (train, test) if points is not None]
+    findings = [
+        *no_reference,
+        *(finding for points in read for finding in about(points.name, points.findings)),
+        *no_test,
+    ]
     points = train if train is not None else test
     if points is not None:
         if input_shape is not None and input_shape != points.point_shape:
@@ -94,11 +95,11 @@ def load_network(
         _check_taken(model, example, points)
     else:
         example, how = _random_points(model, input_shape, pipeline)
-        notes = (*notes, how)
-    return LoadedNetwork(loaded, model, train, test, pipeline, example, notes, cautions)
+        findings.append(how)
+    return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings))
 
 
-def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Caution, ...]]:
+def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:
     if run.train is None:
         if required:
             file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
@@ -114,9 +115,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Caution, 
     except BnuqError as error:
         if required:
             raise
-        message = " ".join(str(error).split())
-        text = f"The reference cannot be read, so only the checkpoint itself is reported on: {message}"
-        return None, (Caution("reference-unreadable", text),)
+        return None, (warning("reference-unreadable", reason=" ".join(str(error).split())),)
     if isinstance(run.validation, Split) and run.validation.split_of == "train" and run.validation.held_out:
         held_out = held_out_rows(
             len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group
@@ -130,7 +129,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Caution, 
     return train, ()
 
 
-def _test(run: Run, required: bool) -> tuple[Points | None, tuple[str, ...]]:
+def _test(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:
     if run.test is None:
         return None, ()
     try:
@@ -138,8 +137,7 @@ def _test(run: Run, required: bool) -> tuple[Points | None, tuple[str, ...]]:
     except UntrustedCodeError:
         raise
     except BnuqError as error:
-        message = " ".join(str(error).split())
-        return None, (f"the test set cannot be read, and is left out: {message}",) if required else ()
+        return None, (note("test-unreadable", reason=" ".join(str(error).split())),) if required else ()
 
 
 def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
@@ -156,7 +154,7 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
 # ── random points ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) -> tuple[Tensor, str]:
+def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeline) -> tuple[Tensor, Finding]:
     """Random points of the given shape, or of the first shape that the network accepts; and a note about the shape."""
     if input_shape is not None:
         points = _random(input_shape, pipeline)
@@ -164,19 +162,13 @@ def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeli
             _run(model, points)
         except SamplingError as error:
             raise RequestError(f"--input-shape is {_text(input_shape)}: {error}") from error
-        return (
-            points,
-            f"the network was run on random points of shape {_text(input_shape)}, as given by --input-shape",
-        )
+        return points, note("random-points", shape=list(input_shape), requested=True)
     shapes = tuple(dict.fromkeys(_likely_shapes(model)))
     for shape in shapes:
         points = _random(shape, pipeline)
         with suppress(SamplingError):
             _run(model, points)
-            return points, (
-                f"the network was run on random points of shape {_text(shape)}, the first that it accepts: positions, "
-                "and numbers that depend on them, are for that shape; --input-shape sets another"
-            )
+            return points, note("random-points", shape=list(shape), requested=False)
     tried = f" It accepts none of {', '.join(map(_text, shapes))}." if shapes else ""
     raise RequestError(
         f"no points could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "

@@ -18,13 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from bnuq.catalogue import text_of
 from bnuq.config import Augment, ChannelOrder, Normalize, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Pipeline, input_normalize
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
+from bnuq.findings import Finding, warning
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection.records import SURE, Candidate, Pipelines
@@ -118,21 +119,20 @@ def suggest(
         undetermined=tuple(_undetermined([candidate.setting for candidate in tied])),
         lines="",
     )
-    remarks = [caution.text for caution in cautions(result)] + list(result.undetermined)
+    remarks = [text_of(finding) for finding in findings(result)] + list(result.undetermined)
     return replace(result, lines=_lines(tied[0], final, remarks))
 
 
-def cautions(pipelines: Pipelines) -> Iterator[Caution]:
+def findings(pipelines: Pipelines) -> Iterator[Finding]:
     """The warning that no pipeline fits."""
     best = pipelines.candidates[0]
     if not best.passed:
-        yield Caution(
+        yield warning(
             "no-pipeline-fits",
-            f"None of the {len(pipelines.candidates) + len(pipelines.first_round)} training pipelines tried fits: the "
-            f"running statistics differ from the closest one's {best.worst:.1f} times as much as batch noise explains "
-            f"in the worst layer, {best.worst_layer}, and {best.median:.1f} times in the median layer. The network was "
-            "trained with another pipeline or on other data, or its running statistics were not updated until the "
-            "end of training.",
+            tried=len(pipelines.candidates) + len(pipelines.first_round),
+            worst=float(best.worst),
+            worst_layer=best.worst_layer,
+            median=float(best.median),
         )
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from bnuq.errors import BnuqError, ModelError, UntrustedCodeError, is_out_of_memory
 from bnuq.files.content import Kind, is_file, kind_of, what_is_wrong_with
 from bnuq.files.limits import read_whole
+from bnuq.findings import Finding, note
 from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
 
 Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
@@ -58,7 +59,7 @@ class Checkpoint:
     key: str | None = None
     stripped: tuple[str, ...] = ()
     metadata: Mapping[str, Plain] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def train_batch_size(self) -> int | None:
@@ -123,8 +124,9 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
         inside = {name.removeprefix(prefix): value for name, value in best.state.items() if name.startswith(prefix)}
         if wanted <= inside.keys():
             outside = [name for name in best.state if not name.startswith(prefix)]
-            note = f"{len(outside)} tensors outside {prefix!r} were left out: {_some(outside)}"
-            return replace(best, state=inside, stripped=(*best.stripped, prefix), notes=(*best.notes, note))
+            left_out = note("tensors-left-out", count=len(outside), prefix=prefix, names=_some(outside))
+            findings = (*best.findings, left_out)
+            return replace(best, state=inside, stripped=(*best.stripped, prefix), findings=findings)
     return best
 
 
@@ -382,7 +384,7 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     for name in tensors:
         _check_name(checkpoint.path, name)
     others = [str(name) for name in state if name not in tensors]
-    notes = (f"{len(others)} entries that are no tensors were left out: {_some(others)}",) if others else ()
+    findings = (note("entries-left-out", count=len(others), names=_some(others)),) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
     _check_values(checkpoint.path, tensors, size=size, only_finite=only_finite)
@@ -391,7 +393,7 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
         tensors = OrderedDict(tensors)
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
     tensors, stripped = _strip(checkpoint.path, tensors)
-    return replace(checkpoint, state=tensors, stripped=stripped, notes=notes)
+    return replace(checkpoint, state=tensors, stripped=stripped, findings=findings)
 
 
 def _check_name(path: Path, name: str) -> None:

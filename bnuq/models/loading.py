@@ -18,6 +18,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import ModelError, RequestError
+from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
 from bnuq.models.architecture import build
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
@@ -32,14 +33,14 @@ _COUNTER = "num_batches_tracked"
 class LoadedModel:
     """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
 
-    `notes` are for the user to see, and no warnings: what was chosen, stripped, converted or left out on the way.
+    `findings` are notes for the user to see: what was chosen, stripped, converted or left out on the way.
     """
 
     module: nn.Module
     checkpoint: Checkpoint
     arch: str | None
     parameters: int
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def load(
@@ -80,10 +81,10 @@ def load_model(
     """
     checkpoint = read_checkpoint(path, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
-        module, notes = _unwrapped(checkpoint.module), []
+        module, findings = _unwrapped(checkpoint.module), list[Finding]()
         check_form(module)
         if arch is not None:
-            notes.append(f"the file holds the whole network; the architecture {arch} was not used")
+            findings.append(note("architecture-unused", architecture=arch))
         arch = None
     else:
         if arch is None:
@@ -91,15 +92,15 @@ def load_model(
         module = _unwrapped(build(arch, arch_args=arch_args, base=base, named_by=named_by, trust=trust_code))
         check_form(module)
         checkpoint = fitted(checkpoint, {name for name in _names_of(module) if not name.endswith(_COUNTER)})
-        notes = _fill(module, checkpoint, arch)
-    notes = [*_how_read(checkpoint), *notes]
+        findings = _fill(module, checkpoint, arch)
+    findings = [*_how_read(checkpoint), *findings]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
         module=into_evaluation_mode(module),
         checkpoint=replace(checkpoint, state=None, module=None),
         arch=arch,
         parameters=parameters_of(module),
-        notes=tuple(f"{checkpoint.path}: {note}." for note in notes),
+        findings=about(str(checkpoint.path), findings),
     )
 
 
@@ -122,11 +123,11 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def _how_read(checkpoint: Checkpoint) -> list[str]:
-    notes = [f"the weights were taken from its entry {checkpoint.key!r}"] if checkpoint.key else []
+def _how_read(checkpoint: Checkpoint) -> list[Finding]:
+    findings = [note("weights-in-entry", entry=checkpoint.key)] if checkpoint.key else []
     if checkpoint.stripped:
-        notes.append(f"the prefix {''.join(checkpoint.stripped)!r} was taken off the names of the weights")
-    return [*notes, *checkpoint.notes]
+        findings.append(note("prefix-removed", prefix="".join(checkpoint.stripped)))
+    return [*findings, *checkpoint.findings]
 
 
 def _ask_for_architecture(checkpoint: Checkpoint) -> str:
@@ -150,7 +151,7 @@ def _names_of(module: nn.Module) -> set[str]:
     return {name for name in module.state_dict() if not name.endswith("_extra_state")}
 
 
-def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
+def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     """Put the weights into the module, all of them and nothing else; notes on what was not as it should be."""
     state = checkpoint.state
     assert state is not None
@@ -167,11 +168,11 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
                 f"{_dtypes({own[name].dtype})} in {arch}. Check that it is the network that was trained, as it was "
                 "before any conversion."
             )
-    notes = []
+    findings = []
     floats = {value.dtype for name, value in state.items() if name in own and value.is_floating_point()}
     becomes = {own[name].dtype for name in state if name in own and own[name].is_floating_point()}
     if floats - becomes and becomes:
-        notes.append(f"{_dtypes(floats - becomes)} weights were converted to {_dtypes(becomes)}")
+        findings.append(note("weights-converted", stored=_dtypes(floats - becomes), used=_dtypes(becomes)))
     doing = f"{checkpoint.path}: its weights do not go into {arch}:"
     with user_code(doing, advice="Check that it is the network that was trained.", error=ModelError):
         result = module.load_state_dict(state, strict=False)  # layers may have hooks of their own
@@ -181,8 +182,8 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[str]:
         raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected))
     uncounted = sum(name.endswith(_COUNTER) and name not in state for name in wanted)
     if uncounted:
-        notes.append(f"{uncounted} BatchNorm layers have no {_COUNTER}, as before torch 0.4.1; nothing here needs it")
-    return notes
+        findings.append(note("no-batch-counters", layers=uncounted))
+    return findings
 
 
 def _what_is_lost(value: Tensor, place: Tensor, *, whole: bool) -> str | None:

@@ -30,6 +30,7 @@ from bnuq.errors import BnuqError, ModelError, UntrustedCodeError
 from bnuq.files.content import kind_of, kind_of_bytes
 from bnuq.files.pickles import BoundedUnpickler
 from bnuq.files.writing import replaced
+from bnuq.findings import Finding, note
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch's older files begin with
@@ -66,7 +67,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def write_statistics(
     checkpoint: Checkpoint, values: Mapping[str, Float[np.ndarray, " channel"]], out: Path
-) -> tuple[str, ...]:
+) -> tuple[Finding, ...]:
     """Write to `out` a copy of the checkpoint's file in which the tensors named in `values` hold these numbers.
 
     `checkpoint` is as `load_model` gives it and the names are those of its network's state dict; every tensor keeps its
@@ -405,7 +406,7 @@ def _numbers(path: Path, name: str, place: _Place, values: Float[np.ndarray, " c
     return numbers
 
 
-def _notes(layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]) -> Iterator[str]:
+def _notes(layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]) -> Iterator[Finding]:
     """On entries beside the one that was read."""
     if not isinstance(layout.holds, Mapping) or checkpoint.key is None:
         return
@@ -421,12 +422,9 @@ def _notes(layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]) 
         elif name.endswith("running_mean"):
             others[entry] = None
     for entry in shared:
-        yield f"its entry {entry!r} holds the very tensors of {checkpoint.key!r}, and changed with it"
+        yield note("entry-shared", shared=entry, entry=checkpoint.key)
     if left := [entry for entry in others if entry not in shared]:
-        yield (
-            f"the statistics in its entry {checkpoint.key!r} were changed; those in {', '.join(map(repr, left))} are "
-            "what they were"
-        )
+        yield note("entries-unchanged", entry=checkpoint.key, others=left)
 
 
 def _tensors(holds: Mapping[Any, Any], path: str, depth: int = 0) -> Iterator[tuple[str, _Place]]:

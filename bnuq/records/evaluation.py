@@ -10,7 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import numpy as np
 from jaxtyping import Float, Int64, Num
 
-from bnuq.estimates import Axis, ByHand, Caution, Coordinate, Estimate, MetricName, Prefix, Size, Unit
+from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
+from bnuq.findings import Finding
 
 MethodName = Annotated[str, Coordinate("method")]
 SetName = Annotated[str, Coordinate("set")]
@@ -161,8 +162,7 @@ class Result:
     sampling: Mapping[str, Any]
     sets: Mapping[str, EvaluatedSet]
     methods: Mapping[MethodName, MethodResult]
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     work: Work = field(default_factory=Work)

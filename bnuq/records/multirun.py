@@ -6,8 +6,9 @@ In their file, `/values` (estimate, run) holds the runs' estimates; what is comp
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,8 +16,10 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq import catalogue
 from bnuq.config import POPULATION, Task
-from bnuq.estimates import Axis, Size, Unit, require
+from bnuq.estimates import Axis, Unit, require
+from bnuq.findings import Finding, warnings
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
@@ -49,15 +52,6 @@ class OneRun:
     def words(self) -> str:
         """`split 0, seed 1`."""
         return ", ".join(f"{k} {v}" for k, v in (("split", self.split), ("seed", self.seed)) if v is not None)
-
-
-@dataclass(frozen=True)
-class SharedCaution:
-    """A warning, with the number of runs that had it; the text is that of the first of them."""
-
-    code: str
-    text: str
-    runs: Size
 
 
 @dataclass(frozen=True)
@@ -111,8 +105,7 @@ class Several:
     estimates: Annotated[tuple[str, ...], Axis("estimate")]
     values: Annotated[Float64[np.ndarray, "estimate run"], Unit("that of the estimate")]
     task: Task
-    cautions: tuple[SharedCaution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: float
     provenance: Mapping[str, str]
     path: Path | None = field(default=None)
@@ -243,8 +236,7 @@ def summary(several: Several) -> dict[str, Any]:
             {path_of(aggregate.coordinates): _told(aggregate) for aggregate in several.aggregates.values()},
         ),
         "seconds": {"total": round(several.seconds, 3)},
-        "warnings": [asdict(caution) for caution in several.cautions],
-        "notes": list(several.notes),
+        **catalogue.summary(several.findings),
         "result": None if several.path is None else str(several.path),
     }
 
@@ -271,13 +263,14 @@ def _test(test: TTest) -> dict[str, Any]:
     return {"t": json_number(test.t), "df": test.df, "p": json_number(test.p)}
 
 
-def shared_cautions(of_runs: Sequence[Sequence[tuple[str, str]]]) -> Iterator[SharedCaution]:
-    """The warnings (code, text) of every run, those of one code once: texts differ from run to run in their numbers."""
-    found: dict[tuple[str, int], list[str]] = {}
-    for of_run in of_runs:
-        seen: dict[str, int] = {}
-        for code, text in of_run:
-            found.setdefault((code, seen.setdefault(code, 0)), []).append(text)
-            seen[code] += 1
-    for (code, _), texts in found.items():
-        yield SharedCaution(code, texts[0], len(texts))
+def shared_warnings(of_runs: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+    """The warnings among the findings of every run, those of one code once, with the number of runs that had them:
+    values differ from run to run, and are those of the first."""
+    shared: dict[tuple[str, int], list[Finding]] = {}
+    for findings in of_runs:
+        seen = Counter[str]()
+        for finding in warnings(findings):
+            shared.setdefault((finding.code, seen[finding.code]), []).append(finding)
+            seen[finding.code] += 1
+    for same in shared.values():
+        yield replace(same[0], runs=len(same))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bnuq import catalogue
 from bnuq.config import PopulationEstimator
-from bnuq.estimates import Caution, Direction, Estimate
+from bnuq.estimates import Direction, Estimate
+from bnuq.findings import Finding
 from bnuq.records.summary import SCHEMA, json_number
 
 COMMAND = "precise-bn"
@@ -85,8 +87,7 @@ class PreciseBN:
     device: str
     layers: tuple[LayerChange, ...]
     test: TestChange | None
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     path: Path
@@ -123,8 +124,7 @@ def summary(result: PreciseBN) -> dict[str, Any]:
         "after": {} if test is None else {name: _told(one.after) for name, one in test.estimates.items()},
         "change": {} if test is None else {name: _told(one.change) for name, one in test.estimates.items()},
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
-        "notes": list(result.notes),
+        **catalogue.summary(result.findings),
         "path": str(result.path),
     }
 

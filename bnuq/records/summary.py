@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, overload
 
+from bnuq import catalogue
 from bnuq.estimates import Estimate
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
@@ -30,8 +31,7 @@ def summary(result: Result) -> dict[str, Any]:
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.told(),
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in result.cautions],
-        "notes": list(result.notes),
+        **catalogue.summary(result.findings),
         "result": None if result.path is None else str(result.path),
     }
 

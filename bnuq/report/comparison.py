@@ -14,8 +14,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from bnuq.catalogue import text_of
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
+from bnuq.findings import warnings
 from bnuq.metrics import METRICS, SEPARATIONS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import Estimates, EvaluatedSet, MethodResult, Result, SetResult
 from bnuq.records.summary import SCHEMA
@@ -254,10 +256,10 @@ def _careful(results: Results) -> Iterator[str]:
     """Of each result with warnings the first; one that its estimates are of another network comes before all others."""
     said: dict[str, list[str]] = {}
     for name, one in results.items():
-        if one.cautions:
-            first = next((caution for caution in one.cautions if caution.code == _GRAVE), one.cautions[0])
-            text = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", first.text.strip())[0].rstrip(".")
-            more = f", and {count(len(one.cautions) - 1, 'other warning')} below" if len(one.cautions) > 1 else ""
+        if warned := warnings(one.findings):
+            first = next((finding for finding in warned if finding.code == _GRAVE), warned[0])
+            text = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text_of(first).strip())[0].rstrip(".")
+            more = f", and {count(len(warned) - 1, 'other warning')} below" if len(warned) > 1 else ""
             said.setdefault(f"{text}{more}", []).append(name)
     for text, names in said.items():
         yield f"Warning for {_listed(names)}: {text}."
@@ -386,8 +388,8 @@ def _facts(result: Result) -> Iterator[str]:
         size = "" if sampling["batch_size"] is None else f", b = {sampling['batch_size']}"
         yield f"T = {sampling['samples']}{size}, seed {sampling['seed']}"
     yield f"{result.sets['test'].n} test points"
-    if result.cautions:
-        yield count(len(result.cautions), "warning")
+    if warned := warnings(result.findings):
+        yield count(len(warned), "warning")
     if result.path is not None:
         yield str(result.path)
 
@@ -457,7 +459,7 @@ def legend(results: Results) -> Iterator[Part]:
 def tail(results: Results) -> Iterator[Part]:
     """What to be careful about in each."""
     rows = tuple(
-        (f"{name}: {text}", code, todo) for name, one in results.items() for text, code, todo in advised(one.cautions)
+        (f"{name}: {text}", code, todo) for name, one in results.items() for text, code, todo in advised(one.findings)
     )
     if rows:
         yield from (GAP, title("Warnings", "bold yellow"), Advice(rows))

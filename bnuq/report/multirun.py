@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from bnuq.findings import warnings
 from bnuq.metrics import SEPARATIONS, TTest
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.numbers import headed, named
@@ -25,7 +26,7 @@ from bnuq.report.parts import (
     draw,
     title,
 )
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 
 _ROOMY = 60  # columns from which names are written out
 
@@ -47,14 +48,13 @@ def report_parts(several: Several, *, roomy: bool = True) -> Iterator[Part]:
         yield from (GAP, title(f"{name}, against the test sets"), _ood_table(several, name))
     yield GAP
     yield from (Paragraph(text, "dim") for text in _legend(several))
-    if several.cautions:
+    if advice := advised(several.findings):
         yield from (GAP, title("Warnings", "bold yellow"))
         count = len(several.runs)
-        shared = (f"{one.code}, {one.runs} of {count} runs" for one in several.cautions)
-        told = zip(advised(several.cautions), shared, strict=True)
-        yield Advice(tuple((text, code, todo) for (text, _, todo), code in told))
-    if several.notes:
-        yield from (GAP, title("Notes"), Items(several.notes))
+        rows = zip(advice, warnings(several.findings), strict=True)
+        yield Advice(tuple((text, f"{code}, {of.runs} of {count} runs", todo) for (text, code, todo), of in rows))
+    if texts := noted(several.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if several.path is not None:
         yield from (GAP, PathLine(several.path))
 

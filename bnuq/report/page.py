@@ -17,7 +17,7 @@ from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.numbers import count
 from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, title
 from bnuq.report.plots import Drawn, draw_all
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 from bnuq.report.terminal import curves, facts, in_words, of_errors, work_in_words
 
 OnPage = Part | Picture
@@ -91,18 +91,18 @@ def page_parts(result: Result, shown: Shown, *, without: str = "") -> Iterator[O
     else:
         yield from (part for metric in task.CONVERGING for part in curves(result, metric))
     yield from _section("Uncertainty and error", shown, "uncertainty_error")
-    if result.cautions:
-        yield from (title("Warnings", "bold yellow"), Advice(advised(result.cautions)))
-    if result.notes:
-        yield from (title("Notes"), Items(result.notes))
+    if advice := advised(result.findings):
+        yield from (title("Warnings", "bold yellow"), Advice(advice))
+    if texts := noted(result.findings):
+        yield from (title("Notes"), Items(texts))
     yield from provenance(result)
 
 
 def _short(result: Result, of_task: tuple[str, ...]) -> Iterator[str]:
     yield from in_words(result, of_task)
-    if result.cautions:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in result.cautions))
-        yield f"{count(len(result.cautions), 'warning')} below, with what to do: {codes}."
+    if advice := advised(result.findings):
+        codes = ", ".join(dict.fromkeys(code for _, code, _ in advice))
+        yield f"{count(len(advice), 'warning')} below, with what to do: {codes}."
 
 
 def _section(heading: str, shown: Shown, *kinds: str) -> Iterator[OnPage]:

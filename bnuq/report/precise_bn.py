@@ -10,7 +10,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.numbers import count, named, number, of_reference, signed, written
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 _LEGEND = {
@@ -42,8 +42,8 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         facts=tuple(_facts(result)),
         summary=tuple(_summary(result)),
         sections=tuple(_sections(result)),
-        warnings=advised(result.cautions),
-        notes=result.notes,
+        warnings=advised(result.findings),
+        notes=noted(result.findings),
         path=PathLine(result.path, "Checkpoint"),
     )
 

@@ -36,7 +36,7 @@ from bnuq.report.parts import (
     sparkline,
     title,
 )
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 from bnuq.report.sampler import laws_in_words, sampler_in_words
 
 _ROOMY = 60  # columns from which names are written out
@@ -64,10 +64,11 @@ def short_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
     there is space for, and what is left out."""
     parts = tuple(_headlines(result, roomy=roomy))
     yield from parts
-    notes = _notes_that_fit(result.notes, _SCREEN - _height(parts))
+    all_notes = noted(result.findings)
+    notes = _notes_that_fit(all_notes, _SCREEN - _height(parts))
     if notes:
         yield from (GAP, title("Notes"), Items(notes))
-    left = len(result.notes) - len(notes)
+    left = len(all_notes) - len(notes)
     more = f" and {count(left, 'more note' if notes else 'note')}" if left else ""
     yield from (GAP, Paragraph(f"`bnuq report RESULT --full` prints all scores, curves{more}.", "dim"))
     if result.path is not None:
@@ -102,9 +103,9 @@ def _headlines(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield from (GAP, Paragraph(of_errors(result), "dim"))
     if cost := _cost(result):
         yield Paragraph(cost, "dim")
-    if result.cautions:
+    if advice := advised(result.findings):
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Advice(advised(result.cautions))
+        yield Advice(advice)
 
 
 def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
@@ -147,11 +148,11 @@ def report_parts(result: Result, *, roomy: bool = True) -> Iterator[Part]:
     yield GAP
     yield Paragraph(of_errors(result), "dim")
     yield from (Paragraph(text, "dim") for text in task.legend(result))
-    if result.cautions:
+    if advice := advised(result.findings):
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Advice(advised(result.cautions))
-    if result.notes:
-        yield from (GAP, title("Notes"), Items(result.notes))
+        yield Advice(advice)
+    if texts := noted(result.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if result.path is not None:
         yield from (GAP, PathLine(result.path))
 

@@ -14,18 +14,19 @@ from bnuq import metrics
 from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import RequestError, SamplingError
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import Subject, forecast_of_sweep
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
-from bnuq.evaluation.reference_check import cautions as reference_cautions
+from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.runner import VALIDATION, check_precision
-from bnuq.evaluation.setup import Prepared, output_cautions, scored_sets
+from bnuq.evaluation.setup import Prepared, findings_on_outputs, scored_sets
 from bnuq.files.journal import Journal, WorkFolder
+from bnuq.findings import Finding, note, warning
 from bnuq.metrics.decay import least_squares_coefficients
 from bnuq.progress import Forecast, Progress
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
@@ -85,8 +86,7 @@ class Swept:
     model: SweptModel
     points: tuple[SweepPoint, ...]
     candidates: tuple[Candidate, ...]
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 class Network:
@@ -125,7 +125,7 @@ class Network:
         )
         self._without_slices()
         self.sets, self._scorer = scored_sets(run, self.todo, prepared.material)
-        self._output_cautions = output_cautions(prepared, self.todo)
+        self._odd_outputs = findings_on_outputs(prepared, self.todo)
         check_precision(run, prepared.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
         check_resources_of_sweep(
@@ -249,20 +249,15 @@ class Network:
                 Candidate(self._number, at_sizes[size], bound)
                 for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
             ),
-            cautions=(
-                *self._output_cautions,
-                *prepared.material.cautions,
-                *todo.cautions,
-                *checked.cautions,
-                *reference_cautions(check, run, self._train),
-                *self._cautions(at_sizes, banks),
-            ),
-            notes=(
-                *prepared.loaded.notes,
-                *prepared.material.notes,
-                *todo.notes,
-                *checked.notes,
-                *passed.notes,
+            findings=(
+                *self._odd_outputs,
+                *prepared.loaded.findings,
+                *prepared.material.findings,
+                *todo.findings,
+                *checked.findings,
+                *reference_findings(check, run, self._train),
+                *passed.findings,
+                *self._findings_on_sizes(at_sizes, banks),
                 *self._notes(journal.reused),
             ),
         )
@@ -395,22 +390,16 @@ class Network:
             decays[name] = Decay(estimate, residual, tuple(sizes.tolist()))
         return decays
 
-    def _cautions(self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]) -> Iterator[Caution]:
+    def _findings_on_sizes(
+        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics]
+    ) -> Iterator[Finding]:
         for size, bank in banks.items():
             thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))
             if (values := int(thinnest.count.min())) <= _FEW_VALUES:
-                yield Caution(
-                    "few-values",
-                    f"b = {size}: layer {thinnest.name} takes its statistics from {values} values per channel; "
-                    "with so few, the variance is sometimes so small that outputs explode. Use a larger size.",
-                )
+                yield warning("few-values", batch_size=size, layer=thinnest.name, values=values)
         same = [size for size, at_size in at_sizes.items() if at_size.degenerate]
         if same and len(same) == len(at_sizes):
-            yield Caution(
-                "nothing-random",
-                f"At {', '.join(f'b = {size}' for size in same)} nothing is random: the spread of the draws is 0 "
-                "and carries no information.",
-            )
+            yield warning("nothing-random", batch_sizes=same)
         if self.todo.task == "regression":
             for size, at_size in at_sizes.items():
                 fitted = [fit for fit in at_size.fitted if fit is not None]
@@ -419,26 +408,23 @@ class Network:
                     f", {len(at_range_end)} of {len(fitted)} draw sets" if 0 < len(at_range_end) < len(fitted) else ""
                 )
                 yield from (
-                    at_range_end[0].cautions(where if at_range_end[0].at_end else f"b = {size}", self.run.scoring)
+                    at_range_end[0].findings(where if at_range_end[0].at_end else f"b = {size}", self.run.scoring)
                     if at_range_end
                     else ()
                 )
 
-    def _notes(self, reused: int) -> Iterator[str]:
+    def _notes(self, reused: int) -> Iterator[Finding]:
         if reused:
-            yield f"{self.name}: {reused} finished parts of an interrupted sweep were reused"
+            yield note("sweep-continued", network=self.name, parts=reused)
         if self._training is None:
-            yield f"there is no ELBO: {self._why_no_elbo}"
+            yield note("no-elbo", reason=self._why_no_elbo)
         elif self.run.train_size is None:
-            yield (
-                f"N of the ELBO is the size of the reference, {len(self._train)}; if the network was trained on more, "
-                "set train_size under [data]: the size that the ELBO selects grows with it"
-            )
+            yield note("elbo-of-reference-size", points=len(self._train))
         if self.run.bank is not None:
-            yield f"all points of a sweep share their draws: the bank of {self.run.bank} was left out"
+            yield note("bank-left-out", bank=self.run.bank)
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
-            yield f"a sweep samples mcbn only; {', '.join(others)} of the run file was left out"
+            yield note("methods-left-out", methods=others)
 
 
 def _running(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:

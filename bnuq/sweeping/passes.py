@@ -28,6 +28,7 @@ from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.units import Together, finished, merged, tiles
 from bnuq.files.journal import Arrays, Journal
+from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
@@ -147,7 +148,7 @@ def run_at_sizes(
             }
         by_draw, by_point = likelihood.get(size, (None, None))
         result[size] = AtSize(size, degenerate, scores_of_size, fitted[size], by_draw, by_point)
-    return SweepPasses(result, tuple(runner.passes.notes))
+    return SweepPasses(result, tuple(runner.passes.findings))
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class SweepPasses:
     """The scores at each size, and notes for the user."""
 
     at: dict[int, AtSize]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 Compute = Callable[[Together, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs

@@ -13,7 +13,6 @@ import numpy as np
 from bnuq.config import ANALYTIC, DETERMINISTIC, Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
-from bnuq.estimates import Caution
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
@@ -23,11 +22,12 @@ from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
 from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
-from bnuq.evaluation.reference_check import cautions as reference_cautions
+from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.runner import VALIDATION, RunnerResult, Scorer, bank_of, check_precision, passed
-from bnuq.evaluation.setup import Prepared, check_request, notes_on_request, output_cautions, prepare, scored_sets
+from bnuq.evaluation.setup import Prepared, check_request, findings_on_outputs, notes_on_request, prepare, scored_sets
 from bnuq.files.journal import Journal, work_folder
+from bnuq.findings import Finding, note, warning
 from bnuq.progress import ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.approximation import approximations
@@ -83,23 +83,17 @@ def evaluate(
             sampling=_sampling(this, outcome),
             sets=this.described,
             methods=outcome.methods,
-            cautions=(
-                *this.odd_outputs,
-                *ready.material.cautions,
-                *todo.cautions,
-                *checked.cautions,
-                *_cautions(run, todo, check, outcome, ready.material),
-            ),
-            notes=(
+            findings=(
                 *notes_on_request([run], replaces=run.out if replaces else None),
                 *_without_validation(ready.material, run, todo),
-                *ready.loaded.notes,
-                *ready.material.notes,
-                *todo.notes,
-                *checked.notes,
+                *this.odd_outputs,
+                *ready.loaded.findings,
+                *ready.material.findings,
+                *todo.findings,
+                *checked.findings,
                 *_went_on(journal),
-                *outcome.notes,
-                *(() if noise_models is None else noise_models.notes()),
+                *_findings(run, todo, check, outcome, ready.material),
+                *(() if noise_models is None else noise_models.findings()),
                 *_dead_channels(outcome.omega),
             ),
             seconds=watch.seconds(),
@@ -109,7 +103,7 @@ def evaluate(
             bank=outcome.omega,
             path=run.out,
         )
-        result = replace(result, cautions=(*result.cautions, *_noise_model_cautions(result)))
+        result = replace(result, findings=(*result.findings, *_findings_on_noise_models(result)))
         result_file.write(result, run.out)
     return result
 
@@ -123,7 +117,7 @@ class _Planned:
     todo: Plan
     sets: Mapping[str, Points]
     scorer: Scorer
-    odd_outputs: tuple[Caution, ...]
+    odd_outputs: tuple[Finding, ...]
     described: dict[str, EvaluatedSet]
     behaviour: dict[str, str]
 
@@ -140,7 +134,7 @@ def _planned(run: Run, ready: Prepared) -> _Planned:
     )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
-    odd_outputs = output_cautions(ready, todo)
+    odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
     return _Planned(run, ready, todo, sets, scorer, odd_outputs, described, behaviour(ready.model, ready.example))
 
@@ -235,9 +229,9 @@ def _provenance(this: _Planned) -> dict[str, str]:
     return {**of_process, "request": request, **this.behaviour}
 
 
-def _went_on(journal: Journal) -> Iterator[str]:
+def _went_on(journal: Journal) -> Iterator[Finding]:
     if journal.reused:
-        yield f"{journal.reused} finished parts of an interrupted evaluation were reused"
+        yield note("evaluation-continued", parts=journal.reused)
 
 
 def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
@@ -248,102 +242,66 @@ def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
     return replace(run, batch_size=todo.batch_size, methods=todo.methods, sampler=sampler)
 
 
-def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[str]:
+def _without_validation(material: Material, run: Run, todo: Plan) -> Iterator[Finding]:
     """Why there is no constant baseline, and which estimates are absent without it."""
-    if material.validation is not None:
-        return
-    absent = "the constant baseline and the normalised PLL are not available"
-    if todo.task == "regression":
-        absent = "the constant baseline and the normalised scores are not available"
-        if run.scoring.tau is None:
-            absent = "τ, PLL, CRPS and coverage, " + absent
-    yield f"{absent}: {material.why_no_validation}; name them with --validation REF, or validation under [data]"
+    if material.validation is None:
+        tau = run.scoring.tau is not None
+        yield note("no-validation", task=todo.task, tau=tau, reason=material.why_no_validation)
 
 
-def _cautions(
+def _findings(
     run: Run,
     todo: Plan,
     check: ReferenceCheck | None,
     outcome: RunnerResult,
     material: Material,
-) -> Iterator[Caution]:
+) -> Iterator[Finding]:
     if material.train is not None and todo.sites.live_batchnorms:
-        yield from reference_cautions(check, run, material.train)
+        yield from reference_findings(check, run, material.train)
     if any(not site.tracked for site in todo.sites.live_batchnorms):
-        yield Caution(
-            "deterministic-from-reference",
-            "Some BatchNorm layers keep no running statistics, so the network has no evaluation mode of its own: its "
-            "deterministic estimates use the pooled statistics of all drawn mini-batches.",
-        )
+        yield warning("deterministic-from-reference")
     sizes = {"test": material.test} | material.ood
     few = [
         name for name, points in sizes.items() if len(points if points.group is None else np.unique(points.group)) < 2
     ]
     if few:
-        text = f"{', '.join(few)}: fewer than two points, or groups of points; no error over points can be estimated."
-        yield Caution("too-few-points", text)
+        yield warning("too-few-points", sets=few)
     if todo.task == "regression":
-        yield from _scale_cautions(material, outcome)
+        yield from _findings_on_scale(material, outcome)
     fitted_to = material.validation
     if fitted_to is not None and len(fitted_to) < FEW:
-        yield Caution(
-            "few-validation-points",
-            f"Only {len(fitted_to)} validation points: what is fitted to them (τ, the constant baseline) has an "
-            "error that the stated errors do not include.",
-        )
-    yield from outcome.cautions
+        yield warning("few-validation-points", points=len(fitted_to))
+    yield from outcome.findings
     if len(outcome.methods) == 1 and run.methods is None:
-        yield Caution(
-            "nothing-stochastic", "Only the deterministic network was evaluated; the notes say what was left out."
-        )
+        yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES:
-        least = MIN_SAMPLES
-        text = f"With {outcome.samples} samples no Monte Carlo error can be estimated; use at least {least}."
-        yield Caution("few-samples", text)
+        yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
 
 
-def _noise_model_cautions(result: Result) -> Iterator[Caution]:
+def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
     """Warnings about noise models that differ from MCBN, or cannot be compared with it."""
     compared = approximations(result)
     for model in compared:
-        times = f"its mean uncertainty on the test set is {model.ratio['test'].value:.2g} times that of mcbn"
+        ratio = float(model.ratio["test"].value)
         if model.understates:
-            yield Caution(
-                "law-understates",
-                f"{model.method} is a poor approximation of MCBN on this network: {times}, whose mini-batches "
-                "change the statistics of all channels and layers jointly.",
-            )
+            yield warning("law-understates", method=model.method, ratio=ratio)
         if model.overstates:
-            yield Caution("law-overstates", f"{model.method} is a poor approximation of MCBN on this network: {times}.")
+            yield warning("law-overstates", method=model.method, ratio=ratio)
     if names := [name for name in result.methods if name in ANALYTIC and not compared]:
-        yield Caution(
-            "law-unchecked",
-            f"{', '.join(names)}: without a reference, the noise model cannot be compared with MCBN. Nominal "
-            "counts treat all values of a feature map as independent, which they are not: such a model tends to "
-            "understate the uncertainty of convolutional networks considerably.",
-        )
+        yield warning("law-unchecked", methods=names)
 
 
-def _scale_cautions(material: Material, outcome: RunnerResult) -> Iterator[Caution]:
+def _findings_on_scale(material: Material, outcome: RunnerResult) -> Iterator[Finding]:
     """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
-    spread = {name: np.std(targets) for name, targets in _targets(material)}
+    spread = {name: float(np.std(targets)) for name, targets in _targets(material)}
     error = outcome.methods[DETERMINISTIC].sets["test"].estimates["mae"].value
     if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
-        yield Caution(
-            "worse-than-the-mean",
-            f"The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, "
-            f"{spread['test']:.3g}: predicting their mean would do better. Do normalize and normalize_targets match "
-            "training?",
-        )
+        yield warning("worse-than-the-mean", error=float(error), sd=spread["test"])
     for name, deviation in spread.items():
         if deviation == 0 and len(material.test) >= FEW:
-            yield Caution("constant-targets", f"All targets of {name} are the same.")
+            yield warning("constant-targets", set=name)
         elif spread["test"] > 0 and not 0.1 < deviation / spread["test"] < 10:
-            yield Caution(
-                "targets-of-another-scale",
-                f"The targets of {name} have a standard deviation of {deviation:.3g}, those of the test set of "
-                f"{spread['test']:.3g}: are they in the same unit?",
-            )
+            yield warning("targets-of-another-scale", set=name, sd=deviation, test_sd=spread["test"])
 
 
 def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
@@ -353,14 +311,10 @@ def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
             yield name, np.asarray(points.targets, dtype=np.float64)
 
 
-def _dead_channels(omega: BatchStatistics | None) -> Iterator[str]:
+def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
     dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
     if dead:
-        layers = ", ".join(f"{name} {count}" for name, count in list(dead.items())[:5])
-        yield (
-            f"{sum(dead.values())} channels are nearly constant in some mini-batch, their variance below 10 times eps "
-            f"({layers}{' …' if len(dead) > 5 else ''}): a point that differs there is scaled up as far as eps allows"
-        )
+        yield note("channels-nearly-constant", layers=[[name, int(count)] for name, count in dead.items()])
 
 
 def _described(name: str, points: Points, task: str) -> EvaluatedSet:

@@ -13,28 +13,28 @@ import numpy as np
 from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.estimates import Caution
 from bnuq.evaluation.draws import check_layers
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.reference_check import cautions as reference_cautions
+from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.setup import notes_on_request
 from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.findings import Finding, note
 from bnuq.inspection.domains import domains
 from bnuq.inspection.health import (
     batch_statistics,
+    findings_on_gap,
+    findings_on_noise,
+    findings_on_sites,
     gap,
-    gap_cautions,
-    noise_cautions,
     not_finite,
-    site_cautions,
     site_rows,
 )
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.noise import noise, sizes_for
-from bnuq.inspection.pipelines import cautions as pipeline_cautions
+from bnuq.inspection.pipelines import findings as pipeline_findings
 from bnuq.inspection.pipelines import suggest
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation_file import check_replaceable
@@ -102,7 +102,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         _check_batch_size(settings.batch_size, ready.train)
     watch.lap("load")
     pipelines, suggestion_notes = _suggested(run, settings, ready, sites, progress)
-    no_fit_cautions = () if pipelines is None else pipeline_cautions(pipelines)
+    no_fit = () if pipelines is None else pipeline_findings(pipelines)
     watch.lap("pipelines")
     measured = _Measured()
     why_not_measured = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
@@ -130,18 +130,15 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         noise=measured.noise,
         domains=domains_record,
         pipelines=pipelines,
-        cautions=(*site_cautions(rows, broken), *ready.cautions, *measured.cautions, *no_fit_cautions),
-        notes=(
+        findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
-            *ready.loaded.notes,
-            *ready.notes,
+            *findings_on_sites(rows, broken),
+            *ready.loaded.findings,
+            *ready.findings,
             *suggestion_notes,
-            *(
-                (f"the lag of the running averages and the noise were not measured: {why_not_measured}",)
-                if why_not_measured
-                else ()
-            ),
-            *measured.notes,
+            *([note("unmeasured", reason=why_not_measured)] if why_not_measured else []),
+            *measured.findings,
+            *no_fit,
             *notes_of_domains,
             *_assumed(run, ready, uses_batch_noise=measured.gap is not None or pipelines is not None),
             *_ignored_keys(run),
@@ -209,16 +206,13 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _assumed(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[str]:
+def _assumed(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
     """The assumption where the training batch size is not known and something is compared with batch noise."""
     if uses_batch_noise and not _trained_with(run, ready):
-        yield (
-            f"what batch noise explains assumes training batches of {DEFAULT_BATCH_SIZE}, as train_batch_size is not "
-            "known"
-        )
+        yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
 
 
-def _ignored_keys(run: Run) -> Iterator[str]:
+def _ignored_keys(run: Run) -> Iterator[Finding]:
     """The keys of [sampling] that an inspection ignores: its mini-batches are random."""
     keys = [
         field.name
@@ -226,15 +220,12 @@ def _ignored_keys(run: Run) -> Iterator[str]:
         if getattr(run.sampler, field.name) != getattr(DEFAULT_SAMPLER, field.name)
     ]
     if keys:
-        yield (
-            f"sampling.{', '.join(keys)} {'is' if len(keys) == 1 else 'are'} ignored: an inspection draws random "
-            "mini-batches without replacement, uses biased variance, and applies no analytic noise model"
-        )
+        yield note("sampling-ignored", keys=keys)
 
 
 def _suggested(
     run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
-) -> tuple[Pipelines | None, tuple[str, ...]]:
+) -> tuple[Pipelines | None, tuple[Finding, ...]]:
     """The pipelines, or a note on why none can be suggested."""
     if not settings.suggest_pipeline:
         return None, ()
@@ -243,12 +234,12 @@ def _suggested(
     try:
         return suggest(run, ready.model, ready.train, sites, trained_with=trained_with, progress=progress), ()
     except SamplingError as error:
-        return None, (f"no training pipeline is suggested: {' '.join(str(error).split()).removesuffix('.')}",)
+        return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 
 
 def _domains(
     run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
-) -> tuple[Domains | None, tuple[str, ...]]:
+) -> tuple[Domains | None, tuple[Finding, ...]]:
     if not settings.domains:
         return None, ()
     assert ready.train is not None
@@ -271,8 +262,7 @@ def _domains(
 class _Measured:
     gap: Gap | None = None
     noise: Noise | None = None
-    cautions: tuple[Caution, ...] = ()
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress) -> _Measured:
@@ -301,10 +291,10 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
         size_draws=settings.size_draws or settings.draws,
         progress=progress,
     )
-    notes = (*batch_size_notes, *points_notes, *_few_points(settings, train), *checked.notes)
+    findings = (*batch_size_notes, *points_notes, *_few_points(settings, train), *checked.findings)
+    biased = tuple(findings_on_noise(measured_noise, train_batch_size=trained_with))
     if settings.noise_only:
-        cautions = (*checked.cautions, *noise_cautions(measured_noise, train_batch_size=trained_with))
-        return _Measured(None, measured_noise, cautions, notes)
+        return _Measured(None, measured_noise, (*findings, *biased))
     check = check_layers(
         model, pipeline, train, layers, train_size=run.train_size, trained_with=trained_with, progress=progress
     )
@@ -319,46 +309,35 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
         train_size=run.train_size,
         train_batch_size=trained_with,
     )
-    cautions = (
-        *checked.cautions,
-        *reference_cautions(check, run, train),
-        *(() if lag is None else gap_cautions(lag)),
-        *noise_cautions(measured_noise, train_batch_size=trained_with),
-    )
-    return _Measured(lag, measured_noise, cautions, notes)
+    findings += (*reference_findings(check, run, train), *(() if lag is None else findings_on_gap(lag)), *biased)
+    return _Measured(lag, measured_noise, findings)
 
 
 def _noise_batch_size(
     run: Run, settings: Settings, trained_with: int | None, reference: int
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, tuple[Finding, ...]]:
     """The mini-batch size of the noise, and a note where it is not the training batch size."""
     if settings.batch_size is not None:
         return settings.batch_size, ()
     preferred = trained_with or run.batch_size or DEFAULT_BATCH_SIZE
     chosen = max(2, min(preferred, reference // 2))
     origin = "the run's batch_size" if run.batch_size else "the default"
-    notes = []
+    findings = []
     if not trained_with:
-        notes.append(
-            f"the noise is that of mini-batches of {chosen}, {origin}, as the training batch size is not known; set "
-            "train_batch_size under [model] if you know it"
-        )
+        findings.append(note("noise-batch-size", batch_size=chosen, origin=origin))
     if chosen < preferred:
-        notes.append(f"the noise is that of mini-batches of {chosen}, half the reference, which is below {preferred}")
-    return chosen, tuple(notes)
+        findings.append(note("noise-batch-size-halved", batch_size=chosen, preferred=preferred))
+    return chosen, tuple(findings)
 
 
-def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> tuple[Points, tuple[str, ...]]:
+def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> tuple[Points, tuple[Finding, ...]]:
     """The points that the noise is measured on: those that are not in the population, where there are enough."""
     rest = np.setdiff1d(np.arange(len(train)), np.concatenate(batches.rows))
     if len(rest) >= POINTS_PER_BATCH_POINT * largest:
         return train.subset(rest), ()
-    return train, (
-        "the noise was measured on other mini-batches of the same points as the population: the reference is too "
-        "small to be split",
-    )
+    return train, (note("noise-on-the-same-points"),)
 
 
-def _few_points(settings: Settings, train: Points) -> Iterator[str]:
+def _few_points(settings: Settings, train: Points) -> Iterator[Finding]:
     if len(train) < settings.points:
-        yield f"the population is that of all {len(train)} points of the reference, fewer than {settings.points}"
+        yield note("population-of-all-points", points=len(train), requested=settings.points)

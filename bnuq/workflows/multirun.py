@@ -12,16 +12,18 @@ from pathlib import Path
 import numpy as np
 
 import bnuq
+from bnuq.catalogue import distinct
 from bnuq.config import POPULATION, Run, RunOfSeveral, Runs, Task
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import check_request, prepare
 from bnuq.files.content import is_file, kind_of, sha256_of_file
+from bnuq.findings import Finding, note, notes, warning
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
-from bnuq.records.multirun import Several, SharedCaution, one_run, shared_cautions, table_of
+from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.workflows.evaluate import evaluate
 
 OF_ONE_RUN = (
@@ -83,14 +85,14 @@ def evaluate_several(
         runs=tuple(run for run, _ in rows),
         **table_of([estimates for _, estimates in rows]),
         task=summaries[0].task,
-        cautions=tuple(shared_cautions([summary.cautions for summary in summaries])),
-        notes=(*runs.notes, *_notes(summaries, read=read, replaces=runs.out if replaces else None)),
+        findings=(*runs.findings, *_shared_notes(summaries, read=read, replaces=runs.out if replaces else None)),
         seconds=time.perf_counter() - start,
         provenance=summaries[-1].provenance,
         path=runs.out,
     )
-    cautions = (*_same_tests(summaries), *_undefined(several), *several.cautions)
-    several = replace(several, cautions=cautions, notes=(*several.notes, *_without_errors(several)))
+    shared = shared_warnings([summary.findings for summary in summaries])
+    findings = (*_same_tests(summaries), *_undefined(several), *shared, *several.findings, *_without_errors(several))
+    several = replace(several, findings=findings)
     several_file.write(several, runs.out)
     return several
 
@@ -114,8 +116,7 @@ class _RunSummary:
     one: RunOfSeveral
     task: Task
     test_sha256: str
-    cautions: list[tuple[str, str]]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     provenance: dict[str, str]
 
 
@@ -124,8 +125,7 @@ def _run_summary(one: RunOfSeveral, result: Result) -> _RunSummary:
         one,
         task=result.model["task"],
         test_sha256=result.sets["test"].sha256,
-        cautions=[(caution.code, caution.text) for caution in result.cautions],
-        notes=result.notes,
+        findings=result.findings,
         provenance={k: v for k, v in result.provenance.items() if k not in OF_ONE_RUN},
     )
 
@@ -197,18 +197,14 @@ def _check_alike(first: RunOfSeveral, form: _Form, other: _Form) -> None:
             )
 
 
-def _same_tests(summaries: Sequence[_RunSummary]) -> Iterator[SharedCaution]:
+def _same_tests(summaries: Sequence[_RunSummary]) -> Iterator[Finding]:
     tests = {summary.one.split: summary.test_sha256 for summary in summaries}
     if same := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
-        yield SharedCaution(
-            "splits-share-test-set",
-            f"Splits {', '.join(map(str, same))} have the same test points: they are not splits of the data, and "
-            "the spread over them says nothing about other test points.",
-            sum(summary.one.split in same for summary in summaries),
-        )
+        of_runs = sum(summary.one.split in same for summary in summaries)
+        yield replace(warning("splits-share-test-set", splits=same), runs=of_runs)
 
 
-def _undefined(several: Several) -> Iterator[SharedCaution]:
+def _undefined(several: Several) -> Iterator[Finding]:
     """Warnings about estimates that only some runs have, and undefined normalised scores: they have no mean."""
     missing: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for aggregate in several.aggregates.values():
@@ -218,37 +214,28 @@ def _undefined(several: Several) -> Iterator[SharedCaution]:
             name = aggregate["metric"].replace("normalized_", "normalised ")
             missing.setdefault((aggregate["method"], without), []).append(name)
     for (method, without), names in missing.items():
-        where = "; ".join(several.runs[row].words for row in without[:4])
-        where += f" and {len(without) - 4} more" if len(without) > 4 else ""
-        yield SharedCaution(
-            "undefined-in-some-runs",
-            f"{method}: {', '.join(names)} not defined in {where}, and so not over all runs. The reports of those runs "
-            "say why.",
-            len(without),
+        affected = [several.runs[row].words for row in without]
+        yield replace(
+            warning("undefined-in-some-runs", method=method, estimates=names, without=affected), runs=len(without)
         )
 
 
-def _notes(runs: Sequence[_RunSummary], *, read: int, replaces: Path | None) -> Iterator[str]:
+def _shared_notes(runs: Sequence[_RunSummary], *, read: int, replaces: Path | None) -> Iterator[Finding]:
     if read:
-        yield (
-            f"{read} of {len(runs)} runs already had a result of the same request, checkpoint and data, which "
-            "was reused"
-        )
+        yield note("runs-reused", reused=read, all_runs=len(runs))
     if replaces:
-        yield f"an earlier result was replaced: {replaces.name}"
-    counts = Counter(itertools.chain.from_iterable(dict.fromkeys(summary.notes) for summary in runs))
-    everywhere = [note for note, count in counts.items() if count == len(runs)]
-    yield from everywhere
+        yield note("result-replaced", file=replaces.name)
+    of_runs = [distinct(notes(summary.findings)) for summary in runs]
+    counts = Counter(itertools.chain.from_iterable(of_runs))
+    everywhere = [by_text for by_text, count in counts.items() if count == len(runs)]
+    yield from (of_runs[0][by_text] for by_text in everywhere)
     if more := len(counts) - len(everywhere):
-        yield f"{more} more notes hold for some runs only: bnuq report shows them with their results"
+        yield note("notes-of-some-runs", count=more)
 
 
-def _without_errors(several: Several) -> Iterator[str]:
+def _without_errors(several: Several) -> Iterator[Finding]:
     """Why there is no Nadeau–Bengio error."""
     if len(several.splits) < 2:
-        yield "no errors over splits (Nadeau–Bengio): there is one split only"
+        yield note("no-splits")
     elif several.test_share is None:
-        yield (
-            "no errors over splits (Nadeau–Bengio): the number of training points is not known; name train, or "
-            "train_size, under [data]"
-        )
+        yield note("no-training-size")

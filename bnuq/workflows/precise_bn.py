@@ -23,9 +23,10 @@ from bnuq.evaluation.exactness import check_mcbn
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.setup import Prepared, notes_on_request, output_cautions, prepare, scored_sets
+from bnuq.evaluation.setup import Prepared, findings_on_outputs, notes_on_request, prepare, scored_sets
 from bnuq.files.content import exists, kind_of, what_is_wrong_with
 from bnuq.files.writing import check_writable
+from bnuq.findings import Finding, about, note
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
@@ -121,20 +122,19 @@ def precise_bn(
         device=str(ready.pipeline.device),
         layers=changes,
         test=test,
-        cautions=(*ready.material.cautions, *checked.cautions),
-        notes=(
+        findings=(
             *notes_on_request([run], replaces=None),
-            *([f"an earlier file was replaced: {run.out.name}"] if replaces else ()),
+            *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
             *_fewer(points, train),
             *_few(batches),
             *why_no_test,
-            *loaded.notes,
+            *loaded.findings,
             *write_notes,
             *lost,
             *_without_use(run),
-            *ready.material.notes,
-            *checked.notes,
+            *ready.material.findings,
+            *checked.findings,
             *_left_alone(sites),
         ),
         seconds=watch.seconds(),
@@ -143,7 +143,7 @@ def precise_bn(
     )
 
 
-def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[str, ...]:
+def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[Finding, ...]:
     """A note where statistics that will be replaced are not finite, so that the network cannot be evaluated before;
     ModelError where other tensors are not finite."""
     replaced = {name for layer in layers for name in (*layer.means, *layer.variances)}
@@ -153,13 +153,7 @@ def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple
             f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is not one of the running "
             "statistics that are recomputed; expected finite weights. Give an earlier checkpoint."
         )
-    if not bad:
-        return ()
-    count = len(bad)
-    return (
-        f"{bad[0]}{f' and {count - 1} more' if count > 1 else ''} held NaN or infinite values, so there is nothing to "
-        "compare with on a test set; evaluate the new file",
-    )
+    return (note("not-finite-before", tensors=bad),) if bad else ()
 
 
 def _check(run: Run, points: int, batch_size: int | None) -> None:
@@ -205,11 +199,11 @@ def _material(run: Run) -> Material:
     train = read_named(run, run.train, "train")
     if run.test is None:  # a test set that is not read might have the groups
         check_grouped(run, [train])
-    notes = tuple(f"{train.name}: {note}" for note in train.notes)
+    findings = about(train.name, train.findings)
     if split is not None and split.split_of == "train" and split.held_out:
         held_out = held_out_rows(len(train), fraction=split.fraction, seed=split.seed, group=train.group)
         train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
-    return Material(train, train, {}, None, "", len(train), notes, ())
+    return Material(train, train, {}, None, "", len(train), findings)
 
 
 @dataclass(frozen=True)
@@ -267,17 +261,16 @@ def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor |
     return names
 
 
-def _batch_size(run: Run, requested: int | None, recorded: int | None) -> tuple[int, tuple[str, ...]]:
+def _batch_size(run: Run, requested: int | None, recorded: int | None) -> tuple[int, tuple[Finding, ...]]:
     trained_with = run.train_batch_size or recorded
     if requested is not None or trained_with is not None:
         return requested or trained_with or DEFAULT_BATCH_SIZE, ()
-    note = f"mini-batches of {DEFAULT_BATCH_SIZE}: the default, as the training batch size is not known"
-    return DEFAULT_BATCH_SIZE, (f"{note}; name it with --batch-size, or train_batch_size under [model]",)
+    return DEFAULT_BATCH_SIZE, (note("default-batch-size", batch_size=DEFAULT_BATCH_SIZE),)
 
 
-def _fewer(points: int, train: Points) -> Iterator[str]:
+def _fewer(points: int, train: Points) -> Iterator[Finding]:
     if len(train) < points:
-        yield f"the reference has {len(train)} points, fewer than the {points} asked for: all of them were used"
+        yield note("all-points-used", points=len(train), requested=points)
 
 
 def _values(layers: Sequence[_Layer], populations: Mapping[str, Population]) -> dict[str, np.ndarray]:
@@ -291,30 +284,30 @@ def _values(layers: Sequence[_Layer], populations: Mapping[str, Population]) -> 
 
 def _lost(
     run: Run, layers: Sequence[_Layer], exact: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray]
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     """Notes on variances that the file's type rounds to 0; ModelError where one of them is not negligible beside ε."""
     for layer in layers:
         name = layer.variances[0]
         lost = (exact[name] > 0) & (stored[name] == 0)
         if not lost.any():
             continue
-        text = f"{name}: {int(lost.sum())} of {len(lost)} variances are too small for the type they are stored in"
-        if float(exact[name][lost].max()) >= _DEAD * layer.site.eps:
-            raise ModelError(f"{run.checkpoint}: {text}, and would be 0. Save the checkpoint in float32 first.")
-        yield f"{text}, and became 0; beside ε = {layer.site.eps:.3g} that is almost no change"
+        small, channels, eps = int(lost.sum()), len(lost), layer.site.eps
+        if float(exact[name][lost].max()) >= _DEAD * eps:
+            raise ModelError(
+                f"{run.checkpoint}: {name}: {small} of {channels} variances are too small for the type they are stored "
+                "in, and would be 0. Save the checkpoint in float32 first."
+            )
+        yield note("variances-too-small", tensor=name, small=small, channels=channels, eps=float(eps))
 
 
-def _without_use(run: Run) -> Iterator[str]:
+def _without_use(run: Run) -> Iterator[Finding]:
     """A note on keys of [sampling] that only affect MCBN's mini-batches."""
     default = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
     keys = [key for key in default if getattr(run.sampler, key) != default[key]]
     if run.layers != "all":
         keys.insert(0, "layers")
     if keys:
-        yield (
-            f"{', '.join(keys)} of [sampling] {'is' if len(keys) == 1 else 'are'} not used here: precise-bn "
-            "recomputes all layers, from random mini-batches without replacement"
-        )
+        yield note("settings-unused", keys=keys)
 
 
 @torch.inference_mode()
@@ -326,25 +319,25 @@ def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
 
 def _scoring(
     run: Run, ready: Prepared, sites: Sites, progress: Progress
-) -> tuple[Callable[[], SetResult] | None, tuple[str, ...]]:
+) -> tuple[Callable[[], SetResult] | None, tuple[Finding, ...]]:
     """A function that scores the network's current state on the test set; None, and why, where that is not possible."""
     if run.test is None:
         return None, ()
     if run.task == "segmentation":
-        return None, ("no estimates before and after: they need a classification or a regression",)
+        return None, (note("no-comparison", reason="they need a classification or a regression"),)
     untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
     if untracked is not None:
-        return None, (
-            f"no estimates before and after: BatchNorm {untracked.name} keeps no running statistics, so the network "
-            "has no evaluation mode of its own",
+        reason = (
+            f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode of its own"
         )
+        return None, (note("no-comparison", reason=reason),)
     material, model = replace(ready.material, validation=None), ready.model
     bare = replace(run, methods=())
     todo = plan(bare, model, ready.example, test=material.test, train=material.train, trained_with=None)
     try:
-        output_cautions(ready, todo)
+        findings_on_outputs(ready, todo)
     except ModelError as error:
-        return None, (f"no estimates before and after: {error}",)
+        return None, (note("no-comparison", reason=str(error)),)
     sets, scorer = scored_sets(run, todo, material)
     test, draws = sets["test"], replicate_weights(1)
     fitted = scorer.fitted(None, draws)
@@ -402,23 +395,20 @@ def _change(site: BatchNormSite, new: Population) -> LayerChange:
     )
 
 
-def _few(batches: ReferenceBatches) -> Iterator[str]:
+def _few(batches: ReferenceBatches) -> Iterator[Finding]:
     if batches.points < FEW:
-        yield (
-            f"the statistics are from only {batches.points} points, so they are noisy; use at least {FEW}, better "
-            "a few thousand"
-        )
+        yield note("few-points", points=batches.points, minimum=FEW)
 
 
-def _left_alone(sites: Sites) -> Iterator[str]:
+def _left_alone(sites: Sites) -> Iterator[Finding]:
     """What was not mended."""
     for site in sites.batchnorms:
         if site.reason and site.tracked:
-            yield f"BatchNorm {site.name} keeps its statistics: {site.reason}"
+            yield note("statistics-unchanged", layer=f"BatchNorm {site.name}", reason=site.reason)
         elif not site.tracked and site.stochastic:
-            yield f"BatchNorm {site.name} keeps no running statistics, so it has none to replace"
+            yield note("no-statistics", layer=site.name)
     for layer, reason in sites.unreachable:
         if "BatchNorm" in reason or "statistics" in reason:
-            yield f"{layer} keeps its statistics: {reason}"
+            yield note("statistics-unchanged", layer=layer, reason=reason)
     if sites.live_dropouts:
-        yield "dropout was off while statistics were taken, as it is at prediction"
+        yield note("dropout-off")

@@ -3,23 +3,25 @@ use."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bnuq.catalogue import distinct
 from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
-from bnuq.estimates import Caution
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.runner import VALIDATION
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
 from bnuq.files.journal import work_folder
+from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
@@ -92,11 +94,12 @@ def _result(
         seed=runs[0].seed,
         score=SPREAD[first.todo.task],
         recommended=best,
-        cautions=(*_cautions_of(networks), *_cautions_of_choice(best, first.sets, why_none)),
-        notes=(
+        findings=(
             *notes_on_request(runs, replaces=out if replaces else None),
             *_order_notes(settings),
-            *_without_repeats(note for network in networks for note in network.notes),
+            *distinct(finding for network in networks for finding in notes(network.findings)).values(),
+            *_warnings_of(networks),
+            *_findings_on_choice(best, first.sets, why_none),
         ),
         seconds=watch.seconds(),
         provenance=provenance(
@@ -227,48 +230,33 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
     return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""
 
 
-def _cautions_of(networks: Sequence[Swept]) -> Iterator[Caution]:
+def _warnings_of(networks: Sequence[Swept]) -> Iterator[Finding]:
     """Warnings of all networks once, and warnings of some networks with the network's name."""
-    counts = Counter(caution for network in networks for caution in dict.fromkeys(network.cautions))
-    yield from (caution for caution, count in counts.items() if count == len(networks))
-    for network in networks:
-        for caution in dict.fromkeys(network.cautions):
-            if counts[caution] < len(networks):
-                yield replace(caution, text=f"{network.model.name}: {caution.text}")
+    of_networks = [distinct(warnings(network.findings)) for network in networks]
+    counts = Counter(itertools.chain.from_iterable(of_networks))
+    yield from (finding for by_text, finding in of_networks[0].items() if counts[by_text] == len(networks))
+    for network, of_network in zip(networks, of_networks, strict=True):
+        some = (finding for by_text, finding in of_network.items() if counts[by_text] < len(networks))
+        yield from about(network.model.name, some)
 
 
-def _cautions_of_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Caution]:
+def _findings_on_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Finding]:
     if best is None:
         if why_none:
-            yield Caution("no-recommendation", f"No size is recommended: {why_none}; the notes say why.")
+            yield warning("no-recommendation", reason=why_none)
         return
     if best.of == "test":
-        yield Caution(
-            "chosen-on-test",
-            f"The size was chosen by {best.criterion.upper()} on the test points: estimates at that size are too "
-            "optimistic. Name validation points for an unbiased choice.",
-        )
+        yield warning("chosen-on-test", criterion=best.criterion.upper())
     if best.criterion == "auroc":
-        seen = ", ".join(name for name in sets if name not in ("test", VALIDATION))
-        yield Caution(
-            "chosen-on-ood", f"The size was chosen on {seen}: results on it are no longer an independent test."
-        )
+        yield warning("chosen-on-ood", sets=[name for name in sets if name not in ("test", VALIDATION)])
     if best.criterion == "elbo" and best.protocol == "matched":
-        yield Caution(
-            "elbo-of-several-networks",
-            "The ELBO is compared across networks with different weights: their likelihoods are not directly "
-            "comparable, and the prior of the weights is left out.",
-        )
+        yield warning("elbo-of-several-networks")
 
 
-def _order_notes(settings: Settings) -> Iterator[str]:
+def _order_notes(settings: Settings) -> Iterator[Finding]:
     if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
-        yield "batch sizes were sorted and duplicates removed"
+        yield note("batch-sizes-sorted")
 
 
 def _described(name: str, points: Points) -> SweptSet:
     return SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(points), points.sha256)
-
-
-def _without_repeats(values: Iterable[Any]) -> Iterator[Any]:
-    return iter(dict.fromkeys(values))

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
+from bnuq.catalogue import distinct
 from bnuq.config import Options, resolve
 from bnuq.data.known import read_known
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
+from bnuq.findings import Finding, about, warnings
 from bnuq.progress import Progress, silent
 from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.store import codec
@@ -42,7 +44,7 @@ METRICS = (  # that are kept
     "ece",
 )
 _SWEPT = 128  # the network that is swept over b alone: the one trained with so many, or with the size nearest to it
-_OF_THE_CHOICE = {"chosen-on-test", "chosen-on-ood", "elbo-of-several-networks"}  # cautions about what is not used here
+_OF_THE_CHOICE = {"chosen-on-test", "chosen-on-ood", "elbo-of-several-networks"}  # warnings about what is not used here
 _NETWORKS = Path(__file__).with_name("networks.py")
 
 
@@ -81,7 +83,7 @@ class Request:
     data_root: Path | None = None
     work: Path | None = None
     keep: Path | None = None
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
@@ -112,12 +114,12 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
             run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
         started = time.perf_counter()
         runs = _run_files(plans, data, request.keep or data.parent / "networks")
-        networks, notes = _evaluated(request, plans, runs, work.path, progress)
+        networks, findings = _evaluated(request, plans, runs, work.path, progress)
         found = BatchSizes(
             experiment=_described(request, device, images),
             published=PUBLISHED,
             networks=tuple(networks),
-            notes=(*request.notes, *notes),
+            findings=(*request.findings, *findings),
             seconds={
                 "training": sum(_trained(job).seconds for job in jobs),
                 "evaluation": time.perf_counter() - started,
@@ -275,7 +277,7 @@ batch_size = {job.batch_size}
 
 def _evaluated(
     request: Request, plans: Sequence[_Plan], files: dict[_Plan, Path], work: Path, progress: Progress
-) -> tuple[list[Network], tuple[str, ...]]:
+) -> tuple[list[Network], tuple[Finding, ...]]:
     """Each network at b = M; of each schedule and architecture, one at other b too."""
     options = Options(
         samples=request.samples,
@@ -290,12 +292,13 @@ def _evaluated(
         out = work / f"{name}.sweep.h5"
         found = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, work=work, progress=progress)
         out.unlink()
-        first = {caution.code: caution.text for caution in reversed(found.cautions)}  # networks repeat each other
-        notes.extend(f"{name}: {text} [{code}]" for code, text in reversed(first.items()) if code not in _OF_THE_CHOICE)
+        first = {finding.code: finding for finding in reversed(warnings(found.findings))}  # networks repeat each other
+        warned = [finding for code, finding in reversed(first.items()) if code not in _OF_THE_CHOICE]
+        findings.extend(about(name, warned))
         return found
 
     networks: list[Network] = []
-    notes: list[str] = []
+    findings: list[Finding] = []
     for schedule, architecture in dict.fromkeys((plan.schedule, plan.job.architecture) for plan in plans):
         mine = [plan for plan in plans if (plan.schedule, plan.job.architecture) == (schedule, architecture)]
         name = f"{architecture}-{schedule.replace(' ', '-')}"
@@ -308,7 +311,7 @@ def _evaluated(
                 slopes = {of: _bare(decay.slope) for of, decay in one.models[0].decay.items()}
                 found = replace(found, single=tuple(map(_point, one.line(0))), slopes=slopes)
             networks.append(found)
-    return networks, tuple(dict.fromkeys(notes))
+    return networks, tuple(distinct(findings).values())
 
 
 def _network(plan: _Plan, matched: SweepPoint) -> Network:

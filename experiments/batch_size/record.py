@@ -9,7 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from bnuq.catalogue import text_of
 from bnuq.estimates import Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.findings import Finding
 from bnuq.records.summary import estimate_summary, json_number
 from experiments.summary import summary_of
 
@@ -68,7 +70,7 @@ class BatchSizes:
     experiment: Mapping[str, Any]
     published: Mapping[str, Any]
     networks: tuple[Network, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     path: Path | None = None
@@ -112,10 +114,16 @@ def summary(record: BatchSizes) -> dict[str, Any]:
         experiment=dict(record.experiment),
         published=dict(record.published),
         networks=[_network_summary(network) for network in record.networks],
-        notes=list(record.notes),
+        notes=list(sentences(record)),
         seconds=dict(record.seconds),
         provenance=dict(record.provenance),
     )
+
+
+def sentences(record: BatchSizes) -> tuple[str, ...]:
+    """The findings in words, warnings with their code."""
+    codes = ("" if finding.severity == "note" else f" [{finding.code}]" for finding in record.findings)
+    return tuple(f"{text_of(finding)}{code}" for finding, code in zip(record.findings, codes, strict=True))
 
 
 def _network_summary(network: Network) -> dict[str, Any]:

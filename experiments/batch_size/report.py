@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from bnuq.report import drawing
 from bnuq.report.numbers import number, total, with_error
 from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
-from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
+from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point, sentences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +47,8 @@ def report_parts(found: BatchSizes) -> Iterator[Part]:
     yield Table(*_accuracies(found), stacks=True)
     yield GAP
     yield from (Paragraph(text, "dim") for text in _how(found))
-    if found.notes:
-        yield from (GAP, title("Notes"), Items(found.notes))
+    if found.findings:
+        yield from (GAP, title("Notes"), Items(sentences(found)))
     if found.path is not None:
         yield from (GAP, PathLine(found.path))
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bnuq.files.journal import Arrays, Journal, work_folder
+from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
 from bnuq.store import codec
 from experiments.uci.networks import Kind
@@ -43,7 +44,7 @@ class Request:
     data_root: Path | None = None
     work: Path | None = None
     workers: int | None = None
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def reproduce(request: Request, *, progress: Progress) -> Reproduction:
@@ -80,7 +81,7 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
             sets={name: _outcome(data[name], [job for job in jobs if job.data.name == name]) for name in request.sets},
             seconds={"wall": time.perf_counter() - started, "cpu": cpu, "cpu_before": before},
             provenance=machine(request.out, device),
-            notes=request.notes,
+            findings=request.findings,
             path=request.out.absolute(),
         )
         codec.write(result, request.out)

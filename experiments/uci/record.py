@@ -11,7 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from bnuq.catalogue import texts
 from bnuq.estimates import Size, Unit, require
+from bnuq.findings import Finding
 from bnuq.metrics import nadeau_bengio, t_test
 from bnuq.records.summary import json_number
 from experiments.summary import summary_of
@@ -199,7 +201,7 @@ class Reproduction:
     sets: Mapping[str, SetOutcome]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -236,7 +238,7 @@ def summary(result: Reproduction) -> dict[str, Any]:
         device=result.device,
         sets={name: _set_summary(outcome) for name, outcome in result.sets.items()},
         seconds={name: round(value, 3) for name, value in result.seconds.items()},
-        notes=list(result.notes),
+        notes=list(texts(result.findings)),
     )
 
 

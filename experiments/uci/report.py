@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from bnuq.catalogue import texts
 from bnuq.report.document import Cell, Items, Paragraph, PathLine, Report, Section, Table, dim
 from bnuq.report.render import markdown as as_markdown
 from experiments.uci.record import METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
@@ -218,7 +219,7 @@ def _notes(result: Reproduction) -> Iterator[str]:
                 )
             if hits := int(found.runs.exact_hits.sum()):
                 yield f"{name}, {_METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
-    yield from result.notes
+    yield from texts(result.findings)
 
 
 def _batch_warning(name: str, one: SetOutcome) -> Iterator[str]:

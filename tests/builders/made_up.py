@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
 from bnuq.metrics import bootstrap_error, draw_weights, jackknife_error, standard_error
 from bnuq.records.evaluation import EvaluatedSet, MethodResult, Result, SetResult
-
-__all__ = ["Caution"]  # for the tests
 
 RESAMPLES = 100
 
@@ -65,8 +63,7 @@ def result(
         sampling=drawn,
         sets={"test": EvaluatedSet("test", "test", "test.npz", "1" * 64, points, group=group)},
         methods=methods,
-        cautions=(),
-        notes=(),
+        findings=(),
         seconds={"total": 1.0},
         provenance={"bnuq": "0.1.0", "time": "2026-01-01T00:00:00+00:00", "reference_sha256": "2" * 64},
         path=Path(path),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
+from bnuq.findings import note, warning
 from bnuq.records.inspection import (
     Candidate,
     Crossing,
@@ -180,8 +181,7 @@ def inspection(**parts: Any) -> Inspection:
         "noise": None,
         "domains": None,
         "pipelines": None,
-        "cautions": (),
-        "notes": (),
+        "findings": (),
         "seconds": {"load": 0.21, "gap": 8.5, "total": 12.25},
         "provenance": {"bnuq": "0.1.0", "command": "bnuq inspect resnet.pt", "python": "3.11", "torch": "2.13.0"},
     }  # fmt: skip
@@ -192,9 +192,8 @@ def bare() -> Inspection:
     """Of a network alone, without data."""
     return inspection(
         run=inspection().run | {"data": {}},  # type: ignore[operator]
-        notes=(
-            "the lag of the running averages and the noise were not measured: this needs training data: name it with "
-            "--train REF, or train under [data]",
+        findings=(
+            note("unmeasured", reason="this needs training data: name it with --train REF, or train under [data]"),
         ),
     )
 
@@ -217,11 +216,11 @@ def ill() -> Inspection:
         gap=gap(stale=20.0),
         noise=noise(),
         pipelines=Pipelines(unfit, (), (), ""),
-        cautions=(
-            Caution("reference-mismatch", "The reference does not look like what the network was trained on."),
-            Caution("never-trained", "layer1.0.bn2 still has the running statistics that it began with."),
+        findings=(
+            warning("reference-unchecked"),
+            warning("never-trained", layers=["layer1.0.bn2"], evaluated=False),
+            note("noise-on-the-same-points"),
         ),
-        notes=("a note",),
     )
 
 

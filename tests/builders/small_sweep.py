@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
+from bnuq.findings import note, warning
 from bnuq.records.sweep import (
     Decay,
     Elbo,
@@ -154,7 +155,9 @@ def both() -> Sweep:
     )
     others = tuple(network(f"m{size}.pt", trained=size, decay={}) for size in (32, 128, 512))
     made = swept(line + matched, (network(), *others), recommendation(line))
-    return replace(made, cautions=(Caution("few_draws", "Few draws."),), notes=("a note of it",))
+    return replace(
+        made, findings=(warning("few-values", batch_size=4, layer="bn1", values=8), note("batch-sizes-sorted"))
+    )
 
 
 def matched() -> Sweep:
@@ -205,7 +208,7 @@ def regression() -> Sweep:
 def swept(points: tuple[SweepPoint, ...], models: tuple[SweptModel, ...], chosen: Recommended | None) -> Sweep:
     return Sweep(
         task="classification", models=models, points=points, sets=SETS, samples=SAMPLES, draw_sets=DRAW_SETS, seed=0,
-        score="mutual_information", recommended=chosen, cautions=(), notes=(),
+        score="mutual_information", recommended=chosen, findings=(),
         seconds={"load": 0.25, "total": 83.5}, provenance={"bnuq": "0.1.0", "torch": "2.13.0"},
     )  # fmt: skip
 

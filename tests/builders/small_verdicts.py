@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bnuq.estimates import Caution
+from bnuq.findings import note, warning
 from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
 from bnuq.metrics import METRICS
 from bnuq.store.table import unit_of
@@ -86,8 +86,7 @@ def verdict(*comparisons: Comparison, **other: Any) -> Verdict:
         "pairing": PAIRING if comparisons else None,
         "comparisons": comparisons,
         "floors": (),
-        "cautions": (),
-        "notes": (),
+        "findings": (),
         "bnuq": "0.1.0",
         "seconds": 0.25,
     }
@@ -100,8 +99,10 @@ def everything() -> Verdict:
         *SVHN,
         *REST,
         floors=(KEPT, BROKEN),
-        cautions=(Caution("older-than-baseline", "now.h5 was made before base.h5"),),
-        notes=("tolerance of tau: no estimate is meant",),
+        findings=(
+            warning("older-than-baseline", current="now.h5", baseline="base.h5"),
+            note("settings-of-run-file", file="bnuq.toml"),
+        ),
     )
 
 
@@ -123,8 +124,7 @@ def hostile() -> Verdict:
         baseline=side,
         pairing=Pairing((EVIL,), (), ((EVIL, EVIL),)),
         floors=(replace(BROKEN, address=EVIL), replace(KEPT, address=EVIL)),
-        cautions=(Caution(EVIL, EVIL),),
-        notes=(EVIL,),
+        findings=(warning(EVIL, text=EVIL), note(EVIL, text=EVIL)),
     )
 
 
@@ -151,7 +151,9 @@ ALL = {
     "broken beside the same": verdict(*REST, floors=(BROKEN, KEPT)),
     "nothing gated": verdict(*(one for one in REST if one.outcome == "not gated")),
     "accepted": accepted(),
-    "accepted without a comparison": verdict(accepted=Path("/runs/base.h5"), notes=("not compared: there was none",)),
+    "accepted without a comparison": verdict(
+        accepted=Path("/runs/base.h5"), findings=(note("new-since-baseline", what="set", names=["svhn"]),)
+    ),
     "hostile": hostile(),
     "crowded": crowded(),
 }

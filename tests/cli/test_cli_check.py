@@ -252,7 +252,7 @@ def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
 def test_json_holds_no_command_to_a_runner(there: Path, cli: Cli) -> None:
     text = "##[stop-commands]pwn"
     with edited(there / "seed1.h5") as record:
-        record["cautions"] = [{"code": "odd", "text": text}]
+        record["findings"] = [{"code": "odd", "severity": "warning", "values": {"text": text}}]
     found = cli("check", "seed1.h5", "base.h5", "--json")
     assert "##[" not in found.out
     assert text in json.loads(found.out)["warnings"][0]["text"]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from findings_of import noted, values_of
 
 from bnuq.data import check_labels, check_targets, points_of
 from bnuq.data.points import Contents
@@ -19,31 +20,31 @@ def refusal(call, *args) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shape", "point", "note"),
+    ("shape", "point", "code"),
     [
-        ((5,), (1,), "no feature axis"),
+        ((5,), (1,), "no-feature-axis"),
         ((5, 7), (7,), None),
-        ((5, 28, 28), (28, 28), "as they are, without a channel axis"),
+        ((5, 28, 28), (28, 28), "floats-without-channel-axis"),
         ((5, 8, 9, 3), (3, 8, 9), "channel-last"),
         ((5, 8, 8, 1), (1, 8, 8), "channel-last"),
         ((5, 3, 8, 9), (3, 8, 9), None),
-        ((5, 4, 4, 4), (4, 4, 4), "ambiguous"),
-        ((5, 1, 1, 3), (3, 1, 1), "ambiguous"),
-        ((5, 3, 8, 3), (3, 8, 3), "ambiguous"),
-        ((5, 16, 8, 8), (16, 8, 8), "neither axis"),
+        ((5, 4, 4, 4), (4, 4, 4), "ambiguous-layout"),
+        ((5, 1, 1, 3), (3, 1, 1), "ambiguous-layout"),
+        ((5, 3, 8, 3), (3, 8, 3), "ambiguous-layout"),
+        ((5, 16, 8, 8), (16, 8, 8), "no-axis-like-channels"),
     ],
 )
-def test_channels_come_first_and_how_they_were_found_is_said(shape, point, note):
+def test_channels_come_first_and_how_they_were_found_is_said(shape, point, code):
     found = points(np.zeros(shape, np.float32))
     assert found.point_shape == point
     assert len(found) == 5
-    assert (note in "; ".join(found.notes)) if note else not found.notes
+    assert noted(found) == ([code] if code else [])
 
 
 def test_bytes_without_a_channel_axis_are_pictures_of_one_channel():
     found = points(np.zeros((5, 28, 28), np.uint8))
     assert found.point_shape == (1, 28, 28)
-    assert "no channel axis" in "; ".join(found.notes)
+    assert noted(found) == ["no-channel-axis"]
 
 
 def test_the_pixels_are_the_same_in_either_layout_and_so_is_the_hash():
@@ -68,7 +69,7 @@ def test_uint8_is_scaled_and_float_is_taken_as_it_is():
 
 def test_other_whole_numbers_are_features_but_no_pictures():
     found = points(np.array([[1, 300]], np.int64))
-    assert "taken as they are" in found.notes[0]
+    assert values_of(found, "inputs-as-they-are") == {"dtype": "int64"}
     np.testing.assert_array_equal(found.raw([0]), [[1, 300]])
     message = refusal(points, np.full((2, 4, 4, 3), 255, np.int64))
     assert "x holds int64 pictures of values from 255 to 255; expected uint8" in message
@@ -157,5 +158,5 @@ def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
     found = check_labels(points(np.zeros((3, 2)), np.eye(3)), 3)
     assert found.targets is not None
     assert found.targets.tolist() == [0, 1, 2]
-    assert "one-hot" in found.notes[-1]
+    assert noted(found)[-1] == "one-hot-targets"
     assert "one-hot rows of 4" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)

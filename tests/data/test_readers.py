@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from findings_of import noted, values_of
 from making_points import idx, png, save_mat, save_parquet
 from numpy.lib import format as npy_format
 from PIL import Image
@@ -64,7 +65,7 @@ def test_the_last_column_of_a_table_is_the_target(every_format, form):
     np.testing.assert_allclose(points.raw(slice(None)), table[:, :3])
     assert points.targets is not None
     np.testing.assert_allclose(points.targets, table[:, 3:])
-    assert "the target is the last column, 'price'" in points.notes
+    assert values_of(points, "target-column") == {"column": "price", "last": True}
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -163,7 +164,7 @@ def test_arrays_have_their_usual_names_and_others_are_said(tmp_path):
         np.savez(tmp_path / "p.npz", **{x: np.zeros((3, 2)), y: np.arange(3), "photo": np.arange(3)})
         points = load_points(str(tmp_path / "p.npz"))
         assert points.targets is not None
-        assert "also there and not used: photo" in points.notes
+        assert values_of(points, "arrays-unused") == {"names": ["photo"]}
     np.savez(tmp_path / "p.npz", arr_0=np.zeros((3, 2)), z=np.zeros(3))
     assert "has no array called x (or X, images, data); it has 'arr_0', 'z'." in refusal(tmp_path / "p.npz")
     np.savez(tmp_path / "p.npz", x=np.zeros((3, 2)), group=np.array(["a", "a", "b"]))
@@ -188,7 +189,7 @@ def test_svhn_calls_the_digit_0_by_label_10(tmp_path):
     assert points.targets is not None
     assert points.targets.tolist() == [0, *range(1, 10), 0, 1]
     np.testing.assert_allclose(points.raw([5])[0], x[..., 5].transpose(2, 0, 1) / 255, rtol=1e-6)
-    assert any("SVHN" in note for note in points.notes)
+    assert "svhn-label-10" in noted(points)
 
 
 def test_one_picture_in_a_mat_file_is_a_set(tmp_path):

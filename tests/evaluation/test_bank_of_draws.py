@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import noted, values_of
 
 import bnuq
 from bnuq import metrics
@@ -274,8 +275,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert {m: None if v is None else len(v) for m, v in widths.items()} == {
         "deterministic": None, "mcbn": 40, "mcdo": 8, "mcbn+mcdo": 40,
     }  # fmt: skip
-    (note,) = (note for note in result.notes if "bank" in note)
-    assert note.startswith("every 64 points use their own 8 of a bank of 40 mini-batches")
+    assert values_of(result, "bank-of-draws") == {"tile": 64, "samples": 8, "bank": 40}
 
     read = result_file.read(small / "model.bnuq.h5")
     for method, one in result.methods.items():
@@ -310,7 +310,7 @@ def test_a_bank_of_as_many_draws_as_passes_is_none(small):
     (small / "run.toml").write_text(small_run.RUN)
     off = small_run.evaluated(small, out=Path("off.h5"), methods=("mcbn",))
     assert same.sampling["bank"] is None and off.sampling["bank"] is None
-    assert not [note for note in same.notes if "bank" in note]
+    assert "bank-of-draws" not in noted(same)
     for name, estimate in off.methods["mcbn"].sets["test"].estimates.items():
         assert same.methods["mcbn"].sets["test"].estimates[name].value == estimate.value
 
@@ -318,7 +318,7 @@ def test_a_bank_of_as_many_draws_as_passes_is_none(small):
 @pytest.mark.parametrize("methods", [("deterministic",), ("mcdo",)])
 def test_a_bank_is_of_no_account_where_no_method_samples_batchnorm(small, methods):
     result = small_run.evaluated(small, methods=methods, bank=3)
-    assert result.sampling["bank"] is None and not [note for note in result.notes if "bank" in note]
+    assert result.sampling["bank"] is None and "bank-of-draws" not in noted(result)
 
 
 @pytest.mark.parametrize(

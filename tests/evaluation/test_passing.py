@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,9 +10,11 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import values_of, warned
 
 from bnuq.evaluation import memory
 from bnuq.evaluation.passes import Prefetch
+from bnuq.findings import note
 from bnuq.records.evaluation import Result
 from bnuq.sampling.engine import Stochastic
 
@@ -68,7 +69,7 @@ def test_automatic_samples_double_until_every_headline_error_is_reached(folder, 
         assert max(errors(result, method).values()) <= 0.3
     before = small_run.evaluated(folder, samples=drawn // 2, out=tmp_path / "half.h5")
     assert max(max(errors(before, m).values()) for m in ("mcbn", "mcdo", "mcbn+mcdo")) > 0.3
-    assert "mc-error-not-reached" not in {caution.code for caution in result.cautions}
+    assert "mc-error-not-reached" not in warned(result)
 
 
 def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_samples(folder, tmp_path):
@@ -86,17 +87,18 @@ def test_an_error_that_cannot_be_reached_is_a_warning_that_names_estimate_and_fa
         folder, samples="auto", mc_error=0.001, max_samples=24, methods=("mcbn",), out=tmp_path / "r.h5"
     )
     assert result.sampling["samples"] == 24
-    (caution,) = [c for c in result.cautions if c.code == "mc-error-not-reached"]
-    assert caution.text.startswith("mcbn: with 24 samples, the maximum allowed, the Monte Carlo error of ")
-    assert "times the requested one" in caution.text
+    not_reached = values_of(result, "mc-error-not-reached")
+    assert (not_reached["method"], not_reached["samples"]) == ("mcbn", 24)
+    worst = max(errors(result, "mcbn").values())
+    assert not_reached["ratio"] == pytest.approx(worst / 0.001)
 
 
 def test_little_memory_makes_chunks_smaller_and_says_so(folder, tmp_path, monkeypatch):
     roomy = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "roomy.h5")
     monkeypatch.setattr(memory, "available", lambda _: 30_000)
     tight = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "tight.h5")
-    (note,) = [note for note in tight.notes if "points are processed at once" in note]
-    assert "because 30 kB of memory are free and these take about" in note and int(note.split()[0]) <= 256
+    reduced = values_of(tight, "chunk-reduced")
+    assert reduced["free"] == "30 kB" and reduced["points"] <= 256
     assert_same_estimates(tight, roomy)
 
 
@@ -111,23 +113,19 @@ def test_exhausted_memory_halves_the_chunk_and_says_so(folder, tmp_path, monkeyp
 
     monkeypatch.setattr(Stochastic, "passes", limited)
     tight = small_run.evaluated(folder, methods=("mcdo",), out=tmp_path / "tight.h5")
-    said = "memory ran out, so 15 points are processed at once from there on"
-    assert any(note.startswith(said) for note in tight.notes)
+    assert note("chunk-halved", reason="memory ran out", points=15) in tight.findings
     assert_same_estimates(tight, roomy)
 
 
 def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_deterministic_estimates(folder, tmp_path):
     exact = small_run.evaluated(folder, methods=("mcbn",), out=tmp_path / "exact.h5")
     rough = small_run.evaluated(folder, methods=("mcbn",), precision="bfloat16", out=tmp_path / "rough.h5")
-    (note,) = [note for note in rough.notes if "bfloat16" in note]
-    said = re.match(
-        r"mcbn was computed in bfloat16: over 60 points and 8 samples, mutual information is ([+-][\d.]+) ± ([\d.]+) % "
-        r"from that of float32, probabilities differ by 0\.0\d+ on average, 0\.\d+ at most; ",
-        note,
-    )
+    told = values_of(rough, "reduced-precision")
+    assert (told["method"], told["precision"], told["points"], told["samples"]) == ("mcbn", "bfloat16", 60, 8)
+    assert told["measure"] == "mutual information" and 0 < told["mean"] < 0.1 and told["mean"] < told["largest"] < 1
     ratio = rough.methods["mcbn"].sets["test"].estimates["mutual_information"].value
     ratio /= exact.methods["mcbn"].sets["test"].estimates["mutual_information"].value
-    assert said and float(said[1]) == pytest.approx(100 * (ratio - 1), abs=0.1) and 0 < float(said[2]) < 10
+    assert told["shift"] == pytest.approx(ratio - 1, abs=0.001) and 0 < told["shift_error"] < 0.1
     a, b = values(exact), values(rough)
     assert all(a[key] == b[key] for key in a if key[0] == "deterministic")
     assert a != b and all(abs(a[key] - b[key]) < 0.1 for key in a if key[2:] == ("accuracy",))

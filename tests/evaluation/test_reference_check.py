@@ -14,7 +14,7 @@ import bnuq
 from bnuq.config import Augment, Run
 from bnuq.data import points_of
 from bnuq.data.points import Contents
-from bnuq.evaluation.reference_check import BATCHES, cautions, reference_check
+from bnuq.evaluation.reference_check import BATCHES, findings, reference_check
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, find_sites
 
@@ -59,7 +59,7 @@ def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
         assert check.passed and check.layers == ("1", "4")
         ratios += [check.mean / check.expected, check.log_variance / check.expected]
     assert np.median(ratios) == pytest.approx(1, abs=0.2)
-    assert cautions(check, RUN, PICTURES) == []
+    assert findings(check, RUN, PICTURES) == []
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
@@ -92,19 +92,19 @@ def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
     net, train = averaged()
     check = check_of(net, pipeline(train))
     assert not check.passed
-    (caution,) = cautions(check, RUN, PICTURES)
-    assert caution.code == "reference-mismatch"
+    (mismatch,) = findings(check, RUN, PICTURES)
+    assert mismatch.code == "reference-mismatch"
     worst = max(check.mean.max(), check.log_variance.max()) / check.expected[0]
-    assert f"{worst:.1f} times in the worst" in caution.text
-    assert "There is no run file, and so no `normalize` and `augment`." in caution.text
+    assert mismatch.values["worst"] == pytest.approx(worst)
+    assert mismatch.values["run_file"] is None and mismatch.values["missing"] == ["normalize", "augment"]
     written = replace(RUN, run_file=Path("model.toml"), augment=Augment(flip=True))
-    (caution,) = cautions(check, written, PICTURES)
-    assert "model.toml has no `normalize`." in caution.text
-    (caution,) = cautions(check, replace(written, normalize="train"), PICTURES)
-    assert " has no `" not in caution.text
-    (caution,) = cautions(check, RUN, points_of(Contents(np.zeros((2, 8))), name="train", reference="t.csv"))
-    assert "and so no `normalize`." in caution.text  # a table is not augmented
-    assert "augment" not in caution.text
+    (mismatch,) = findings(check, written, PICTURES)
+    assert mismatch.values["run_file"] == "model.toml" and mismatch.values["missing"] == ["normalize"]
+    (mismatch,) = findings(check, replace(written, normalize="train"), PICTURES)
+    assert mismatch.values["missing"] == []
+    (mismatch,) = findings(check, RUN, points_of(Contents(np.zeros((2, 8))), name="train", reference="t.csv"))
+    assert mismatch.values["missing"] == ["normalize"]  # a table is not augmented
+    assert mismatch.values["settings"] == ["train", "normalize"]
 
 
 def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, BatchNormSite]:
@@ -158,16 +158,16 @@ def test_what_cannot_be_checked_is_not_checked_and_said(why):
         bank, site = constructed(0.1, batch_size=64, samples=3)
         check = reference_check(bank, [site], population=1000)
     assert check is None
-    (caution,) = cautions(check, RUN, PICTURES)
-    assert caution.code == "reference-unchecked"
+    (unchecked,) = findings(check, RUN, PICTURES)
+    assert unchecked.code == "reference-unchecked"
 
 
 def test_a_reference_of_equal_points_is_not_checked_and_said():
     net, train = averaged()
     check = check_of(net, train[:1].expand(2000, -1) + 400)
     assert check is None
-    (caution,) = cautions(check, RUN, PICTURES)
-    assert caution.code == "reference-unchecked" and "do not vary" in caution.text
+    (unchecked,) = findings(check, RUN, PICTURES)
+    assert unchecked.code == "reference-unchecked"
 
 
 def test_a_layer_in_which_nothing_varies_is_left_out():

@@ -272,15 +272,15 @@ def test_draws_that_spread_more_than_the_errors_make_tau_infinite_and_say_so() -
     f = y + 3 * random.normal(size=(T, VALIDATION, 1))
     fitted = regression.fitted(reduced(f, y + 0.01 * random.normal(size=y.shape), draws), draws)
     assert math.isinf(fitted.tau[0])
-    assert [caution.code for caution in fitted.cautions("mcbn", ScoringSection())] == ["tau-infinite"]
+    assert [finding.code for finding in fitted.findings("mcbn", ScoringSection())] == ["tau-infinite"]
     found = regression.set_estimates(reduced(f, y, draws, fitted=fitted), draws)
     assert "pll" not in found and found["crps"].value > 0  # a mixture of points has no density
     moments = reduced(f, y, draws, by=ScoringSection(pll="moment"), fitted=fitted)
     assert math.isfinite(regression.set_estimates(moments, draws)["pll"].value)
     held = regression.fitted(reduced(f, y, draws, by=ScoringSection(tau_range=(0.1, 5.0))), draws)
     assert held.tau[0] == pytest.approx(5.0)
-    (caution,) = held.cautions("mcbn", ScoringSection())
-    assert caution.code == "tau-at-range-end" and "high" in caution.text
+    (finding,) = held.findings("mcbn", ScoringSection())
+    assert finding.code == "tau-at-range-end" and "high" in finding.values["end"]
 
 
 def test_points_that_are_met_exactly_make_the_optimum_infinite_and_the_others_still_count(whole) -> None:
@@ -301,7 +301,7 @@ def test_validation_points_that_are_all_met_exactly_leave_no_constant() -> None:
     f[:] = y
     fitted = regression.fitted(reduced(f, y, draws), draws)
     assert fitted.sigma[0] == 0 and math.isinf(fitted.tau[0])
-    assert "constant-is-zero" in [caution.code for caution in fitted.cautions("mcbn", ScoringSection())]
+    assert "constant-is-zero" in [finding.code for finding in fitted.findings("mcbn", ScoringSection())]
 
 
 def test_a_single_draw_has_the_constant_as_its_own_uncertainty() -> None:

@@ -72,7 +72,7 @@ def ending_in(*layers: nn.Module) -> nn.Module:
 
 def checked(model: nn.Module, n: int = POINTS) -> list[str]:
     some = points(np.arange(n) % OUTPUTS)
-    return [caution.code for caution in check_outputs(model, lambda rows: torch.from_numpy(some.raw(rows)), some)]
+    return [finding.code for finding in check_outputs(model, lambda rows: torch.from_numpy(some.raw(rows)), some)]
 
 
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.Softmin(1)])
@@ -93,7 +93,7 @@ def test_a_scripted_sigmoid_is_seen():
         checked(torch.jit.script(ending_in(nn.Sigmoid())))
 
 
-def test_outputs_that_may_be_logits_between_0_and_1_are_a_caution():
+def test_outputs_that_may_be_logits_between_0_and_1_are_a_warning():
     assert checked(Scaled()) == ["probability-outputs"]
 
 
@@ -102,7 +102,7 @@ def test_logits_are_not_suspected():
     assert checked(ending_in(nn.LogSoftmax(1))) == []
 
 
-def test_a_few_logits_between_0_and_1_are_no_cause_for_caution():
+def test_a_few_logits_between_0_and_1_are_no_cause_for_a_warning():
     linear = nn.Linear(INPUTS, OUTPUTS)
     nn.init.constant_(linear.bias, 0.5)
     some = points(np.arange(POINTS) % OUTPUTS)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import noted
 
 from bnuq.config import Options, ScoringSection, resolve
 from bnuq.evaluation import classification, regression, runner
@@ -178,7 +179,7 @@ def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     assert before + ran["units"] == units  # each once
     if "per_query" not in options:
         assert ran["passes"] == passes
-    assert any("finished parts of an interrupted evaluation were reused" in note for note in result.notes)
+    assert "evaluation-continued" in noted(result)
     assert not (folder / "out.h5.work").exists()
     whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))
     assert_same(estimates(again), estimates(whole))
@@ -242,8 +243,7 @@ def test_units_of_anything_else_are_not_taken(
     options = change(folder)
     found = evaluated(folder, **options)
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", **options).path)))
-    taken = [note for note in found.notes if "reused" in note]
-    assert not taken or change is changed_points  # ω is that of the reference
+    assert "evaluation-continued" not in noted(found) or change is changed_points  # ω is that of the reference
 
 
 def test_a_killed_process_goes_on_to_the_same_result(folder: Path) -> None:

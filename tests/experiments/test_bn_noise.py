@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_run
+from findings_of import warned
 
 from bnuq.cli.main import main as bnuq_main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.estimates import Caution
+from bnuq.findings import warning
 from bnuq.records.inspection import Inspection, read, write
 from experiments.__main__ import main
 from experiments.bn_noise import PUBLISHED, panels, print_bn_noise, reproduce
@@ -38,7 +39,7 @@ def test_it_is_an_inspection_of_the_noise_alone(found):
     assert found.gap is None and found.noise is not None
     assert (found.noise.draws, found.noise.batch_size, found.noise.sizes) == (80, 16, (4, 8, 16, 30, 60))
     assert read(found.path).noise is not None
-    assert not any(caution.code.startswith("reference") for caution in found.cautions)
+    assert not any(code.startswith("reference") for code in warned(found))
 
 
 def test_the_noise_of_the_first_layer_falls_as_one_over_the_size(found):
@@ -67,11 +68,11 @@ def test_the_report_tells_the_three_panels_and_the_published_network(found):
 
 
 def test_warnings_are_shown_with_what_to_do(found):
-    warned = replace(found, cautions=(Caution("dead-channels", "2 channels are all but constant."),))
+    dead = replace(found, findings=(warning("dead-channels", layers=[["1", 2]]),))
     stream = io.StringIO()
-    print_bn_noise(warned, stream, width=100)
+    print_bn_noise(dead, stream, width=100)
     said = " ".join(stream.getvalue().partition("\nWarnings\n")[2].split())
-    assert said.startswith("· 2 channels are all but constant. [dead-channels]")
+    assert said.startswith("· 2 channels are nearly constant") and "[dead-channels]" in said
 
 
 def test_a_network_without_batchnorm_is_refused(tmp_path):

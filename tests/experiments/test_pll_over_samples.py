@@ -59,7 +59,7 @@ def made_up(draws: int, points: int, *, samples: tuple[int, ...], seed: int = 0,
         log_likelihood=-np.abs(random.normal(0.8, 1.0, (draws, points))),
         deterministic=np.full(points, base),
         accuracies={0: 0.5, **dict.fromkeys(samples, 0.5)},
-        notes=(),
+        findings=(),
         seconds={"total": 1.0},
         provenance={"bnuq": "0"},
     )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bnuq.errors import ResultError
+from bnuq.findings import note
 from bnuq.report.render import print_record
 from bnuq.store import codec
 from experiments.uci.published import GAL_RMSE, TABLE_1
@@ -68,7 +69,7 @@ def made() -> Reproduction:
     return Reproduction(
         experiment="uci", source="the paper", gal_source="Gal", protocol=own, seed=0, device="cpu", workers=2,
         sets={"energy": one, "boston": capped}, seconds={"wall": 61.0, "cpu": 100.0, "cpu_before": 40.0},
-        provenance={"bnuq": "0.1.0"}, notes=("a note",),
+        provenance={"bnuq": "0.1.0"}, findings=(note("result-replaced", file="old.h5"),),
     )  # fmt: skip
 
 

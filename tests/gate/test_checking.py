@@ -11,10 +11,12 @@ from typing import Any
 import made_up
 import numpy as np
 import pytest
+from findings_of import values_of, warned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bnuq.errors import RequestError, ResultError
+from bnuq.findings import note, warning
 from bnuq.gate import Comparison, Settings, Verdict, check
 from bnuq.gate.checking import _holm
 from bnuq.records.evaluation import Result
@@ -140,9 +142,8 @@ def test_a_tolerance_in_standard_errors_is_of_the_change() -> None:
 
 def test_a_tolerance_that_nothing_is_meant_by_is_said() -> None:
     verdict = check(*pair(), Settings.of(tolerances=["crps=0.1", "pll=0.1", "mcdo.*=0.5"]))
-    (caution,) = verdict.cautions
-    assert caution.code == "unused-tolerance"
-    assert caution.text == "No estimate of these results matches the tolerance of crps, mcdo.*."
+    assert warned(verdict) == ["unused-tolerance"]
+    assert values_of(verdict, "unused-tolerance")["tolerances"] == ["crps", "mcdo.*"]
 
 
 def with_bound(result: Result, value: float) -> Result:
@@ -296,8 +297,8 @@ def test_what_is_new_is_told_and_held_against_nothing() -> None:
     )
     verdict = check(current, baseline)
     assert {one.method for one in verdict.comparisons} == {"deterministic", "mcbn"}
-    assert any("method mcdo" in note for note in verdict.notes)
-    assert any("set svhn" in note for note in verdict.notes)
+    new = [finding.values for finding in verdict.findings if finding.code == "new-since-baseline"]
+    assert new == [{"what": "method", "names": ["mcdo"]}, {"what": "set", "names": ["svhn"]}]
 
 
 def test_a_floor_is_kept_or_broken_with_or_without_a_baseline() -> None:
@@ -339,7 +340,7 @@ def test_a_probability_of_0_for_a_true_label_is_worse_and_its_return_is_better()
     assert only(check(baseline, gone)).outcome == "better"
     both = check(gone, made_up.with_estimate(baseline, "mcbn", "pll", value=-math.inf, **NO_ERROR))
     assert only(both).outcome == "same"
-    assert [caution.code for caution in both.cautions] == ["infinite"]
+    assert warned(both) == ["infinite"]
 
 
 def test_a_estimate_that_became_nan_is_an_error() -> None:
@@ -352,7 +353,7 @@ def test_what_was_not_a_number_is_said_and_not_gated() -> None:
     current, baseline = pair()
     verdict = check(current, made_up.with_estimate(baseline, "mcbn", "pll", value=math.nan))
     assert verdict.passed
-    assert [caution.code for caution in verdict.cautions] == ["not-a-number"]
+    assert warned(verdict) == ["not-a-number"]
 
 
 def test_an_error_that_is_not_that_of_its_replicates_is_refused() -> None:
@@ -365,8 +366,8 @@ def test_an_error_that_is_not_that_of_its_replicates_is_refused() -> None:
 
 
 def test_a_network_without_statistics_of_its_own_is_not_judged_by_its_points_alone_under_another_seed() -> None:
-    moving = made_up.Caution("deterministic-from-reference", "It has none.")
-    current, baseline = (replace(one, cautions=(moving,)) for one in pair(current={"seed": 1}))
+    moving = warning("deterministic-from-reference")
+    current, baseline = (replace(one, findings=(moving,)) for one in pair(current={"seed": 1}))
     worse = made_up.with_estimate(current, "deterministic", "pll", value=-0.1)
     with pytest.raises(
         ResultError, match=r"deterministic\.sets\.test\.pll.*network without running statistics under another seed"
@@ -418,18 +419,18 @@ def test_a_regression_that_a_grown_error_over_the_draws_hides_is_said() -> None:
         made_up.result(mcbn={"pll": before - 0.05 + spread * apart[:, None]}, seed=1) for spread in (0.0, 0.5)
     )
     assert not check(current, baseline).passed
-    (caution,) = check(wide, baseline).cautions
-    assert caution.code == "hidden-by-draws"
-    assert caution.text.startswith("mcbn.sets.test.pll: ")
-    assert [one.code for one in check(wide, wide).cautions] == ["same-file"]
+    verdict = check(wide, baseline)
+    assert warned(verdict) == ["hidden-by-draws"]
+    assert values_of(verdict, "hidden-by-draws")["estimates"] == ["mcbn.sets.test.pll"]
+    assert warned(check(wide, wide)) == ["same-file"]
 
 
 def test_swapped_files_and_new_warnings_are_said() -> None:
     current, baseline = pair()
     later = replace(baseline, provenance={**baseline.provenance, "time": "2026-01-02T00:00:00+00:00"})
-    warned = replace(current, cautions=(made_up.Caution("reference-mismatch", "Look."),))
-    assert [caution.code for caution in check(warned, later).cautions] == ["older-than-baseline", "new-warnings"]
-    assert check(current, baseline).cautions == ()
+    careful = replace(current, findings=(warning("reference-unchecked"), note("mcbn-added")))
+    assert warned(check(careful, later)) == ["older-than-baseline", "new-warnings"]
+    assert check(current, baseline).findings == ()
 
 
 def test_the_worst_comes_first() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from findings_of import warned
 
 from bnuq import metrics
 from bnuq.gate import Comparison, Settings, Verdict, check
@@ -42,7 +43,7 @@ def test_the_same_seed_gives_changes_of_exactly_0(evaluated: Evaluated) -> None:
     verdict = check(evaluated("again"), evaluated("seed"))
     assert verdict.passed
     assert {one.change for one in verdict.comparisons} == {0.0}
-    assert verdict.cautions == ()
+    assert warned(verdict) == []
 
 
 def test_another_seed_passes_and_leaves_the_network_as_it_is_alone(evaluated: Evaluated) -> None:

@@ -16,6 +16,7 @@ from bnuq.data import Points, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation.datasets import Pipeline
+from bnuq.findings import note
 from bnuq.inspection import domains as stage
 from bnuq.inspection.domains import domains
 from bnuq.records.inspection.records import Crossing, Domains
@@ -132,10 +133,9 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     assert "mutual_information" not in cells["far", "running"]
     assert all(cell["mutual_information"] > 0 for (_, source), cell in cells.items() if source != "running")
     assert (found.batch_size, found.samples) == (20, 8)
-    assert notes == (
-        "mini-batches of domains hold 20 points, not 64: near has only 200 to draw them from, and drawing without "
-        "replacement leaves 90 % of the variance of their noise there",
-    )
+    (smaller,) = notes
+    assert smaller.code == "domain-batch-size" and smaller.values["variance_left"] == pytest.approx(0.9, abs=0.005)
+    assert [smaller.values[key] for key in ("batch_size", "requested", "smallest", "points")] == [20, 64, "near", 200]
     assert all(torch.equal(value, before[name]) for name, value in NET.state_dict().items())
     again = laboratory.found(near, far, test=points("test", *blobs(200, 4)))[0]
     assert table(again.crossings) == cells
@@ -220,17 +220,17 @@ def test_small_domains_cut_the_mini_batches_of_all_and_limit_cuts_what_is_evalua
     small, large = laboratory.holds("small", *blobs(40, 2)), laboratory.holds("large", *blobs(300, 3))
     found, notes = laboratory.found(small, large, limit=25)
     assert found.batch_size == 8
-    assert notes == (
-        "mini-batches of domains hold 8 points, not 64: small has only 20 to draw them from, and drawing without "
-        "replacement leaves 63 % of the variance of their noise there",
-        "of the points not used for statistics, a random selection was evaluated: 25 of 150 (large)",
-    )
+    smaller, selected = notes
+    assert smaller.code == "domain-batch-size" and smaller.values["variance_left"] == pytest.approx(0.63, abs=0.005)
+    assert [smaller.values[key] for key in ("batch_size", "requested", "smallest", "points")] == [8, 64, "small", 20]
+    assert selected == note("domain-points-selected", sets=[["large", 25, 150]])
 
 
 def test_mutual_information_does_not_tell_a_large_domain_from_a_small_one_of_the_same_points(laboratory):
     small, large = laboratory.holds("small", *blobs(65, 2)), laboratory.holds("large", *blobs(600, 3))
     found, notes = laboratory.found(small, large, samples=64)
-    assert found.batch_size == 8 and "small has only 33 to draw them from" in notes[0] and "78 %" in notes[0]
+    assert found.batch_size == 8 and (notes[0].values["smallest"], notes[0].values["points"]) == ("small", 33)
+    assert notes[0].values["variance_left"] == pytest.approx(0.78, abs=0.005)
     cells = table(found.crossings)
     told = {source: cells["large", source]["mutual_information"] for source in ("small", "large", "train")}
     assert 0.6 * told["large"] < told["small"] < 1.2 * told["large"]

@@ -19,11 +19,11 @@ from bnuq.evaluation.draws import check_layers
 from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import (
     batch_statistics,
+    findings_on_gap,
+    findings_on_noise,
+    findings_on_sites,
     gap,
-    gap_cautions,
-    noise_cautions,
     not_finite,
-    site_cautions,
     site_rows,
 )
 from bnuq.inspection.noise import noise
@@ -94,13 +94,12 @@ def test_every_ailment_has_its_flag(rows):
 
 
 def test_every_ailment_is_warned_of(rows):
-    cautions = {caution.code: caution.text for caution in site_cautions(*rows)}
-    assert list(cautions) == ["not-finite", "never-trained", "frozen", "vanishing"]
-    assert (
-        "norm.nan.running_var" in cautions["not-finite"] and "1 tensor of the checkpoint is" in cautions["not-finite"]
-    )
-    assert "BatchNorm norm.new" in cautions["never-trained"] and "norm.frozen" in cautions["frozen"]
-    assert "2 channels of BatchNorm norm.flat have" in cautions["vanishing"]
+    found = {finding.code: finding.values for finding in findings_on_sites(*rows)}
+    assert list(found) == ["not-finite", "never-trained", "frozen", "vanishing"]
+    assert found["not-finite"]["tensors"] == ["norm.nan.running_var"]
+    assert found["never-trained"] == {"layers": ["norm.new"], "evaluated": False}
+    assert found["frozen"]["layers"] == ["norm.frozen"]
+    assert found["vanishing"] == {"layers": ["norm.flat"], "channels": 2}
 
 
 def averaged(seed: int) -> tuple[nn.Module, np.ndarray]:
@@ -174,8 +173,8 @@ def test_channels_that_never_vary_are_counted_and_leave_finite_numbers():
     found, _ = gap_of(net, data)
     assert [layer.dead for layer in found.layers] == [1, 0]
     assert all(np.isfinite(layer.shift).all() and np.isfinite(layer.log_ratio).all() for layer in found.layers)
-    [caution] = gap_cautions(found)
-    assert caution.code == "dead-channels" and "1 channel is nearly constant" in caution.text and "1 1" in caution.text
+    [dead] = findings_on_gap(found)
+    assert dead.code == "dead-channels" and dead.values == {"layers": [["1", 1]]}
 
 
 def layer(nominal: int, values: float, scale: float = 1.0) -> LayerNoise:
@@ -187,23 +186,23 @@ def layer(nominal: int, values: float, scale: float = 1.0) -> LayerNoise:
 
 
 def codes(*layers: LayerNoise) -> list[str]:
-    return [caution.code for caution in noise_cautions(Noise(32, 8, (32,), layers, None))]
+    return [finding.code for finding in findings_on_noise(Noise(32, 8, (32,), layers, None))]
 
 
 def test_the_divisor_is_that_of_the_training_where_its_size_is_known():
     small = Noise(8, 8, (8,), (replace(layer(32, 32.0), positions=4),), None)
     assert codes(*small.layers) == ["biased-variance"]
-    assert list(noise_cautions(small, train_batch_size=128)) == []
-    [caution] = noise_cautions(replace(small, batch_size=128), train_batch_size=8)
-    assert "32 values per channel in a mini-batch of 8 in training, which normalised" in caution.text
-    assert "up to 1.6 % less" in caution.text
+    assert list(findings_on_noise(small, train_batch_size=128)) == []
+    [biased] = findings_on_noise(replace(small, batch_size=128), train_batch_size=8)
+    assert (biased.values["values"], biased.values["batch_size"], biased.values["in_training"]) == (32, 8, True)
+    assert biased.values["scale"] == pytest.approx(math.sqrt(32 / 31))
 
 
 def test_values_too_few_for_the_divisor_not_to_matter_are_warned_of():
     assert codes(layer(50, 50.0), layer(5000, 5000.0)) == []
     assert codes(layer(49, 49.0)) == ["biased-variance"]
-    [caution] = noise_cautions(Noise(32, 8, (32,), (layer(49, 49.0),), None))
-    assert "49 values per channel in a mini-batch of 32: at this mini-batch size" in caution.text
+    [biased] = findings_on_noise(Noise(32, 8, (32,), (layer(49, 49.0),), None))
+    assert (biased.values["values"], biased.values["batch_size"], biased.values["in_training"]) == (49, 32, False)
     assert codes(layer(10_000, 100.0), layer(100, math.nan), layer(100, math.inf)) == []
 
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from bnuq.catalogue import text_of
 from bnuq.config import Augment, Normalize, Run, read_run_file
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.inspection import pipelines
-from bnuq.inspection.pipelines import DATA_OWN, cautions, suggest
+from bnuq.inspection.pipelines import DATA_OWN, findings, suggest
 from bnuq.progress import silent
 from bnuq.records.inspection.records import Pipelines
 from bnuq.sampling.sites import find_sites
@@ -103,7 +104,7 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
     assert not any(one.passed for one in (*found.candidates, *found.first_round) if one.normalize == "mnist")
     data = written(found, tmp_path)
     assert (data.normalize, data.channel_order, data.augment) == (IMAGENET, "rgb", CROP)
-    assert list(cautions(found)) == []
+    assert list(findings(found)) == []
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
@@ -179,10 +180,9 @@ def test_where_nothing_fits_the_closest_is_shown_and_not_recommended(tmp_path):
     train = pictures(400, channels=1)
     found = suggested(trained(train, lambda raw, _: np.log(0.01 + raw) ** 3), train)
     assert not any(one.passed for one in found.candidates)
-    (caution,) = cautions(found)
-    assert caution.code == "no-pipeline-fits"
-    assert f"{found.candidates[0].worst:.1f} times as much as batch noise explains" in caution.text
-    assert caution.text in found.lines
+    (none_fits,) = findings(found)
+    assert none_fits.code == "no-pipeline-fits" and none_fits.values["worst"] == found.candidates[0].worst
+    assert text_of(none_fits) in found.lines
     assert found.undetermined == () and [one.tied for one in found.candidates[:2]] == [True, False]
     data = written(found, tmp_path)
     assert data.augment is None and ("not sure" in found.lines or data.normalize is not None)

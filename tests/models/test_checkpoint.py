@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bnuq.errors import ModelError, UntrustedCodeError
+from bnuq.findings import note
 from bnuq.models.checkpoint import fitted, read_checkpoint
 
 STATE = trained_small().state_dict()
@@ -73,7 +74,7 @@ def test_weights_beside_the_network_are_left_out_with_a_note_when_the_rest_is_al
     lightning = {f"model.{name}": value for name, value in STATE.items()} | {"loss.weight": torch.ones(3)}
     checkpoint = fitted(read_checkpoint(saved(tmp_path / "m.ckpt", {"state_dict": lightning})), STATE)
     assert_is_state(checkpoint.state)
-    assert checkpoint.notes == ("1 tensors outside 'model.' were left out: loss.weight",)
+    assert checkpoint.findings == (note("tensors-left-out", count=1, prefix="model.", names="loss.weight"),)
 
 
 def test_an_averaged_model_loses_its_counter_and_its_prefix(tmp_path):
@@ -114,7 +115,7 @@ def test_two_state_dicts_that_nothing_tells_apart_are_an_error_that_names_them(t
 def test_entries_that_are_no_tensors_are_left_out_with_a_note(tmp_path):
     checkpoint = read_checkpoint(saved(tmp_path / "m.pt", dict(STATE) | {"epoch": 3, "name": "x"}))
     assert_is_state(checkpoint.state)
-    assert checkpoint.notes == ("2 entries that are no tensors were left out: epoch, name",)
+    assert checkpoint.findings == (note("entries-left-out", count=2, names="epoch, name"),)
 
 
 def test_a_lightning_checkpoint_of_plain_values_is_read_as_a_dict(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from findings_of import values_of
 from nets import trained_small
 from torch import nn
 
@@ -15,16 +16,12 @@ from bnuq.errors import ModelError, RequestError
 from bnuq.models.loading import load, load_model, parameters_of
 
 STATE = trained_small().state_dict()
-NETS = Path(__file__).parent
+NETS = Path(__file__).parent.parent / "builders"
 
 
 def saved(path: Path, state: object) -> Path:
     torch.save(state, path)
     return path
-
-
-def texts(loaded) -> str:
-    return "\n".join(loaded.notes)
 
 
 def test_the_loaded_network_is_the_trained_one_in_evaluation_mode(tmp_path):
@@ -39,8 +36,8 @@ def test_the_record_tells_how_the_file_was_read(tmp_path):
     loaded = load_model(saved(tmp_path / "m.pt", holds), arch="nets.py:small", base=NETS)
     assert loaded.checkpoint.state is None
     assert loaded.checkpoint.metadata == {"epoch": 4}
-    assert "taken from its entry 'state_dict'" in texts(loaded)
-    assert "the prefix 'module.' was taken off" in texts(loaded)
+    assert values_of(loaded, "weights-in-entry") == {"entry": "state_dict"}
+    assert values_of(loaded, "prefix-removed") == {"prefix": "module."}
     assert loaded.parameters == 28 + 8 + 15
 
 
@@ -128,7 +125,7 @@ def test_a_counter_of_batches_may_be_an_average(tmp_path):
 def test_a_missing_counter_of_batches_is_only_noted(tmp_path):
     state = {name: value for name, value in STATE.items() if not name.endswith("num_batches_tracked")}
     loaded = load_model(saved(tmp_path / "m.pt", state), arch="nets:small")
-    assert "1 BatchNorm layers have no num_batches_tracked" in texts(loaded)
+    assert values_of(loaded, "no-batch-counters") == {"layers": 1}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -136,7 +133,7 @@ def test_weights_of_another_precision_are_converted_with_a_note(tmp_path, dtype)
     state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in STATE.items()}
     loaded = load_model(saved(tmp_path / "m.pt", state), arch="nets:small")
     assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
-    assert f"{str(dtype)[6:]} weights were converted to float32" in texts(loaded)
+    assert values_of(loaded, "weights-converted") == {"stored": str(dtype)[6:], "used": "float32"}
 
 
 LAZY = """
@@ -173,7 +170,7 @@ def test_a_pickled_network_needs_no_architecture(tmp_path):
     loaded = load_model(path, trust_pickle=True, arch="nets:small")
     assert type(loaded.module).__name__ == "Small"
     assert not loaded.module.training
-    assert "the architecture nets:small was not used" in texts(loaded)
+    assert values_of(loaded, "architecture-unused") == {"architecture": "nets:small"}
 
 
 def test_a_network_that_calls_its_layers_model_keeps_that_name(tmp_path):

@@ -16,11 +16,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bnuq.errors import ModelError, ResultError
+from bnuq.findings import note
 from bnuq.models import saving
 from bnuq.models.loading import load_model
 from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 
-NETS = Path(__file__).parent
+NETS = Path(__file__).parent.parent / "builders"
 STATE = trained_small().state_dict()
 NEW = {"bn.running_mean": np.array([1.5, -2.5, 3.5, 1e4]), "bn.running_var": np.array([0.25, 4.0, 1e-7, 9.0])}
 
@@ -165,15 +166,13 @@ def test_of_averaged_and_plain_weights_those_that_were_read_change_and_it_is_sai
     held = torch.load(out, weights_only=True)
     assert held["state_dict_ema"]["bn.running_mean"].tolist() == NEW["bn.running_mean"].tolist()
     assert torch.equal(held["state_dict"]["bn.running_mean"], STATE["bn.running_mean"])
-    assert notes == (
-        "the statistics in its entry 'state_dict_ema' were changed; those in 'state_dict' are what they were",
-    )
+    assert notes == (note("entries-unchanged", entry="state_dict_ema", others=["state_dict"]),)
 
 
 def test_an_entry_that_holds_the_same_tensors_changes_along_and_it_is_said(tmp_path):
     for name, other in (("a", STATE), ("b", dict(STATE))):
         _, notes = changed(write(tmp_path / f"{name}.pt", {"state_dict": STATE, "best": other}))
-        assert notes == ("its entry 'best' holds the very tensors of 'state_dict', and changed with it",)
+        assert notes == (note("entry-shared", shared="best", entry="state_dict"),)
 
 
 # ── tensors that share memory ────────────────────────────────────────────────────────────────────────────────────────

@@ -51,8 +51,11 @@ def test_names_and_texts_cannot_drive_the_terminal_or_the_markup(lean, tmp_path)
         record["model"]["path"] = f"/x/{EVIL}.pt"
         record["run"]["data"] = {"train": f"/x/{EVIL}"}
         record["sampling"]["device"] = EVIL
-        record["notes"] = [EVIL]
-        record["cautions"] = [{"code": EVIL, "text": EVIL}]
+        record["findings"] = [
+            {"code": code, "severity": severity, "subject": EVIL, "values": {name: EVIL}}
+            for severity in ("warning", "note")
+            for code, name in ((EVIL, EVIL), ("setting-ignored", "key"), ("few-samples", "samples"))
+        ]
         record["provenance"]["bnuq"] = EVIL
         record["sets"]["test"]["reference"] = EVIL
     stream = io.StringIO()

@@ -181,7 +181,7 @@ def assert_same_estimate(one: Estimate, two: Estimate) -> None:
 
 def test_what_is_read_is_what_was_written(written):
     read = result_file.read(written.path)
-    for name in ("model", "sampling", "seconds", "provenance", "cautions", "notes", "path"):
+    for name in ("model", "sampling", "seconds", "provenance", "findings", "path"):
         assert getattr(read, name) == getattr(written, name), name
     assert list(read.methods) == list(written.methods)
     assert list(read.sets) == list(written.sets)

@@ -17,6 +17,7 @@ from records_at_rest import edited
 
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
+from bnuq.findings import note
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.sweep import Elbo, Sweep, read, summary, write
 from bnuq.store.codec import kind_of_result
@@ -130,7 +131,7 @@ def test_long_records_and_many_layers_find_room(tmp_path):
         record={"data": {"train": "x"}, "long": ["word" * 20] * 3000},
     )
     made = small_sweep.single()
-    made = replace(made, models=(long,), notes=("a note " * 20_000,))
+    made = replace(made, models=(long,), findings=(note("long", text="a note " * 20_000),))
     write(made, tmp_path / "sweep.h5")
     agree(read(tmp_path / "sweep.h5").models, made.models)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import small_verdicts as made
 
-from bnuq.estimates import Caution
+from bnuq.findings import warning
 from bnuq.report.check.annotations import annotations
 
 LINE = re.compile(r"::(error|warning|notice) title=([^:,\r\n]*)::([^\r\n]*)")
@@ -59,9 +59,9 @@ def test_an_accepted_regression_is_a_warning() -> None:
 
 
 def test_percents_and_breaks_are_escaped() -> None:
-    caution = Caution("a,b:c%d\ne", "50 % of it\r\n::set-output name=x::y")
+    odd = warning("a,b:c%d\ne", text="50 % of it\r\n::set-output name=x::y")
     (line,) = (
-        line for line in annotations(made.verdict(made.REST[0], cautions=(caution,))) if line.startswith("::warning")
+        line for line in annotations(made.verdict(made.REST[0], findings=(odd,))) if line.startswith("::warning")
     )
     assert line.startswith("::warning title=bnuq check%3A a%2Cb%3Ac%25d")
     assert "50 %25 of it" in line and not re.search(r"[\r\n]", line)

@@ -260,4 +260,4 @@ def test_markdown_shows_what_failed_and_folds_the_rest() -> None:
     shown, folded = text.split("<details>", 1)
     assert shown.count("| worse |") == 7 and shown.count("| moved |") == 1
     assert "The other 10 estimates" in folded and "worse, within tolerance" in folded
-    assert "now.h5 was made before base.h5" in shown and "tolerance of tau" in folded
+    assert "now.h5 was made before base.h5" in shown and "tolerances and minimums are those" in folded

@@ -14,7 +14,7 @@ import pytest
 import small_run
 from matplotlib.axes import Axes
 
-from bnuq.estimates import Caution
+from bnuq.findings import note, warning, warnings
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.evaluation import Result
 from bnuq.report import comparison, comparison_plots, drawing
@@ -143,7 +143,7 @@ def test_regressions_stand_side_by_side_too(regression, without_tau, tmp_path) -
 
 def test_hostile_names_do_nothing_anywhere(four_methods, another, tmp_path) -> None:
     evil = "<script>alert(1)</script>|`@x`\x1b[31m"
-    results = {evil: four_methods, f"{evil}2": replace(another, notes=(evil,))}
+    results = {evil: four_methods, f"{evil}2": replace(another, findings=(note(evil, text=evil),))}
     shown = shown_of(comparison_plots.pictures_of(results), tmp_path)
     text = page(beside_parts(results, shown))
     assert "<script" not in text and "\x1b" not in text
@@ -289,7 +289,7 @@ def test_what_is_the_same_in_every_point_but_for_rounding_is_told_once(four_meth
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
     rounded = with_points(four_methods, "pll", pll * (1 + 1e-15))
     words = list(in_short({"a": four_methods, "b": rounded}))
-    assert len(words) == len(four_methods.methods) + 1 + bool(four_methods.cautions)
+    assert len(words) == len(four_methods.methods) + 1 + bool(warnings(four_methods.findings))
     assert all(text.count(" in all") >= 1 for text in words if not text.startswith("Warning"))
     shuffled = with_points(four_methods, "pll", pll[::-1].copy())  # the same mean, of other points' values
     assert "nats in all" not in line_of({"a": four_methods, "b": shuffled}, "mcbn")
@@ -338,18 +338,18 @@ def test_of_regressions_the_smallest_error_is_the_best(regression) -> None:
 
 
 def test_a_result_with_warnings_is_named_with_its_first_and_a_wrong_reference_before_all(four_methods) -> None:
-    few = Caution("few-samples", "Only 8 passes. Draw more.")
-    wrong = Caution("reference-mismatch", "The reference, or `train`, is not it. Check 1.5 times.")
+    few = warning("law-unchecked", methods=["mcbn-chi2"])
+    wrong = warning("reference-mismatch", text="The reference, or `train`, is not it. Check 1.5 times.")
     results = {
-        "a": replace(four_methods, cautions=()),
-        "b": replace(four_methods, cautions=(few, wrong)),
-        "c": replace(four_methods, cautions=(few,)),
-        "d": replace(four_methods, cautions=(few,)),
+        "a": replace(four_methods, findings=()),
+        "b": replace(four_methods, findings=(few, wrong)),
+        "c": replace(four_methods, findings=(few,)),
+        "d": replace(four_methods, findings=(few,)),
     }
     told = [text for text in in_short(results) if text.startswith("Warning")]
     assert told == [
-        "Warning for b: The reference, or `train`, is not it, and 1 other warning below.",
-        "Warning for c and d: Only 8 passes.",
+        "Warning for b: text: The reference, or `train`, is not it, and 1 other warning below.",
+        "Warning for c and d: mcbn-chi2: without a reference, the noise model cannot be compared with MCBN.",
     ]
     stream = io.StringIO()
     comparison.print_beside(results, stream, width=90)

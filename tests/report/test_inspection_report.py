@@ -21,7 +21,8 @@ from scipy import stats
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
-from bnuq.estimates import Caution, Estimate
+from bnuq.estimates import Estimate
+from bnuq.findings import note, warning, warnings
 from bnuq.records.inspection import Candidate, Inspection, Pipelines, write
 from bnuq.report import drawing
 from bnuq.report.html import page
@@ -294,18 +295,17 @@ def test_a_reference_that_was_given_is_not_asked_for():
     bare = made_up_inspection.bare()
     assert words(bare).startswith("· The running statistics by themselves show nothing unusual. Whether they fit")
     given = {"run": made_up_inspection.inspection().run}
-    unmeasured = "the lag of the running averages and the noise were not measured: "
-    small = f"{unmeasured}the reference has 4 points, fewer than 8"
-    said = words(replace(bare, notes=("another", small), **given))
+    small = note("unmeasured", reason="the reference has 4 points, fewer than 8")
+    said = words(replace(bare, findings=(note("noise-on-the-same-points"), small), **given))
     assert "was not measured: the reference has 4 points, fewer than 8." in said and "--train" not in said
-    none = f"{unmeasured}the network has no BatchNorm layer that could be sampled"
+    none = note("unmeasured", reason="the network has no BatchNorm layer that could be sampled")
     frozen = tuple(replace(one, flags=("frozen",)) for one in bare.sites[:1])
-    said = words(replace(bare, sites=frozen, notes=(none,)))
+    said = words(replace(bare, sites=frozen, findings=(none,)))
     assert said.startswith("· Whether the running statistics fit the data was not measured: the network has no Batch")
-    unread = Caution("reference-unreadable", "The reference cannot be read.")
-    assert "the reference cannot be read; see the warnings." in words(replace(bare, cautions=(unread,), **given))
-    weights = Caution("not-finite", "1 tensor of the checkpoint is not finite: head.weight.")
-    assert words(replace(bare, cautions=(weights,))).startswith("· Not healthy: weights contain NaN or infinity")
+    unread = warning("reference-unreadable", reason="absent")
+    assert "the reference cannot be read; see the warnings." in words(replace(bare, findings=(unread,), **given))
+    weights = warning("not-finite", tensors=["head.weight"])
+    assert words(replace(bare, findings=(weights,))).startswith("· Not healthy: weights contain NaN or infinity")
 
 
 def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
@@ -527,13 +527,13 @@ def test_the_three_panels_show_the_law_the_sizes_and_the_positions(tmp_path, mon
 
 
 def test_the_page_has_its_sections_and_says_what_to_do():
-    made = replace(made_up_inspection.whole(), cautions=made_up_inspection.ill().cautions, path=HERE)
+    made = replace(made_up_inspection.whole(), findings=warnings(made_up_inspection.ill().findings), path=HERE)
     text = page(page_parts(made, None, "there is no matplotlib."))
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
         "In short", "Training pipelines tried", "Running statistics compared with the population",
         "Noise of a batch", "Domains", "Sites, in execution order", "Warnings", "Provenance",
     ]  # fmt: skip
-    assert "2 warnings below, with what to do: reference-mismatch, never-trained." in text
+    assert "2 warnings below, with what to do: reference-unchecked, never-trained." in text
     assert "What to do:" in text and "[sampling]" in text
     assert "Figures are left out: there is no matplotlib." in text
 

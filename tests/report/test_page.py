@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from bnuq.config import read_run_file
-from bnuq.estimates import Caution
+from bnuq.findings import note, warning
 from bnuq.records.evaluation import Result
 from bnuq.report.html import Picture, page
 from bnuq.report.markdown import markdown
 from bnuq.report.page import HOW, page_parts, run_file, shown_of
 from bnuq.report.parts import Listing, Part
 from bnuq.report.plots import pictures_of
-from bnuq.report.remedies import ADVICE
 from bnuq.report.terminal import report_parts
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
@@ -35,7 +34,7 @@ def headings(text: str) -> list[str]:
 
 
 def test_a_classification_has_its_sections_in_reading_order(four_methods, paged) -> None:
-    warned = replace(four_methods, cautions=(Caution("reference-mismatch", "Not the same."),), notes=("a note",))
+    warned = replace(four_methods, findings=(warning("reference-unchecked"), note("mcbn-added")))
     text = page(paged(warned))
     assert headings(text) == [
         *("In short", "Methods side by side", "Calibration", "Error against coverage", "other against the test set"),
@@ -43,7 +42,7 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods, paged)
     ]
     assert "<title>bnuq evaluate: model.pt</title>" in text
     assert text.index("In short") < text.index("Deterministic network") < text.index("<dt>model</dt>")
-    assert "1 warning below, with what to do: reference-mismatch." in text
+    assert "1 warning below, with what to do: reference-unchecked." in text
 
 
 def test_a_regression_has_its_sections_in_reading_order(regression, paged) -> None:
@@ -120,21 +119,14 @@ def test_any_text_and_number_in_a_run_comes_back_from_toml() -> None:
 # ── what to do ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_warning_has_its_advice_or_says_itself_what_to_do() -> None:
-    code = re.compile(r'Caution\(\s*"([a-z-]+)"')
-    rooms = [path for path in PACKAGE.rglob("*.py") if "gate" not in path.parts]
-    found = {name for path in rooms for name in code.findall(path.read_text(encoding="utf-8"))}
-    assert found == set(ADVICE)
-
-
 def test_a_warning_stands_beside_what_to_do_on_the_page_and_in_markdown_and_as_ever_on_the_terminal(
     deterministic, paged
 ) -> None:
-    cautions = (Caution("reference-mismatch", "Not <the> same."), Caution("made-up", "Unheard of."))
-    result = replace(deterministic, cautions=cautions)
+    findings = (warning("constant-targets", set="<the> set"), warning("made-up", text="Unheard of."))
+    result = replace(deterministic, findings=findings)
     text = page(paged(result))
-    assert "Not &lt;the&gt; same. <code" in text and "Unheard of. <code" in text
+    assert "All targets of &lt;the&gt; set are the same. <code" in text and "Unheard of. <code" in text
     advice = text[text.index('<ul class="advice">') :]
     assert advice[: advice.index("</ul>")].count("What to do:") == 1
     document = markdown(report_parts(result))
-    assert "**What to do:** Copy `normalize`" in document and "Unheard of. `made-up`" in document
+    assert "**What to do:** Check that the right column" in document and "Unheard of. `made-up`" in document

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnuq.estimates import Caution, Estimate
+from bnuq.catalogue import text_of
+from bnuq.estimates import Estimate
+from bnuq.findings import note, warning, warnings
 from bnuq.metrics import standard_error
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import ReferenceCheck, Result
@@ -63,7 +65,7 @@ def test_the_short_report_fits_on_a_screen_and_has_every_method_set_and_warning(
         assert f" {method} " in short
     for score in (name for name, one in result.sets.items() if one.kind == "ood"):
         assert score in short
-    assert all(one_line(caution.text) in short for caution in result.cautions)
+    assert all(one_line(text_of(finding)) in short for finding in warnings(result.findings))
     assert "--full" in short
 
 
@@ -152,10 +154,10 @@ def test_a_path_is_whole_on_a_line_of_its_own_where_it_does_not_fit(four_methods
 
 
 def test_cautions_and_notes_with_markup_are_shown_as_they_are(four_methods):
-    caution = Caution("odd-name", "layer [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \x1b[31m")
-    report = one_line(drawn(replace(four_methods, cautions=(caution,), notes=("[red]note[/red] \\[x]",))))
-    assert "· layer [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \\x1b[31m [odd-name]" in report
-    assert "· [red]note[/red] \\[x]" in report
+    odd = warning("odd-name", layer="[bold]x[/bold] of [link=evil]f.pt[/link] :smile: \x1b[31m")
+    report = one_line(drawn(replace(four_methods, findings=(odd, note("odd", text="[red]note[/red] \\[x]")))))
+    assert "· layer: [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \\x1b[31m [odd-name]" in report
+    assert "· text: [red]note[/red] \\[x]" in report
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,7 +304,7 @@ def test_a_classification_shows_its_bounds_only_where_there_are_validation_point
     row = r" +".join(re.escape(cell.replace("-", "−")) for cell in cells)
     assert re.search(rf"^ mcbn +{row}", report, flags=re.MULTILINE)
     assert "Normalised: 0 % is the constant, 100 % the optimum" in one_line(report)
-    assert "constant" not in drawn(replace(four_methods, notes=()))
+    assert "constant" not in drawn(replace(four_methods, findings=warnings(four_methods.findings)))
 
 
 def test_long_names_of_sets_are_never_cut(two_sets):

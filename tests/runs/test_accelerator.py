@@ -13,6 +13,7 @@ import small_regression
 import small_run
 import torch
 from fake_accelerator import NAME
+from findings_of import values_of
 
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError
@@ -116,7 +117,7 @@ def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier,
     monkeypatch.setattr(fake_accelerator, "_count", refuse)
     result = small_run.evaluated(classifier, device="auto", methods=("mcbn",))
     assert result.sampling["device"] == "cpu"
-    assert any(note.startswith("the GPU cannot be used (CUDA error: no kernel image is") for note in result.notes)
+    assert values_of(result, "gpu-unusable")["reason"].startswith("CUDA error: no kernel image is")
     with pytest.raises(RequestError, match=f"--device is {NAME}; expected auto, cpu, cuda"):
         small_run.evaluated(classifier, device=NAME)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import values_of, warned
 
 from bnuq.config import Options, resolve
 from bnuq.errors import ModelError
@@ -18,7 +19,7 @@ UNTRACKED = small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, track_
 
 
 def codes(folder: Path, **options: object) -> set[str]:
-    return {caution.code for caution in small_run.evaluated(folder, **options).cautions}
+    return set(warned(small_run.evaluated(folder, **options)))
 
 
 def test_a_network_that_ends_in_a_softmax_is_refused_and_its_population_statistics_are_not(tmp_path):
@@ -29,10 +30,10 @@ def test_a_network_that_ends_in_a_softmax_is_refused_and_its_population_statisti
     assert not (tmp_path / "model.bnuq.h5").exists()
     done = precise_bn(resolve("run.toml", Options(out=tmp_path / "new.pt"), folder=tmp_path))
     assert done.test is None
-    assert [note for note in done.notes if note.startswith("no estimates before and after: the network's outputs look")]
+    assert values_of(done, "no-comparison")["reason"].startswith("the network's outputs look")
 
 
-def test_leaving_out_what_was_not_asked_for_is_no_cause_for_caution(tmp_path):
+def test_leaving_out_what_was_not_asked_for_is_no_cause_for_a_warning(tmp_path):
     small_run.write(tmp_path)
     assert codes(tmp_path, methods=("deterministic",)) <= {"reference-unchecked"}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from findings_of import warned
 from torch import nn
 
 import bnuq
@@ -180,7 +181,7 @@ def test_a_reference_without_the_augmentation_of_the_training_is_warned_about(pr
     path.write_text("\n".join(line for line in lines if not line.startswith("augment")))
     result = evaluated(project, "cifar_resnet20", limit=20, samples=2, ood=())
     assert result.reference_check is not None and not result.reference_check.passed
-    assert [caution for caution in result.cautions if "reference" in caution.code]
+    assert [code for code in warned(result) if "reference" in code]
 
 
 # ── BatchNorm and dropout together ───────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +230,7 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
     assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
     assert {name: one.n for name, one in result.sets.items()} == {"validation": 100, "test": 100, "mnist": 100}
     assert result.reference_check is not None and result.reference_check.passed
-    assert result.cautions == ()
+    assert warned(result) == []
     for method in result.methods.values():
         assert 0.8 < method.sets["test"].estimates["accuracy"].value <= 1
     for name in ("mcbn", "mcdo", "mcbn+mcdo"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import small_regression as small
 import torch
+from findings_of import values_of, warned
 
 import bnuq
 from bnuq import metrics
@@ -197,20 +198,19 @@ def test_a_score_of_the_draws_alone_needs_no_noise_and_is_not_put_between_bounds
 
 
 def test_targets_and_errors_that_are_not_of_one_size_are_a_warning(folder: Path) -> None:
-    assert not {caution.code for caution in small.evaluated(folder).cautions}
+    assert not warned(small.evaluated(folder))
     (folder / "run.toml").write_text(
         text(instead={"normalize_targets": "normalize_targets = { mean = [0], std = [9e3] }"})
     )
-    assert "worse-than-the-mean" in {caution.code for caution in small.evaluated(folder).cautions}
+    assert "worse-than-the-mean" in warned(small.evaluated(folder))
     (folder / "run.toml").write_text(small.RUN)
     rewritten(folder, "validation", lambda x, y: (x, 1000 * y))
-    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "targets-of-another-scale")
-    assert caution.text.startswith("The targets of validation have a standard deviation of")
+    assert values_of(small.evaluated(folder), "targets-of-another-scale")["set"] == "validation"
 
 
 def test_few_validation_points_are_a_warning(folder: Path) -> None:
     rewritten(folder, "validation", lambda x, y: (x[:5], y[:5]))
-    assert "few-validation-points" in {caution.code for caution in small.evaluated(folder).cautions}
+    assert "few-validation-points" in warned(small.evaluated(folder))
 
 
 # ── validation ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,9 +222,8 @@ def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_w
     found = result.methods["mcbn"]
     assert set(found.sets["test"].estimates) == {"rmse", "mae", "spearman", "variance"}
     assert found.bounds == {} and found.normalized == {}
-    (note,) = (note for note in result.notes if "held out of training" in note)
-    absent = "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available"
-    assert note.startswith(absent)
+    why = values_of(result, "no-validation")
+    assert (why["task"], why["tau"]) == ("regression", False) and "held out of training" in why["reason"]
 
 
 def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> None:
@@ -245,10 +244,10 @@ def test_a_part_of_the_reference_validates_only_if_it_was_held_out(folder: Path,
     result = small.evaluated(folder)
     assert ("crps" not in result.methods["mcbn"].sets["test"].estimates) == absent
     if absent:
-        assert any("its estimates on them would be too optimistic" in note for note in result.notes)
+        assert "its estimates on them would be too optimistic" in values_of(result, "no-validation")["reason"]
     else:
         assert result.sets["validation"].n == 24
-        codes = {caution.code for caution in result.cautions}
+        codes = warned(result)
         assert "validation-in-reference" not in codes
 
 
@@ -266,8 +265,8 @@ def test_whole_groups_are_held_out(folder: Path) -> None:
 
 def test_validation_points_of_the_test_set_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "test.npz"'}))
-    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "validation-in-test")
-    assert caution.text.startswith("60 of the 60 validation points")
+    shared = values_of(small.evaluated(folder), "validation-in-test")
+    assert (shared["shared"], shared["points"]) == (60, 60)
 
 
 def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> None:
@@ -279,8 +278,8 @@ def test_a_part_of_the_test_set_validates_and_is_not_tested(folder: Path) -> Non
 
 def test_validation_points_of_the_reference_are_a_warning(folder: Path) -> None:
     (folder / "run.toml").write_text(text(instead={"validation": 'validation = "train.npz"'}))
-    (caution,) = (c for c in small.evaluated(folder).cautions if c.code == "validation-in-reference")
-    assert caution.text.startswith("96 of the 96 validation points")
+    shared = values_of(small.evaluated(folder), "validation-in-reference")
+    assert (shared["shared"], shared["points"]) == (96, 96)
 
 
 @pytest.mark.held
@@ -404,7 +403,7 @@ def test_two_points_have_estimates_and_no_error_is_claimed_for_one(folder: Path)
     rewritten(folder, "test", lambda x, y: (x[:1], y[:1]))
     one = small.evaluated(folder)
     assert one.methods["mcbn"].sets["test"].estimates["crps"].se is None
-    assert "too-few-points" in {caution.code for caution in one.cautions}
+    assert "too-few-points" in warned(one)
 
 
 def test_passes_that_agree_are_an_error(folder: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import values_of
 
 from bnuq.config import Options, resolve
 from bnuq.errors import SamplingError
@@ -44,27 +45,25 @@ def of_mcbn(result) -> dict[str, float]:
 
 def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp_path):
     small_run.write(tmp_path)
-    (note,) = [note for note in small_run.evaluated(tmp_path).notes if "MCBN was verified" in note]
-    assert "a mini-batch of 16 points" in note
-    assert float(note.rpartition("within ")[2].partition(" ")[0]) < 1e-5
+    verified = values_of(small_run.evaluated(tmp_path), "mcbn-verified")
+    assert verified["points"] == 16 and 0 <= verified["deviation"] < 1e-5
 
 
 def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     written(tmp_path, "slices")
     result = small_run.evaluated(tmp_path, methods=("mcbn",))
     assert result.sampling["batch_size"] == 8
-    assert "mini-batches of 8: the network normalises slices of its batch of that size" in result.notes
-    assert any("normalises larger chunks in slices, so 7 points are processed at once" in note for note in result.notes)
+    assert values_of(result, "batch-size-of-slices") == {"batch_size": 8, "in_training": True}
+    halved = [finding.values for finding in result.findings if finding.code == "chunk-halved"]
+    assert any(v["points"] == 7 and "normalises larger chunks in slices" in v["reason"] for v in halved)
     again = small_run.evaluated(tmp_path, methods=("mcbn",), chunk_size=5)
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
 
 
 def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_path):
     written(tmp_path, "slices alone")
-    notes = small_run.evaluated(tmp_path, methods=("mcbn",)).notes
-    assert any(
-        note.startswith("mini-batches of 8: in evaluation mode only, the network normalises slices") for note in notes
-    )
+    result = small_run.evaluated(tmp_path, methods=("mcbn",))
+    assert values_of(result, "batch-size-of-slices") == {"batch_size": 8, "in_training": False}
 
 
 def test_a_mini_batch_beyond_a_slice_is_refused_with_the_size_that_works(tmp_path):
@@ -93,8 +92,8 @@ def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
 
 def test_what_training_does_beside_batchnorm_is_named(tmp_path):
     written(tmp_path, "shifted")
-    cautions = {caution.code: caution.text for caution in small_run.evaluated(tmp_path).cautions}
-    assert cautions["unreachable"].startswith("the network is not sampled: Net computes something else in training")
+    unreachable = values_of(small_run.evaluated(tmp_path), "unreachable")
+    assert unreachable["layer"] == "" and unreachable["reason"].startswith("Net computes something else in training")
 
 
 BY_HAND = """from torch import nn

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import noted, values_of, warned
 from torch import nn
 
 from bnuq.config import Named, Options, Run, resolve
@@ -51,10 +52,6 @@ def without_data(folder: Path, out: str = "bare.h5", **changes: Any) -> Run:
     return replace(resolved(folder), train=None, test=None, ood=(), out=folder / out, **changes)
 
 
-def codes(found: Inspection) -> list[str]:
-    return [caution.code for caution in found.cautions]
-
-
 def test_an_inspection_holds_sites_gap_and_noise(found):
     assert [(row.name, row.kind, row.stochastic) for row in found.sites] == [
         ("1", "batchnorm", True), ("6", "dropout", True),
@@ -68,7 +65,7 @@ def test_an_inspection_holds_sites_gap_and_noise(found):
 
 def test_the_file_gives_the_same_back(found):
     again = read(found.path)
-    assert again.sites == found.sites and again.cautions == found.cautions and again.notes == found.notes
+    assert again.sites == found.sites and again.findings == found.findings
     assert again.gap is not None and again.noise is not None
     np.testing.assert_allclose(again.gap.layers[0].shift, found.gap.layers[0].shift)
     np.testing.assert_allclose(again.noise.layers[0].spread, found.noise.layers[0].spread)
@@ -78,14 +75,14 @@ def test_averages_of_the_very_reference_lag_by_no_more_than_chance(found):
     """The tiny network's statistics are plain averages over 24 mini-batches of 16 of the same 96 points."""
     [layer] = found.gap.layers
     assert layer.rms_shift < 3 * found.noise.layers[0].sigma_v / math.sqrt(24)
-    assert found.gap.passed is True and codes(found) == []
+    assert found.gap.passed is True and warned(found) == []
     assert found.gap.worth == pytest.approx(16 * 19)
     assert layer.rms_shift < 3 * layer.explained_shift and layer.ratio_mean < 3
 
 
 def test_too_small_a_reference_is_said(found):
-    assert any("same points as the population" in note for note in found.notes)
-    assert any("all 96 points of the reference" in note for note in found.notes)
+    assert "noise-on-the-same-points" in noted(found)
+    assert values_of(found, "population-of-all-points")["points"] == 96
 
 
 def test_the_same_seed_gives_the_same_estimates(folder, found):
@@ -98,7 +95,7 @@ def test_a_large_reference_is_parted(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).normal(0.5, 0.3, (900, 1, 6, 6)).astype(np.float32))
     found = inspect(resolved(tmp_path), Settings(points=300, draws=8))
-    assert not any("same points" in note for note in found.notes)
+    assert "noise-on-the-same-points" not in noted(found)
     assert found.gap is not None and found.gap.points == 300
 
 
@@ -109,14 +106,14 @@ def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
     found = inspect(without_data(folder), Settings(input_shape=(1, 6, 6)))
     assert [row.name for row in found.sites] == ["1", "6"]
     assert found.gap is None and found.noise is None
-    assert any("--train REF" in note for note in found.notes)
-    assert any("random points of shape 1,6,6, as given by --input-shape" in note for note in found.notes)
+    assert "--train REF" in values_of(found, "unmeasured")["reason"]
+    assert values_of(found, "random-points") == {"shape": [1, 6, 6], "requested": True}
 
 
 def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
     found = inspect(replace(resolved(folder), train=None, out=folder / "bare.h5"))
     assert [row.positions for row in found.sites] == [16, None]
-    assert not any("made-up" in note for note in found.notes)
+    assert "random-points" not in noted(found)
 
 
 def test_a_shape_is_found_by_trying(tmp_path):
@@ -124,7 +121,7 @@ def test_a_shape_is_found_by_trying(tmp_path):
     torch.save(small_network().state_dict(), tmp_path / "model.pt")
     found = inspect(resolve("model.pt", Options(arch="net.py:net"), folder=tmp_path))
     assert [row.positions for row in found.sites] == [1]
-    assert any("shape 6, the first" in note and "--input-shape" in note for note in found.notes)
+    assert values_of(found, "random-points") == {"shape": [6], "requested": False}
 
 
 def test_where_no_shape_fits_the_option_is_named(folder):
@@ -142,7 +139,9 @@ def test_a_shape_against_the_data_is_refused(folder):
 def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(folder):
     absent = resolved(folder, train="absent.npz", out=folder / "x.h5")
     found = inspect(absent)
-    assert codes(found) == ["reference-unreadable"] and "absent.npz" in found.cautions[0].text
+    assert (
+        warned(found) == ["reference-unreadable"] and "absent.npz" in values_of(found, "reference-unreadable")["reason"]
+    )
     assert found.gap is None and [row.positions for row in found.sites] == [16, None]
     for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
         with pytest.raises(DataError, match=r"absent\.npz"):
@@ -174,10 +173,9 @@ def test_weights_that_are_not_finite_are_named_and_evaluation_still_refuses_them
     run = changed(tmp_path, **{"1_of_running_var": math.nan, "4_of_weight": math.inf})
     found = inspect(run, FEW)
     assert found.sites[0].flags == ("not-finite",) and found.gap is None and found.noise is None
-    assert codes(found) == ["not-finite"]
-    told = "2 tensors of the checkpoint are not finite, or a variance below 0: 4.weight, 1.running_var"
-    assert told in found.cautions[0].text
-    assert any("were not measured: the checkpoint's weights are not finite" in note for note in found.notes)
+    assert warned(found) == ["not-finite"]
+    assert values_of(found, "not-finite")["tensors"] == ["4.weight", "1.running_var"]
+    assert values_of(found, "unmeasured")["reason"] == "the checkpoint's weights are not finite"
     with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate(run)
     with pytest.raises(ModelError, match=r"4\.weight is not finite"):
@@ -190,7 +188,7 @@ def test_a_network_without_batchnorm_has_sites_and_nothing_to_measure(tmp_path):
     (tmp_path / "run.toml").write_text(text)
     found = inspect(resolved(tmp_path), FEW)
     assert [row.kind for row in found.sites] == ["dropout"] and found.gap is None and found.noise is None
-    assert any("no BatchNorm layer that could be sampled" in note for note in found.notes)
+    assert "no BatchNorm layer that could be sampled" in values_of(found, "unmeasured")["reason"]
 
 
 def test_the_model_is_left_as_it_was(folder, monkeypatch):
@@ -247,20 +245,17 @@ def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder,
     run = resolved(folder, out=Path("keys.h5"))
     sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
     other = inspect(replace(run, sampler=sampler), FEW)
-    assert [note for note in other.notes if "ignored" in note] == [
-        "sampling.variance, replacement are ignored: an inspection draws random mini-batches without replacement, "
-        "uses biased variance, and applies no analytic noise model"
-    ]
-    assert not any("ignored" in note for note in found.notes)
+    assert values_of(other, "sampling-ignored") == {"keys": ["variance", "replacement"]}
+    assert "sampling-ignored" not in noted(found)
     np.testing.assert_array_equal(other.noise.layers[0].spread, found.noise.layers[0].spread)
 
 
 def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, found):
-    told = "what batch noise explains assumes training batches of 128"
+    assumed = "training-batch-size-assumed"
     run = replace(resolved(folder, out=Path("m.h5")), train_batch_size=None)
-    assert any(told in note for note in inspect(run, FEW).notes)
-    assert not any(told in note for note in found.notes)
-    assert not any(told in note for note in inspect(run, replace(FEW, noise_only=True)).notes)
+    assert values_of(inspect(run, FEW), assumed) == {"batch_size": 128}
+    assert assumed not in noted(found)
+    assert assumed not in noted(inspect(run, replace(FEW, noise_only=True)))
 
 
 def test_a_test_set_of_another_shape_is_named(tmp_path):
@@ -275,7 +270,7 @@ def test_a_reference_of_equal_points_is_not_called_healthy(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.full((96, 1, 6, 6), 40.0, np.float32))
     found = inspect(resolved(tmp_path), FEW)
-    assert found.gap is not None and found.gap.passed is None and "reference-unchecked" in codes(found)
+    assert found.gap is not None and found.gap.passed is None and "reference-unchecked" in warned(found)
     assert found.gap.layers[0].rms_shift > 6 and math.isnan(found.gap.layers[0].ratio_mean)
 
 
@@ -307,9 +302,7 @@ def test_a_network_that_tells_nothing_of_its_pipeline_is_inspected_all_the_same(
     torch.save(state, tmp_path / "model.pt")
     found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
     assert found.pipelines is None and found.gap is not None and found.noise is not None
-    assert any(
-        note.startswith("no training pipeline is suggested") and "mean 0 and variance 1" in note for note in found.notes
-    )
+    assert "mean 0 and variance 1" in values_of(found, "no-pipeline-suggested")["reason"]
 
 
 def test_layers_that_are_not_there_are_refused(tmp_path):
@@ -324,11 +317,11 @@ def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp
     state = torch.load(tmp_path / "model.pt")
     found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
     assert found.pipelines is not None and found.pipelines.candidates and found.gap is None and found.noise is None
-    assert any("the training pipeline, through which" in note for note in found.notes)
+    assert "the training pipeline, through which" in values_of(found, "unmeasured")["reason"]
     state["1.running_mean"] += 3.0
     torch.save(state, tmp_path / "model.pt")
     text = small_run.RUN.replace("[sampling]", "normalize = { mean = [0.0], std = [1.0] }\n[sampling]")
     (tmp_path / "run.toml").write_text(text)
     found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
     assert found.gap is not None
-    assert codes(found) == ["reference-mismatch", "no-pipeline-fits"]
+    assert warned(found) == ["reference-mismatch", "no-pipeline-fits"]

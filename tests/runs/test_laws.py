@@ -13,6 +13,7 @@ import pytest
 import small_regression
 import small_run
 import torch
+from findings_of import noted, values_of, warned
 
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
@@ -41,7 +42,7 @@ def beside(tmp_path_factory):
 @pytest.mark.held
 def test_mcbn_runs_beside_the_laws_where_there_is_a_reference(beside):
     assert list(beside.methods) == ["deterministic", "mcbn", *LAWS]
-    assert any("mcbn runs too" in note for note in beside.notes)
+    assert "mcbn-added" in noted(beside)
 
 
 def test_each_law_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
@@ -124,7 +125,7 @@ def test_the_comparison_can_be_made_from_the_file_alone(beside):
 def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_told_to_be_unchecked(tmp_path):
     result = run(tmp_path, text=ALONE, methods=("mcbn-chi2", "mcbn-gaussian"))
     assert list(result.methods) == ["deterministic", "mcbn-chi2", "mcbn-gaussian"]
-    assert [caution.code for caution in result.cautions] == ["law-unchecked"]
+    assert warned(result) == ["law-unchecked"]
     assert result.methods["mcbn-chi2"].sets["test"].estimates["mutual_information"].value > 0
     assert approximations(result) == () and "approximations" not in summary(result)
     stream = io.StringIO()
@@ -156,7 +157,7 @@ def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
     np.savez(tmp_path / "train.npz", x=train.astype(np.float32), y=np.zeros(96, dtype=int))
     result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal")
     assert approximations(result)[0].understates
-    assert "law-understates" in [caution.code for caution in result.cautions]
+    assert "law-understates" in warned(result)
 
 
 @pytest.mark.parametrize("covariance", ["nothing", "layer:0", "layer:x"])
@@ -185,7 +186,7 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
 
 def test_the_counts_of_the_factorised_laws_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
-    assert any("measured on 64 mini-batches" in note for note in beside.notes)
+    assert values_of(beside, "counts-measured")["mini_batches"] == 64
     alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",))
     assert alone.run["sampling"]["counts"] == "nominal"
 
@@ -201,9 +202,9 @@ def test_an_unbiased_variance_is_that_of_the_laws_too(tmp_path):
 def test_options_that_no_method_draws_by_are_told(tmp_path):
     sampler = {"covariance": "network", "per_query": True, "counts": "nominal"}
     result = run(tmp_path, methods=("mcdo",), **sampler)
-    idle = [note for note in result.notes if "is ignored" in note]
-    assert [note.split()[0] for note in idle] == ["sampling.per_query", "sampling.counts", "sampling.covariance"]
-    assert not [note for note in run(tmp_path / "mcbn", methods=("mcbn",)).notes if "is ignored" in note]
+    ignored = [finding.values["key"] for finding in result.findings if finding.code == "setting-ignored"]
+    assert ignored == ["per_query", "counts", "covariance"]
+    assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",)))
 
 
 def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import scipy.stats
 import small_regression
 import torch
+from findings_of import noted, values_of
 from records_at_rest import edited
 from torch import nn
 
@@ -153,7 +153,7 @@ def test_every_split_and_seed_is_a_run_with_its_own_texts_and_file(tmp_path):
     assert last.train is not None and last.train.text == "train_7.npz"
     assert last.test is not None and last.test.text == "test_7.npz"
     assert last.out == tmp_path / "all.split7-seed2.bnuq.h5" and runs.out == tmp_path / "all.bnuq.h5"
-    assert {(one.run.samples, one.run.seed) for one in runs.all} == {(5, 0)} and runs.notes == ()
+    assert {(one.run.samples, one.run.seed) for one in runs.all} == {(5, 0)} and runs.findings == ()
 
 
 def test_without_out_the_aggregate_is_named_after_the_run_file(tmp_path):
@@ -179,7 +179,7 @@ def test_seeds_that_are_nowhere_in_the_texts_are_those_of_sampling(tmp_path):
     runs = runs_of(tmp_path)
     assert [one.run.seed for one in runs.all] == [3, 4]
     assert len({one.run.checkpoint for one in runs.all}) == 1
-    assert re.search("seeds of .runs. are those of sampling", runs.notes[0])
+    assert noted(runs) == ["seeds-of-sampling"]
     with pytest.raises(RequestError, match="--seed 1 would give every run the same sampling seed"):
         runs_of(tmp_path, seed=1)
 
@@ -295,7 +295,7 @@ def test_one_split_has_no_error_over_splits_and_one_run_no_spread(finished, one_
     found = single.aggregates["mcdo.normalized.crps"]
     assert found.t_test is None and math.isnan(found.sd) and found.values.shape == (1,)
     assert "n/a" in drawn(single)
-    assert any("there is one split only" in note for note in evaluate_several(runs_of(one_split)).notes)
+    assert "no-splits" in noted(evaluate_several(runs_of(one_split)))
 
 
 def test_without_the_size_of_the_training_set_there_is_no_error_over_splits(one_split):
@@ -303,7 +303,7 @@ def test_without_the_size_of_the_training_set_there_is_no_error_over_splits(one_
     text = text.replace('normalize = "train"\n', "").replace('normalize_targets = "train"\n', "")
     asked(one_split, "split = [0, 1]\nseed = [0]", text=text)
     several = evaluate_several(runs_of(one_split))
-    assert several.test_share is None and any("name train, or train_size" in note for note in several.notes)
+    assert several.test_share is None and "no-training-size" in noted(several)
     assert all(found.nadeau_bengio is None for found in several.aggregates.values())
 
 
@@ -322,16 +322,17 @@ def test_a_estimate_that_a_run_has_not_is_no_number_over_all_and_a_warning_names
     several = evaluate_several(runs_of(one_split))
     found = several.aggregates["mcdo.normalized.pll"]
     assert np.isnan(found.values).tolist() == [False, True] and math.isnan(found.mean)
-    caution = next(one for one in several.cautions if one.code == "undefined-in-some-runs")
-    assert "pll" in caution.text and "split 0, seed 1" in caution.text and caution.runs == 1
+    undefined = next(finding for finding in several.findings if finding.code == "undefined-in-some-runs")
+    assert "pll" in undefined.values["estimates"] and undefined.values["without"] == ["split 0, seed 1"]
+    assert undefined.runs == 1
     assert several_file.summary(several)["aggregate"]["mcdo"]["normalized"]["pll"]["mean"] == "nan"
 
 
 def test_splits_of_the_same_test_points_are_warned_of(one_split):
     asked(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("test_{split}", "test_0"))
     several = evaluate_several(runs_of(one_split))
-    caution = next(one for one in several.cautions if one.code == "splits-share-test-set")
-    assert "Splits 0, 1 have the same test points" in caution.text and caution.runs == 2
+    shared = next(finding for finding in several.findings if finding.code == "splits-share-test-set")
+    assert shared.values == {"splits": [0, 1]} and shared.runs == 2
 
 
 def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_was():
@@ -340,9 +341,7 @@ def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_w
 
     table = several_file.table_of([run({"pll": math.nan, "pll_without_exact": 3.0}), run({"pll": 5.0})])
     runs = (several_file.OneRun(Path("r.h5"), "", {"model": {"checkpoint": "m.pt"}}),) * 2
-    several = several_file.Several(
-        runs, **table, task="regression", cautions=(), notes=(), seconds=0.0, provenance={"bnuq": "0"}
-    )
+    several = several_file.Several(runs, **table, task="regression", findings=(), seconds=0.0, provenance={"bnuq": "0"})
     assert several.aggregates["m.normalized.pll_without_exact"].values.tolist() == [3.0, 5.0]
     assert np.isnan(several.aggregates["m.normalized.pll"].values).tolist() == [True, False]
 
@@ -360,7 +359,7 @@ def test_what_is_there_already_is_read_and_gives_the_same_estimates(one_split, e
     evaluated.clear()
     again = evaluate_several(runs)
     assert evaluated == ["run.split1-seed0.bnuq.h5"]
-    assert any("3 of 4 runs already had a result" in note for note in again.notes)
+    assert values_of(again, "runs-reused") == {"reused": 3, "all_runs": 4}
     for address, found in again.aggregates.items():
         np.testing.assert_array_equal(found.values, before[address].values)
 
@@ -628,4 +627,4 @@ def test_strict_writes_everything_and_then_refuses(cli, one_split):
     (one_split / "test_0.npz").write_bytes((one_split / "train_0.npz").read_bytes())
     code, out, err = cli("evaluate", "run.toml", "--strict", "--json")
     assert (code, out) == (2, "") and "--strict: there were warnings (test-in-reference)" in err
-    assert several_file.read(one_split / "run.bnuq.h5").cautions[0].runs == 2
+    assert several_file.read(one_split / "run.bnuq.h5").findings[0].runs == 2

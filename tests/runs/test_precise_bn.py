@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from findings_of import noted, values_of
 from small_regression import write as write_regression
 
 import bnuq
@@ -70,7 +71,7 @@ def test_statistics_that_are_not_finite_are_mended_and_weights_that_are_not_are_
     broken[1] = float("nan")
     torch.save(weights | {MEAN: broken}, tmp_path / "model.pt")
     result = mended(tmp_path)
-    assert result.test is None and any("1.running_mean held NaN" in note for note in result.notes)
+    assert result.test is None and values_of(result, "not-finite-before")["tensors"] == [MEAN]
     assert [layer.dead for layer in result.layers] == [1] and [layer.dead for layer in whole.layers] == [0]
     for name in (MEAN, VAR):
         assert torch.equal(state(tmp_path / "new.pt")[name], state(tmp_path / "whole.pt")[name])
@@ -144,15 +145,15 @@ def test_same_seed_same_statistics_and_another_seed_other_points(reset):
 
 
 def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
-    notes = " ".join(mended(reset).notes)
-    assert "has 96 points, fewer than the 10000 asked for: all of them were used" in notes
-    assert "from only 96 points" in notes and "dropout was off" in notes
-    assert "mini-batches of 128" not in notes
+    result = mended(reset)
+    assert values_of(result, "all-points-used") == {"points": 96, "requested": 10_000}
+    assert values_of(result, "few-points")["points"] == 96 and "dropout-off" in noted(result)
+    assert "default-batch-size" not in noted(result)
     (reset / "run.toml").write_text(small_run.RUN.replace("train_batch_size = 16\n", ""))
     result = mended(reset, points=96)
-    assert "mini-batches of 128: the default" in " ".join(result.notes)
-    assert "an earlier file was replaced: new.pt" in result.notes
-    assert "fewer than" not in " ".join(result.notes)
+    assert values_of(result, "default-batch-size") == {"batch_size": 128}
+    assert values_of(result, "file-replaced") == {"file": "new.pt"}
+    assert "all-points-used" not in noted(result)
 
 
 def test_without_a_test_set_nothing_is_scored_and_the_statistics_are_the_same(reset):
@@ -198,20 +199,18 @@ def test_a_variance_that_float16_makes_0_is_said_and_refused_where_it_counts(res
     weights["0.weight"][2] = 5e-5
     torch.save(weights, reset / "model.pt")
     halved(reset)
-    notes = " ".join(mended(reset).notes)
-    assert "1.running_var: 1 of 4 variances are too small for the type they are stored in, and became 0" in notes
+    lost = values_of(mended(reset), "variances-too-small")
+    assert (lost["tensor"], lost["small"], lost["channels"]) == (VAR, 1, 4)
     (reset / "net.py").write_text(small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, eps=1e-12)"))
     refused(reset, r"model.pt: 1.running_var: 1 of 4 variances .* would be 0. Save the checkpoint in float32 first")
 
 
 def test_keys_of_the_run_file_that_mean_the_mini_batches_of_mcbn_are_said_to_be_without_use(reset):
-    assert not any("not used here" in note for note in mended(reset).notes)
+    assert "settings-unused" not in noted(mended(reset))
     text = small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n'
     (reset / "asked.toml").write_text(text)
-    (note,) = (note for note in mended(reset, run_file="asked.toml").notes if "not used here" in note)
-    assert note.startswith(
-        "layers, variance, replacement of [sampling] are not used here: precise-bn recomputes all layers"
-    )
+    unused = values_of(mended(reset, run_file="asked.toml"), "settings-unused")
+    assert unused == {"keys": ["layers", "variance", "replacement"]}
 
 
 def test_the_front_door_gives_the_function_every_time():
@@ -250,7 +249,8 @@ def test_a_layer_of_two_names_has_both_mended_and_a_frozen_one_stays_and_is_name
     assert torch.equal(new["bn.running_var"], new["alias.running_var"])
     assert not torch.equal(new["bn.running_var"], old["bn.running_var"])
     assert torch.equal(new["frozen.running_var"], old["frozen.running_var"])
-    assert any(note.startswith("BatchNorm frozen keeps its statistics: frozen") for note in result.notes)
+    left = [finding.values for finding in result.findings if finding.code == "statistics-unchanged"]
+    assert any(v["layer"] == "BatchNorm frozen" and v["reason"].startswith("frozen") for v in left)
     assert len(result.layers) == 1
 
 

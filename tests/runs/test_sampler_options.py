@@ -13,6 +13,7 @@ import pytest
 import small_regression
 import small_run
 import torch
+from findings_of import values_of
 from torch import nn
 
 from bnuq.config import Options, resolve, resolve_again, resolve_sweep
@@ -155,10 +156,11 @@ def test_rounds_of_auto_are_the_draws_of_as_many_samples(folder):
 
 def test_the_forwards_are_counted_beforehand(results):
     points = 12 + 12
-    (text,) = [note for note in results["per query"].notes if "forwards" in note]
-    assert text.startswith(f"every query passes beside mini-batches of its own: {points * T} forwards of 17 points")
-    (text,) = [note for note in results["query in batch"].notes if "forwards" in note]
-    assert "inside each of the mini-batches" in text and "of 16 points" in text and "--limit" in text
+    same = {"forwards": points * T, "at_most": False}
+    own = values_of(results["per query"], "passes-by-query")
+    assert own == {**same, "points": 17, "in_batch": False, "own_batches": True}
+    inside = values_of(results["query in batch"], "passes-by-query")
+    assert inside == {**same, "points": 16, "in_batch": True, "own_batches": False}
 
 
 def test_partial_layers_are_sampled_with_the_query_too(results, folder):
@@ -178,7 +180,10 @@ def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
 def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
     found = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
     assert list(found.methods) == ["deterministic", "mcbn", "mcdo"]
-    assert any(note.startswith("mcbn+mcdo was left out: --per-query and") for note in found.notes)
+    why = {
+        finding.values["method"]: finding.values["reason"] for finding in found.findings if "method" in finding.values
+    }
+    assert why["mcbn+mcdo"].startswith("--per-query and")
 
 
 @pytest.mark.parametrize(

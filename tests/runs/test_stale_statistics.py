@@ -12,6 +12,7 @@ import pytest
 import small_regression
 import small_run
 import torch
+from findings_of import values_of
 
 from bnuq.config import POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_all
 from bnuq.gate import Settings, check
@@ -124,7 +125,7 @@ def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result,
         assert ours and {one.outcome for one in ours} == {"not gated"}
     gone = check(sound, stale)
     assert POPULATION not in {one.method for one in gone.comparisons}
-    assert any(POPULATION in note for note in check(stale, sound).notes)
+    assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
     check_request_comparable(resolve("run.toml", Options(samples=32), folder=folder), stale, Settings())
 
 
@@ -151,4 +152,4 @@ def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
     found = evaluate_several(runs)
     assert [POPULATION in read(one.run.out).methods for one in runs.all] == [False, True]
     assert found.methods == ["deterministic", "mcbn"]
-    assert {caution.code: caution.runs for caution in found.cautions}["reference-mismatch"] == 1
+    assert {finding.code: finding.runs for finding in found.findings}["reference-mismatch"] == 1

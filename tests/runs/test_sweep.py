@@ -14,6 +14,7 @@ import pytest
 import small_regression
 import small_run
 import torch
+from findings_of import noted, values_of, warned
 
 import bnuq
 from bnuq import metrics
@@ -125,13 +126,13 @@ def test_without_sizes_powers_of_two_up_to_half_the_reference_are_swept(folder: 
 def test_sizes_are_put_in_order_each_once(folder: Path) -> None:
     found = swept(folder, sizes=(48, 8, 48))
     assert [point.batch_size for point in found.points] == [8, 48]
-    assert "batch sizes were sorted and duplicates removed" in found.notes
+    assert "batch-sizes-sorted" in noted(found)
 
 
 def test_one_size_alone_is_reported_and_not_recommended(folder: Path) -> None:
     found = swept(folder, sizes=(16,))
     assert found.recommended is None and found.models[0].decay == {}
-    assert "no-recommendation" not in [caution.code for caution in found.cautions]
+    assert "no-recommendation" not in warned(found)
     assert found.points[0].elbo is not None
 
 
@@ -148,7 +149,7 @@ def test_the_whole_reference_is_kept_as_degenerate_with_exactly_no_information(f
 
 def test_sizes_of_nothing_but_the_whole_reference_are_a_warning(folder: Path) -> None:
     found = swept(folder, sizes=(small_run.TRAIN,))
-    assert "nothing-random" in [caution.code for caution in found.cautions]
+    assert "nothing-random" in warned(found)
     assert found.points[0].degenerate and found.recommended is None
 
 
@@ -206,8 +207,8 @@ def test_n_is_the_training_sets_size_where_it_is_said(folder: Path) -> None:
     plain = swept(folder, limit=50)
     large = one(small, 16).elbo.expected_log_likelihood.value
     assert large == pytest.approx(10 * one(plain, 16).elbo.expected_log_likelihood.value)
-    assert any("N of the ELBO is the size of the reference, 96" in note for note in plain.notes)
-    assert not any("N of the ELBO" in note for note in small.notes)
+    assert values_of(plain, "elbo-of-reference-size") == {"points": 96}
+    assert "elbo-of-reference-size" not in noted(small)
 
 
 def test_a_training_set_cannot_be_smaller_than_the_reference(folder: Path) -> None:
@@ -284,15 +285,15 @@ def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> Non
         np.savez(folder / "train.npz", x=held["x"])
     found = swept(folder)
     assert found.recommended is None and found.models[0].elbo is None
-    assert "there is no ELBO: the reference has no labels" in found.notes
-    assert "no-recommendation" in [caution.code for caution in found.cautions]
+    assert values_of(found, "no-elbo")["reason"] == "the reference has no labels"
+    assert "no-recommendation" in warned(found)
 
 
 def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> None:
     path = small_regression.write(tmp_path)
     path.write_text(path.read_text().replace('validation = "validation.npz"\n', ""))
     found = swept(tmp_path, sizes=(8, 32))
-    assert any("a regression's likelihood needs τ" in note for note in found.notes)
+    assert "a regression's likelihood needs τ" in values_of(found, "no-elbo")["reason"]
     known = swept(tmp_path, sizes=(8, 32), tau=4.0)
     assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
 
@@ -349,7 +350,7 @@ def test_the_best_pll_may_choose_on_the_test_points_with_a_warning(folder: Path)
     best = found.recommended
     assert best is not None and best.of == "test" and best.decided_by == "data"
     assert best.batch_size == max((8, 16, 48), key=lambda size: value(found, size, "pll"))
-    assert "chosen-on-test" in [caution.code for caution in found.cautions]
+    assert "chosen-on-test" in warned(found)
 
 
 def test_validation_points_choose_where_there_are_any(folder: Path) -> None:
@@ -358,7 +359,7 @@ def test_validation_points_choose_where_there_are_any(folder: Path) -> None:
         np.savez(folder / "held.npz", x=held["x"] + np.float32(0.01), y=held["y"])
     found = swept(folder, criterion="pll", validation="held.npz")
     assert found.recommended is not None and found.recommended.of == "validation"
-    assert "chosen-on-test" not in [caution.code for caution in found.cautions]
+    assert "chosen-on-test" not in warned(found)
     assert "validation" in one(found, 16).estimates["pll"]
 
 
@@ -368,7 +369,7 @@ def test_the_best_auroc_chooses_and_says_that_the_ood_set_is_seen(folder: Path) 
     assert best is not None
     scores = {size: one(found, size).auroc["mutual_information"]["other"].estimate.value for size in (8, 16, 48)}
     assert scores[best.batch_size] == max(scores.values())
-    assert "chosen-on-ood" in [caution.code for caution in found.cautions]
+    assert "chosen-on-ood" in warned(found)
 
 
 # ── several networks ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -393,7 +394,7 @@ def test_several_networks_are_each_sampled_at_their_own_size(pair: Path) -> None
     assert [model.name for model in found.models] == ["model", "other"]
     assert found.recommended is not None and found.recommended.protocol == "matched"
     assert found.recommended.predicted_batch_size is None
-    assert "elbo-of-several-networks" in [caution.code for caution in found.cautions]
+    assert "elbo-of-several-networks" in warned(found)
 
 
 def test_with_sizes_each_network_is_swept_too_and_protocols_stay_apart(pair: Path) -> None:
@@ -427,8 +428,8 @@ def test_warnings_of_one_network_alone_name_it(pair: Path) -> None:
     state = torch.load(pair / "other.pt", weights_only=True)
     torch.save(state | {"1.running_mean": state["1.running_mean"] + 9.0}, pair / "other.pt")
     found = swept(pair, "run.toml", "second.toml", sizes=None)
-    (text,) = (caution.text for caution in found.cautions if caution.code == "reference-mismatch")
-    assert text.startswith("other: The reference")
+    (mismatch,) = (finding for finding in found.findings if finding.code == "reference-mismatch")
+    assert mismatch.subject == "other"
 
 
 def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
@@ -537,7 +538,7 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
     again = _Interrupting(10**9)
     found = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert any("4 finished parts of an interrupted sweep" in note for note in found.notes)
+    assert values_of(found, "sweep-continued")["parts"] == 4
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
@@ -559,7 +560,7 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
     found = sweep([replace(run, chunk_size=5) for run in runs], settings)
-    assert any("4 finished parts of an interrupted sweep" in note for note in found.notes)
+    assert values_of(found, "sweep-continued")["parts"] == 4
 
 
 @pytest.mark.parametrize(
@@ -571,9 +572,9 @@ def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]
     runs, settings = asked(folder, (8, 16))
     found = sweep([replace(run, **changed) for run in runs], settings)
     if "layers" in changed:  # of this network, the only one: under another name it is the same request
-        assert any("4 finished parts of an interrupted sweep" in note for note in found.notes)
+        assert values_of(found, "sweep-continued")["parts"] == 4
         return
-    assert not any("finished parts of an interrupted sweep" in note for note in found.notes)
+    assert "sweep-continued" not in noted(found)
 
 
 def test_parts_of_other_code_are_left(folder: Path) -> None:
@@ -584,7 +585,7 @@ def test_parts_of_other_code_are_left(folder: Path) -> None:
         sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
     (folder / "act.py").write_text("from torch import nn\n\nACT = nn.Tanh\n")
     found = sweep(*asked(folder, (8, 16)))
-    assert not any("finished parts of an interrupted sweep" in note for note in found.notes)
+    assert "sweep-continued" not in noted(found)
 
 
 def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) -> None:
@@ -598,7 +599,7 @@ def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) ->
 
     def parts_that_were_there() -> bool:
         found = sweep(*asked(folder, (8, 16)))
-        return any("finished parts of an interrupted sweep" in note for note in found.notes)
+        return "sweep-continued" in noted(found)
 
     def interrupt() -> None:
         with pytest.raises(KeyboardInterrupt):
@@ -706,8 +707,9 @@ def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> 
     for point in found.points:
         infinite = np.isinf(point.estimates["tau"]["test"].of_sets)
         assert ("pll" in point.estimates) == (not infinite.any())
-        told = [caution for caution in found.cautions if caution.text.startswith(f"b = {point.batch_size}")]
-        assert ("tau-infinite" in [caution.code for caution in told]) == infinite.any()
+        at_size = (finding for finding in found.findings if finding.code == "tau-infinite")
+        of = [finding.values["of"].partition(",")[0] for finding in at_size]
+        assert (f"b = {point.batch_size}" in of) == infinite.any()
     assert any(np.isinf(point.estimates["tau"]["test"].of_sets).any() for point in found.points)
 
 
@@ -717,19 +719,18 @@ def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
     found = swept(folder, draw_sets=3)
     for point in found.points:
         assert point.degenerate and point.estimates["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
-    assert "nothing-random" in [caution.code for caution in found.cautions] and found.recommended is None
+    assert "nothing-random" in warned(found) and found.recommended is None
 
 
 def test_layers_with_too_few_values_a_channel_are_named(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     found = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
-    texts = [caution.text for caution in found.cautions if caution.code == "few-values"]
-    assert len(texts) == 1 and texts[0].startswith("b = 3: layer 1 takes its statistics from 3 values per channel")
+    assert values_of(found, "few-values") == {"batch_size": 3, "layer": "1", "values": 3}
 
 
 def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
     first = swept(folder)
-    assert any("an earlier result was replaced: s.h5" in note for note in swept(folder).notes)
+    assert values_of(swept(folder), "result-replaced") == {"file": "s.h5"}
     assert first.path is not None and sweep_file.read(first.path).points[0].batch_size == 8
 
 

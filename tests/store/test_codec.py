@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import small_run
 import small_sweep
 
 from bnuq.errors import ResultError
-from bnuq.estimates import Caution
+from bnuq.findings import note, warning
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import inspection, sweep
 from bnuq.records.evaluation import Result
@@ -67,8 +68,11 @@ def lean_inspection() -> Inspection:
         noise=made_up_inspection.noise(0),
         domains=replace(made.domains, domains=domains),
         pipelines=replace(made.pipelines, first_round=()),
-        cautions=(Caution("never-trained", "a text"),),
-        notes=("a note",),
+        findings=(
+            warning("never-trained", layers=["1", "bn.2"], evaluated=True),
+            replace(note("counts-measured", mini_batches=64, means=[0.5, 1.0], deviations=[2, 3e300]), subject="net"),
+            replace(warning("reference-mismatch", run_file=None, odd=math.inf, rows=[["a", 1], ["b", 2]]), runs=3),
+        ),
     )
 
 
@@ -158,10 +162,10 @@ def test_float32_stays_what_it_is_and_no_rows_at_all_are_rows(tmp_path):
 def test_names_of_any_letters_and_many_layers_are_kept(tmp_path):
     made = made_up_inspection.long()
     sites = (replace(made.sites[0], name="网络.bn"), replace(made.sites[1], name="a\0b\udcff"), *made.sites[2:])
-    write(replace(made, sites=sites, notes=("a note " * 20_000,)), tmp_path / "x.h5")
+    write(replace(made, sites=sites, findings=(note("long", text="a note " * 20_000),)), tmp_path / "x.h5")
     found = inspection.read(tmp_path / "x.h5")
     assert [site.name for site in found.sites[:2]] == ["网络.bn", "a\0b\udcff"]
-    assert len(found.sites) == len(made.sites) and len(found.notes[0]) == 140_000
+    assert len(found.sites) == len(made.sites) and len(found.findings[0].values["text"]) == 140_000
 
 
 # ── other people's readers ───────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError
 from bnuq.files.limits import check_size
+from bnuq.findings import note
 
 _NAMES = (("x", "y"), ("X", "y"), ("images", "labels"), ("data", "target"))
 _PIECE = 2**22
@@ -46,7 +47,7 @@ def named_contents(
         read(pair[0]),
         None if target is None else read(target),
         read(group) if group in there else None,
-        notes=(f"also there and not used: {', '.join(others[:10])}",) if others else (),
+        findings=(note("arrays-unused", names=others),) if others else (),
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.errors import DataError
+from bnuq.findings import note
 from bnuq.trust import running
 
 _MOST = 20_000_000  # points, or batches, that are taken one by one
@@ -25,7 +26,9 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
     made = factory()
     with running(spec, "reading its points"):
         if (arrays := _whole_arrays(made)) is not None:
-            return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None, notes=(f"read from {spec}",))
+            return Contents(
+                arrays[0], arrays[1] if len(arrays) > 1 else None, findings=(note("read-from-factory", factory=spec),)
+            )
         single = _gives_single_points(made)
         if single and hasattr(made, "__getitem__") and hasattr(made, "__len__"):
             pieces = _taken(spec, (made[index] for index in range(len(made))), single, room)
@@ -41,7 +44,9 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
     if len({len(piece) for piece in pieces}) > 1:
         raise DataError(f"{spec}: gives targets with some points and not with others.")
     joined = [_joined(spec, part, single) for part in zip(*pieces, strict=True)]
-    return Contents(joined[0], joined[1] if len(joined) > 1 else None, notes=(f"read from {spec}",))
+    return Contents(
+        joined[0], joined[1] if len(joined) > 1 else None, findings=(note("read-from-factory", factory=spec),)
+    )
 
 
 def _taken(spec: str, made: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:

@@ -20,6 +20,7 @@ from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
 from bnuq.errors import DataError
 from bnuq.files.limits import check_memory, check_size
+from bnuq.findings import Finding, note
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Of Pillow's formats those of these suffixes: others are told by content too, and PostScript starts Ghostscript.
@@ -141,12 +142,11 @@ def _contents(path: Path, files: Sequence[str], read: Callable[[str], bytes]) ->
     if not pictures:
         shown = ", ".join(sorted(files)[:5]) or "nothing"
         raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
-    labels, classes, notes = _labels(path, [PurePosixPath(file) for file in pictures])
+    labels, classes, findings = _labels(path, [PurePosixPath(file) for file in pictures])
     mode, (width, height) = _common_mode_and_size(path, pictures, read)
     inputs = Pictures(tuple(pictures), read, path, mode, height, width)
-    return Contents(
-        inputs, labels, classes=classes, notes=(*notes, f"pictures are {mode if mode == 'RGB' else 'grey'}")
-    )
+    findings = (*findings, note("picture-mode", mode=mode if mode == "RGB" else "grey"))
+    return Contents(inputs, labels, classes=classes, findings=findings)
 
 
 def _is_picture(file: PurePosixPath) -> bool:
@@ -156,19 +156,20 @@ def _is_picture(file: PurePosixPath) -> bool:
 
 def _labels(
     path: Path, files: Sequence[PurePosixPath]
-) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None, tuple[str, ...]]:
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None, tuple[Finding, ...]]:
     above = {len(file.parts): file for file in reversed(files)}
     if len(above) > 1:
         one, other = sorted(above.values())[:2]
         raise DataError(f"{path}: has pictures at different depths ({one}, {other}); expected folder/class/picture.")
     if 1 in above:
-        return None, None, ("no class folders: no labels",)
+        return None, None, (note("no-class-folders"),)
     parents = sorted({file.parent.parent for file in files})
     if len(parents) > 1:
         raise DataError(f"{path}: has class folders in several folders ({parents[0]}, {parents[1]}). Name one of them.")
     classes = tuple(sorted({file.parent.name for file in files}))
     number = {name: label for label, name in enumerate(classes)}
-    return np.array([number[file.parent.name] for file in files]), classes, (f"{len(classes)} class folders",)
+    labels = np.array([number[file.parent.name] for file in files])
+    return labels, classes, (note("class-folders", count=len(classes)),)
 
 
 def _common_mode_and_size(

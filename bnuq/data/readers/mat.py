@@ -15,6 +15,7 @@ from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import open_hdf5
+from bnuq.findings import note
 
 _NUMBERS = frozenset(
     {"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double", "logical"}
@@ -68,8 +69,8 @@ def _points_first(found: Contents) -> Contents:
         x.ndim == 4 and x.shape[2] in (1, 3) and (len(y) == x.shape[3] if y is not None else x.shape[0] == x.shape[1])
     )
     if not last or (y is not None and len(y) == x.shape[0] and x.shape[3] in (1, 3)):
-        return Contents(x, y, found.group, notes=found.notes)
-    notes = (*found.notes, "the points are on the last axis (H, W, C, N)")
+        return Contents(x, y, found.group, findings=found.findings)
+    findings = (*found.findings, note("points-on-last-axis"))
     if y is not None and x.shape[:3] == (32, 32, 3) and y.min() >= 1 and y.max() == 10:
-        y, notes = np.where(y == 10, 0, y), (*notes, "label 10 is the digit 0, as in SVHN")
-    return Contents(np.transpose(x, (3, 2, 0, 1)), y, found.group, notes=notes)
+        y, findings = np.where(y == 10, 0, y), (*findings, note("svhn-label-10"))
+    return Contents(np.transpose(x, (3, 2, 0, 1)), y, found.group, findings=findings)

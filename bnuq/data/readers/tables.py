@@ -17,6 +17,7 @@ from bnuq.data.readers.common import GROUP, readable
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
+from bnuq.findings import note
 
 _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
 
@@ -136,12 +137,11 @@ def _contents(path: Path, table: NDArray[Any], names: list[str], groups: NDArray
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
     target, by_name = _target(path, names)
-    place = "last column" if target == len(names) - 1 else "column that is called so"
     return Contents(
         np.delete(table, target, axis=1),
         table[:, [target]],
         groups,
-        notes=(f"the target is the {place}, {names[target]!r}",),
+        findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
         target_by_position=not by_name,
     )
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.estimates import Axis, Caution, Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.findings import Finding
 from bnuq.metrics import METRICS
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
@@ -242,8 +243,7 @@ class Inspection:
     noise: Noise | None
     domains: Domains | None
     pipelines: Pipelines | None
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     path: Path | None = None

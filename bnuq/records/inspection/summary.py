@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bnuq import catalogue
 from bnuq.records.inspection.records import Candidate, Domains, Gap, Inspection, LayerNoise, Noise, Pipelines, SiteRow
 from bnuq.records.summary import SCHEMA, estimate_summaries, estimate_summary, json_number
 
@@ -25,8 +26,7 @@ def summary(inspection: Inspection) -> dict[str, Any]:
         "domains": None if inspection.domains is None else _domains(inspection.domains),
         "pipelines": None if inspection.pipelines is None else _pipelines(inspection.pipelines),
         "seconds": {name: json_number(round(value, 3)) for name, value in inspection.seconds.items()},
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in inspection.cautions],
-        "notes": list(inspection.notes),
+        **catalogue.summary(inspection.findings),
         "result": None if inspection.path is None else str(inspection.path),
     }
 

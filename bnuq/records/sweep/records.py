@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from bnuq.config import SINGLE_SAMPLE_METHODS, Task
-from bnuq.estimates import Caution, Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
+from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
+from bnuq.findings import Finding
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
 
@@ -190,8 +191,7 @@ class Sweep:
     seed: int
     score: str
     recommended: Recommended | None
-    cautions: tuple[Caution, ...]
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     path: Path | None = field(default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bnuq import catalogue
 from bnuq.records.summary import SCHEMA, estimate_summary, json_number
 from bnuq.records.sweep.records import Compared, Decay, ElboTerms, Recommended, Repeated, Sweep, SweepPoint, SweptModel
 
@@ -31,8 +32,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "points": [_point_summary(sweep, point) for point in sweep.points],
         "recommended": None if sweep.recommended is None else _recommended_summary(sweep, sweep.recommended),
         "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
-        "warnings": [{"code": caution.code, "text": caution.text} for caution in sweep.cautions],
-        "notes": list(sweep.notes),
+        **catalogue.summary(sweep.findings),
         "result": None if sweep.path is None else str(sweep.path),
     }
 

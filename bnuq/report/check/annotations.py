@@ -6,6 +6,7 @@ from typing import Literal
 from bnuq.gate.records import Verdict
 from bnuq.report.check.words import floor_in_words, headline, subject, told
 from bnuq.report.numbers import count
+from bnuq.report.remedies import advised
 from bnuq.report.sanitize import printable
 
 _MOST = 10  # of one kind that GitHub shows for a step
@@ -28,9 +29,9 @@ def annotations(verdict: Verdict) -> Iterator[str]:
     """
     floors = [(f"bnuq check: {floor.address}", floor_in_words(floor)) for floor in verdict.broken]
     worse = [(f"bnuq check: {subject(one)}", f"{told(one, verdict)}.") for one in verdict.worse]
-    cautions = [(f"bnuq check: {one.code}", one.text) for one in verdict.cautions]
+    warned = [(f"bnuq check: {code}", text) for text, code, _ in advised(verdict.findings)]
     yield from _lines("error", [*floors, *worse] if verdict.failed else [], rest="failure")
-    yield from _lines("warning", cautions if verdict.failed else [*worse, *cautions], rest="warning")
+    yield from _lines("warning", warned if verdict.failed else [*worse, *warned], rest="warning")
     if not verdict.failed:
         yield line("notice", ("bnuq check", f"{headline(verdict)}."))
 

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from bnuq.gate.records import Comparison, Floor, Side, Verdict
 from bnuq.report.check.words import floor_in_words, headline, in_short, judged, subject, told
+from bnuq.report.remedies import advised, noted
 from bnuq.report.sanitize import printable
 
 
@@ -30,8 +31,8 @@ def junit(verdict: Verdict) -> bytes:
     for name, value in _properties(verdict).items():
         ElementTree.SubElement(properties, "property", {"name": name, "value": _fit(value)})
     suite.extend(cases)
-    warnings = (f"Warning: {caution.text} [{caution.code}]" for caution in verdict.cautions)
-    notes = (f"Note: {note}" for note in verdict.notes)
+    warnings = (f"Warning: {text} [{code}]" for text, code, _ in advised(verdict.findings))
+    notes = (f"Note: {note}" for note in noted(verdict.findings))
     lines = (headline(verdict), *in_short(verdict), *warnings, *notes)
     ElementTree.SubElement(suite, "system-out").text = "\n".join(map(_fit, lines))
     ElementTree.indent(suites)

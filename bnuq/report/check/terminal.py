@@ -10,6 +10,7 @@ from typing import Literal, TextIO
 
 from bnuq.config import DETERMINISTIC
 from bnuq.estimates import ARROWS
+from bnuq.findings import warnings
 from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
 from bnuq.report.check.words import (
@@ -30,6 +31,7 @@ from bnuq.report.check.words import (
 from bnuq.report.markdown import markdown
 from bnuq.report.numbers import count, named
 from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
+from bnuq.report.remedies import advised, noted
 from bnuq.report.sanitize import printable
 
 _ROOMY = 60  # columns from which names are written out
@@ -71,8 +73,8 @@ def check_markdown(verdict: Verdict) -> str:
     told: list[Part] = [title(f"{_MARKS[_kind(verdict)]} bnuq check: {headline(verdict)}"), *_summary(verdict)]
     if failed:
         told.append(_flat_table(failed))
-    if verdict.cautions:
-        told += [title("Warnings"), Items(_cautions(verdict))]
+    if warned := _warnings(verdict):
+        told += [title("Warnings"), Items(warned)]
     rest = tuple(_flat(one) for one in verdict.comparisons if one.outcome != "worse")
     blocks = [markdown(told)]
     if rest and not _all_as_they_were(verdict):
@@ -82,7 +84,7 @@ def check_markdown(verdict: Verdict) -> str:
         blocks.append(_folded("Required", [Items(tuple(map(floor_in_words, verdict.floors)))]))
     more: list[Part] = [Facts(tuple(_facts(verdict)))]
     more += (Paragraph(text) for text in _legend(verdict))
-    more += [Items(verdict.notes)] if verdict.notes else []
+    more += [Items(texts)] if (texts := noted(verdict.findings)) else []
     more += (PathLine(path, what) for what, path in _paths(verdict))
     return "\n".join([*blocks, _folded("What was compared, and how", more)])
 
@@ -94,7 +96,7 @@ def _folded(what: str, parts: Iterable[Part]) -> str:
 def _kind(verdict: Verdict) -> _Kind:
     if verdict.failed:
         return "failed"
-    unseen = verdict.accepted is not None and bool(verdict.cautions)
+    unseen = verdict.accepted is not None and bool(warnings(verdict.findings))
     return "passed" if verdict.passed and not unseen else "accepted"
 
 
@@ -149,8 +151,8 @@ def _time(said: str) -> str:
         return said
 
 
-def _cautions(verdict: Verdict) -> tuple[str, ...]:
-    return tuple(f"{caution.text} [{caution.code}]" for caution in verdict.cautions)
+def _warnings(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(f"{text} [{code}]" for text, code, _ in advised(verdict.findings))
 
 
 def _paths(verdict: Verdict) -> Iterator[tuple[str, Path]]:
@@ -166,10 +168,10 @@ def _paths(verdict: Verdict) -> Iterator[tuple[str, Path]]:
 
 
 def _ending(verdict: Verdict) -> Iterator[Part]:
-    if verdict.cautions:
-        yield from (GAP, title("Warnings", "bold yellow"), Items(_cautions(verdict)))
-    if verdict.notes:
-        yield from (GAP, title("Notes"), Items(verdict.notes))
+    if warned := _warnings(verdict):
+        yield from (GAP, title("Warnings", "bold yellow"), Items(warned))
+    if texts := noted(verdict.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if paths := tuple(_paths(verdict)):
         yield GAP
         yield from (PathLine(path, what) for what, path in paths)

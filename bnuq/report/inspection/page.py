@@ -17,7 +17,7 @@ from bnuq.report.numbers import count
 from bnuq.report.page import OnPage, run_file
 from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, PathLine, title
 from bnuq.report.plots import draw_all
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 
 HOW = {
     "gap": (
@@ -81,10 +81,10 @@ def page_parts(found: Inspection, folder: Path | None, without: str = "") -> Ite
         yield from (title(DOMAINS), *_of(shown, "domains"))
         yield from (part for part in domain_parts(found.domains) if part != GAP)
     yield from (title(SITES), *site_parts(found))
-    if found.cautions:
-        yield from (title("Warnings", "bold yellow"), Advice(advised(found.cautions)))
-    if found.notes:
-        yield from (title("Notes"), Items(found.notes))
+    if advice := advised(found.findings):
+        yield from (title("Warnings", "bold yellow"), Advice(advice))
+    if texts := noted(found.findings):
+        yield from (title("Notes"), Items(texts))
     yield from _provenance(found)
 
 
@@ -94,9 +94,9 @@ def _of(shown: dict[str, Picture], *kinds: str) -> list[Picture]:
 
 def _short(found: Inspection) -> Iterator[str]:
     yield from in_words(found)
-    if found.cautions:
-        codes = ", ".join(dict.fromkeys(caution.code for caution in found.cautions))
-        yield f"{count(len(found.cautions), 'warning')} below, with what to do: {codes}."
+    if advice := advised(found.findings):
+        codes = ", ".join(dict.fromkeys(code for _, code, _ in advice))
+        yield f"{count(len(advice), 'warning')} below, with what to do: {codes}."
 
 
 def _provenance(found: Inspection) -> Iterator[OnPage]:

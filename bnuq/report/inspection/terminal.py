@@ -11,7 +11,7 @@ from bnuq.report.inspection.tables import domain_parts, gap_parts, noise_parts, 
 from bnuq.report.inspection.words import in_words, of_space
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.parts import GAP, Advice, Facts, Items, Listing, Paragraph, Part, PathLine, columns_of, draw, title
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 
 
 def print_inspection(inspection: Inspection, stream: TextIO, width: int | None = None) -> None:
@@ -38,11 +38,11 @@ def report_parts(found: Inspection, columns: int = 100) -> Iterator[Part]:
     if found.pipelines is not None:
         yield from (GAP, title(PIPELINES), *pipeline_table(found.pipelines, name=columns - 36))
         yield from listing(found.pipelines)
-    if found.cautions:
+    if advice := advised(found.findings):
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Advice(advised(found.cautions))
-    if found.notes:
-        yield from (GAP, title("Notes"), Items(found.notes))
+        yield Advice(advice)
+    if texts := noted(found.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if found.path is not None:
         yield from (GAP, PathLine(found.path))
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from bnuq.estimates import Estimate
+from bnuq.findings import warnings
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
@@ -98,12 +99,12 @@ _FLAGS = {
 
 def _of_what_is_unmeasured(found: Inspection) -> str:
     """What is known of the running statistics without having been held against a reference, and why they were not."""
-    cautions = {caution.code for caution in found.cautions}
-    if "not-finite" in cautions:
+    warned = {finding.code for finding in warnings(found.findings)}
+    if "not-finite" in warned:
         return "Not healthy: weights contain NaN or infinity; see the warnings."
     flagged = any(site.flags for site in found.sites if site.kind == "batchnorm")
     unfit = found.pipelines is not None and not any(one.passed for one in found.pipelines.candidates)
-    unremarkable = not (flagged or unfit or cautions - {"reference-unreadable"})
+    unremarkable = not (flagged or unfit or warned - {"reference-unreadable"})
     opening = "The running statistics by themselves show nothing unusual. " if unremarkable else ""
     whether = f"{opening}Whether {'they' if opening else 'the running statistics'} fit the data"
     if unfit:
@@ -113,16 +114,13 @@ def _of_what_is_unmeasured(found: Inspection) -> str:
             f"{whether} is reported below; inspect again with the lines for the run file for a layer-by-layer "
             "comparison."
         )
-    if "reference-unreadable" in cautions:
+    if "reference-unreadable" in warned:
         return f"{whether} was not measured: the reference cannot be read; see the warnings."
-    why = next((note.removeprefix(_UNMEASURED) for note in found.notes if note.startswith(_UNMEASURED)), "")
+    why = next((str(finding.values["reason"]) for finding in found.findings if finding.code == "unmeasured"), "")
     data = found.run.get("data")
     if "no BatchNorm layer" in why or (isinstance(data, dict) and data.get("train") is not None):
         return f"{whether} was not measured{f': {why}' if why else ', see the notes'}."
     return f"{whether} can only be measured with a reference: name the training set with `--train`."
-
-
-_UNMEASURED = "the lag of the running averages and the noise were not measured: "  # how the note begins that says why
 
 
 def _of_gap(found: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[str]:

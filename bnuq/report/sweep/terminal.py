@@ -21,7 +21,7 @@ from bnuq.report.parts import (
     draw,
     title,
 )
-from bnuq.report.remedies import advised
+from bnuq.report.remedies import advised, noted
 from bnuq.report.sweep.curves import curves_of
 from bnuq.report.sweep.lines import lines_of
 from bnuq.report.sweep.tables import assumptions, compared_parts, decay_parts, elbo_parts, legend, table
@@ -57,11 +57,11 @@ def report_parts(sweep: Sweep, columns: int = 100, between: str = "·") -> Itera
     yield from decay_parts(sweep, lines)
     yield GAP
     yield from (Paragraph(text, "dim") for text in legend(sweep, lines))
-    if sweep.cautions:
+    if advice := advised(sweep.findings):
         yield from (GAP, title("Warnings", "bold yellow"))
-        yield Advice(advised(sweep.cautions))
-    if sweep.notes:
-        yield from (GAP, title("Notes"), Items(sweep.notes))
+        yield Advice(advice)
+    if texts := noted(sweep.findings):
+        yield from (GAP, title("Notes"), Items(texts))
     if sweep.path is not None:
         yield from (GAP, PathLine(sweep.path))
 

@@ -1,0 +1,112 @@
+"""Every warning and note has its sentence: codes and values where they are produced, and the catalogue, agree."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bnuq.catalogue as catalogue_package
+from bnuq.catalogue import CATALOGUE, distinct, remedy, summary, text_of
+from bnuq.findings import Catalogue, Entry, Finding, about, note, notes, warning, warnings
+from bnuq.findings import sentence as sentence_of
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = (
+    catalogue_package.DATA,
+    catalogue_package.MODELS,
+    catalogue_package.EVALUATION,
+    catalogue_package.INSPECTION,
+    catalogue_package.SWEEPING,
+    catalogue_package.PRECISE_BN,
+    catalogue_package.GATE,
+)
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call that makes a warning or a note, with where it stands."""
+    for path in sorted([*(ROOT / "bnuq").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]):
+        if path.name == "findings.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("note", "warning"):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def fields(entry: Entry) -> set[str]:
+    """The values that a sentence names."""
+    if isinstance(entry.sentence, str):
+        return {name for _, name, _, _ in string.Formatter().parse(entry.sentence) if name is not None}
+    return set(inspect.signature(entry.sentence).parameters)
+
+
+def test_every_code_that_is_produced_has_a_sentence_of_its_values_and_every_sentence_is_used():
+    produced = set()
+    for where, call in calls():
+        assert len(call.args) == 1 and isinstance(call.args[0], ast.Constant), f"{where}: the code is no literal"
+        code, names = call.args[0].value, {keyword.arg for keyword in call.keywords}
+        assert code in CATALOGUE, f"{where}: {code} has no sentence"
+        assert names == fields(CATALOGUE[code]), f"{where}: {code}"
+        produced.add(code)
+    assert produced == set(CATALOGUE)
+
+
+def test_a_code_stands_in_one_part_of_the_catalogue():
+    assert sum(map(len, PARTS)) == len(CATALOGUE)
+
+
+def test_no_finding_is_taken_for_an_array_or_an_estimate_of_its_file():
+    """A result file has {"estimate": …}, {"array": …} and {"values": …} where these are."""
+    assert not [code for code, entry in CATALOGUE.items() if fields(entry) in ({"estimate"}, {"array"}, {"values"})]
+
+
+def test_only_warnings_have_remedies():
+    produced = {call.args[0].value: call.func.id for _, call in calls()}  # type: ignore[attr-defined]
+    for code, entry in CATALOGUE.items():
+        assert not (produced[code] == "note" and entry.remedy), code
+
+
+CASES: Catalogue = {"template": Entry("{set} has {points} points"), "function": Entry(lambda names: " ".join(names))}
+
+
+def test_a_sentence_is_a_template_or_a_function_of_the_values_after_its_subject():
+    template = note("template", set="test", points=3)
+    assert sentence_of(template, CASES) == "test has 3 points"
+    assert sentence_of(note("function", names=["a", "b"]), CASES) == "a b"
+    (subject,) = about("net", about("test", [template]))
+    assert sentence_of(subject, CASES) == "net: test: test has 3 points"
+
+
+@pytest.mark.parametrize(
+    ("finding", "text"),
+    [
+        (warning("of-a-newer-version", layer="1"), "layer: 1"),
+        (warning("few-samples", count=3), "count: 3"),
+        (warning("tau-at-range-end", of="mcbn", end="high", tau="text"), "of: mcbn; end: high; tau: text"),
+        (replace(note("unknown"), subject="net"), "net: unknown"),
+    ],
+)
+def test_what_another_version_found_is_shown_by_its_values(finding: Finding, text: str):
+    assert text_of(finding) == text
+    assert isinstance(remedy(finding), str)
+
+
+def test_warnings_and_notes_come_apart_and_repeats_are_those_of_one_code_and_sentence():
+    same = [warning("worse-than-the-mean", error=error, sd=1.0) for error in (2.00001, 2.00002, 3.0)]
+    findings = [same[0], note("mcbn-added"), *same[1:], note("mcbn-added")]
+    assert warnings(findings) == tuple(same) and notes(findings) == (note("mcbn-added"), note("mcbn-added"))
+    assert list(distinct(findings).values()) == [same[0], note("mcbn-added"), same[2]]
+
+
+def test_json_has_the_code_and_the_sentence_of_warnings_and_the_sentences_of_notes():
+    shared = replace(warning("splits-share-test-set", splits=[0, 1]), runs=2)
+    told = summary([note("mcbn-added"), warning("few-samples", samples=4, minimum=8), shared])
+    assert told["notes"] == [text_of(note("mcbn-added"))]
+    assert [row["code"] for row in told["warnings"]] == ["few-samples", "splits-share-test-set"]
+    assert "use at least 8" in told["warnings"][0]["text"] and set(told["warnings"][0]) == {"code", "text"}
+    assert told["warnings"][1]["runs"] == 2

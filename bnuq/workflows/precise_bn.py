@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,40 +79,19 @@ def precise_bn(
     scored, why_no_test = (None, broken) if broken else _scoring(run, ready, sites, progress)
     before = None if scored is None else scored()
     watch.lap("load")
-    populations = population_statistics(
-        model,
-        batches,
-        estimator=estimator,
-        sites=sites.live_batchnorms,
-        progress=progress,
-        memory_limit=memory.available(ready.pipeline.device),
-    )
+    shared = {"progress": progress, "memory_limit": memory.available(ready.pipeline.device)}
+    populations = population_statistics(model, batches, estimator=estimator, sites=sites.live_batchnorms, **shared)
     watch.lap("draw")
-    by_name = {population.name: population for population in populations}
-    exact = _values(layers, by_name)
+    exact = _values(layers, populations)
     values = as_stored(loaded.checkpoint, exact)  # reported are the values as the file stores them
     lost = tuple(_lost(run, layers, exact, values))
-    changes = tuple(
-        _change(
-            layer.site, replace(by_name[layer.site.name], mean=values[layer.means[0]], var=values[layer.variances[0]])
-        )
-        for layer in layers
-    )
+    changes = tuple(_changes(layers, populations, values))
     _put_into(model, values)
-    test = None
-    if scored is not None and before is not None:
-        test = _test_change(ready.material.test, before, scored())
+    test = None if scored is None or before is None else _test_change(ready.material.test, before, scored())
     watch.lap("evaluate")
     write_notes = write_statistics(loaded.checkpoint, values, run.out)
     return PreciseBN(
-        model={
-            "path": str(run.checkpoint),
-            "sha256": loaded.checkpoint.sha256,
-            "form": loaded.checkpoint.form,
-            "entry": loaded.checkpoint.key,
-            "batchnorm_layers": len(sites.batchnorms),
-            "parameters": loaded.parameters,
-        },
+        model=_model(run, ready, sites),
         estimator=estimator,
         reference=train.reference,
         reference_points=len(train),
@@ -141,6 +121,18 @@ def precise_bn(
         provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=train),
         path=run.out,
     )
+
+
+def _model(run: Run, ready: Prepared, sites: Sites) -> dict[str, Any]:
+    checkpoint = ready.loaded.checkpoint
+    return {
+        "path": str(run.checkpoint),
+        "sha256": checkpoint.sha256,
+        "form": checkpoint.form,
+        "entry": checkpoint.key,
+        "batchnorm_layers": len(sites.batchnorms),
+        "parameters": ready.loaded.parameters,
+    }
 
 
 def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple[Finding, ...]:
@@ -273,11 +265,12 @@ def _fewer(points: int, train: Points) -> Iterator[Finding]:
         yield note("all-points-used", points=len(train), requested=points)
 
 
-def _values(layers: Sequence[_Layer], populations: Mapping[str, Population]) -> dict[str, np.ndarray]:
+def _values(layers: Sequence[_Layer], populations: Sequence[Population]) -> dict[str, np.ndarray]:
     """The new value of each statistic, by its name in the network's state dict."""
+    by_name = {population.name: population for population in populations}
     values = {}
     for layer in layers:
-        population = populations[layer.site.name]
+        population = by_name[layer.site.name]
         values |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
     return values
 
@@ -377,6 +370,15 @@ def _contributions(name: str, one: SetResult) -> np.ndarray:
     if name == "rmse":
         return metrics.rmse_influence(one.points["squared_error"])
     return np.asarray(one.points[name], dtype=np.float64)
+
+
+def _changes(
+    layers: Sequence[_Layer], populations: Sequence[Population], values: Mapping[str, np.ndarray]
+) -> Iterator[LayerChange]:
+    by_name = {population.name: population for population in populations}
+    for layer in layers:
+        mean, var = values[layer.means[0]], values[layer.variances[0]]
+        yield _change(layer.site, replace(by_name[layer.site.name], mean=mean, var=var))
 
 
 def _change(site: BatchNormSite, new: Population) -> LayerChange:

@@ -111,22 +111,25 @@ class Section:
     """Parts under a title; without one they belong to the report as a whole.
 
     A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` gives what a
-    file is kept for: where the result comes from, and how to repeat it.
+    file is kept for: where the result comes from, and how to repeat it. `on_terminal` stands for the parts on a
+    terminal, where they would take too many lines.
     """
 
     title: str
     parts: tuple[Part, ...]
     folded: bool = False
     only_on_page: bool = False
+    on_terminal: tuple[Part, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Report:
     """A record as it is shown: what it is of, the answer in sentences, then everything.
 
-    `command` made it, with `version` of bnuq, of `subject`. `verdict` is the outcome of a check. Each of `warnings` has
-    its text, its code, and what to do about it ("": the text says so). `one_screen` is what a terminal shows in place
-    of the sections where the reader does not ask for all.
+    `command` made it, with `version` of bnuq, of `subject`. `verdict` is the outcome of a check, which `subject` then
+    says in a line. Each of `warnings` has its text, its code, and what to do about it ("": the text says so). `path` is
+    that of the result, `other_paths` are those of what it was compared with or written to. `one_screen` is what a
+    terminal shows in place of the sections where the reader does not ask for all.
     """
 
     command: str
@@ -138,8 +141,14 @@ class Report:
     warnings: tuple[tuple[str, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     path: PathLine | None = None
+    other_paths: tuple[PathLine, ...] = ()
     verdict: Literal["", "passed", "accepted", "failed"] = ""
     one_screen: tuple[Part, ...] | None = None
+
+    @property
+    def paths(self) -> tuple[PathLine, ...]:
+        """All files, that of the result first."""
+        return (*(() if self.path is None else (self.path,)), *self.other_paths)
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

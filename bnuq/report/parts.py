@@ -16,6 +16,7 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.text import Text
 
+from bnuq.report.document import Cell, Row
 from bnuq.report.sanitize import printable
 
 Clean = Callable[[str], str]
@@ -133,18 +134,6 @@ class Facts:
                 name = ""
             for row, line in enumerate(_wrapped(clean(text), width - room)):
                 yield Text.assemble((f"{name if row == 0 else '':{room}}", "dim"), line)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value, and its error where it has one."""
-
-    value: str
-    error: str = ""
-    style: str = ""
-
-
-Row = tuple[str, tuple[Cell, ...]]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, Section, Table
+from bnuq.report.render import print_report
 from bnuq.report.render.markdown import code, markdown, text
 from bnuq.report.sanitize import printable
 
@@ -206,3 +208,23 @@ def test_of_a_check_the_first_line_is_the_verdict_and_what_is_wrong_comes_before
     assert document.startswith("## ❌ PLL got worse\n")
     places = [document.index(sign) for sign in ("- mcbn", "### Warnings", "<details>", "a.h5")]
     assert places == sorted(places)
+
+
+def test_of_a_check_the_command_stands_before_the_verdict_and_every_path_below() -> None:
+    report = Report(
+        "bnuq check",
+        subject="PLL got worse",
+        verdict="failed",
+        sections=(Section("same", (Paragraph("everything"),), on_terminal=(Paragraph("in short"),)),),
+        path=PathLine(Path("/now.h5"), "Current"),
+        other_paths=(PathLine(Path("/base.h5"), "Baseline"),),
+    )
+    document = markdown(report)
+    assert document.startswith("## ❌ bnuq check: PLL got worse\n")
+    assert "everything" in document and "in short" not in document
+    assert document.index("Current: `/now.h5`") < document.index("Baseline: `/base.h5`")
+    stream = io.StringIO()
+    print_report(report, stream)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "PLL got worse" and lines[-2:] == ["Current: /now.h5", "Baseline: /base.h5"]
+    assert "in short" in lines and "everything" not in lines

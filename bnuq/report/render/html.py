@@ -116,8 +116,8 @@ def _sections(report: Report, drawn: dict[tuple[str, ...], Drawn]) -> Iterator[_
         yield section("Notes", list(_blocks([Items(report.notes)], drawn, numbers, "")))
     for each in last:
         yield section(_clean(each.title), list(_blocks(each.parts, drawn, numbers, _clean(each.title))))
-    if report.path is not None:
-        yield section("", list(_blocks([report.path], drawn, numbers, "")))
+    if report.paths:
+        yield section("", list(_blocks(report.paths, drawn, numbers, "")))
 
 
 def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:

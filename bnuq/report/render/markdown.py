@@ -41,8 +41,9 @@ def markdown(report: Report, *, level: int = 2) -> str:
     Every text is escaped: none makes markup, a link, a mention or a reference of its own; between two backticks it is
     code. Estimates have their error after them. What is long and seldom read is folded (`<details>`).
     """
-    mark = _MARKS[report.verdict]
-    blocks = [f"{'#' * level} {mark}{text(f'{report.command}  {report.version}'.strip())}"]
+    subject = f": {report.subject}" if report.verdict and report.subject else ""
+    title = f"{report.command}{subject}  {report.version}".strip()
+    blocks = [f"{'#' * level} {_MARKS[report.verdict]}{text(title)}"]
     facts = [*_blocks([Facts(report.facts)])] if report.facts else []
     summary = [*_blocks([Items(report.summary)])] if report.summary else []
     heading = "#" * (level + 1)
@@ -57,7 +58,7 @@ def markdown(report: Report, *, level: int = 2) -> str:
                 blocks += [f"{heading} {text(section.title)}"] * bool(section.title) + inside
     if report.verdict:
         rest = [*facts, *_blocks([Items(report.notes)] if report.notes else [])]
-        rest += _blocks([report.path] if report.path is not None else [])
+        rest += _blocks(report.paths)
         return "\n\n".join([*blocks, _folded("What was compared, and how", "\n\n".join(rest))]) + "\n"
     if report.warnings:
         blocks += [f"{heading} Warnings", *_warnings(report)]
@@ -65,7 +66,7 @@ def markdown(report: Report, *, level: int = 2) -> str:
         listed = "\n\n".join(_blocks([Items(report.notes)]))
         many = len(report.notes) > _FEW
         blocks += [f"{heading} Notes", _folded(f"{len(report.notes)} of them", listed) if many else listed]
-    blocks += _blocks([report.path] if report.path is not None else [])
+    blocks += _blocks(report.paths)
     return "\n\n".join(blocks) + "\n"
 
 

@@ -113,12 +113,11 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     yield from _head(report, width, clean)
     for section in report.sections:
         if not section.only_on_page:
-            yield from _section(section.title, section.parts, width, clean)
+            parts = section.parts if section.on_terminal is None else section.on_terminal
+            yield from _section(section.title, parts, width, clean)
     yield from _warnings(report, width, clean)
     yield from _section("Notes", (Items(report.notes),) if report.notes else (), width, clean)
-    if report.path is not None:
-        yield Text()
-        yield from _part(report.path, width, clean)
+    yield from _section("", report.paths, width, clean)
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -137,7 +136,7 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     more = Paragraph(
         f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores, curves{more}.", True
     )
-    yield from _section("", (more, *([report.path] if report.path is not None else [])), width, clean)
+    yield from _section("", (more, *report.paths), width, clean)
 
 
 def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
@@ -151,7 +150,7 @@ def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    heading = f"{report.command}  {report.version}".strip()
+    heading = report.subject if report.verdict and report.subject else f"{report.command}  {report.version}".strip()
     yield from _paragraph(heading, width, clean, style=_VERDICTS[report.verdict])
     if report.verdict:  # the heading is the answer
         yield from _items(report.summary, width, clean)

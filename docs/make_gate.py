@@ -42,8 +42,8 @@ from bnuq.gate import Comparison, Tolerance, Verdict
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.words import chance, estimate_name, metric_name
-from bnuq.report.numbers import count, number
+from bnuq.report.check.sentences import chance, estimate_name
+from bnuq.report.numbers import count, named, number
 from bnuq.workflows.evaluate import evaluate
 
 FOLDER = DOCS / "gate"
@@ -56,7 +56,7 @@ OOD = "pcbdigits32"
 AUROC = f"mcbn.ood.{OOD}.mutual_information.auroc"
 SHOWN = ("mcbn.sets.test.accuracy", "mcbn.sets.test.pll", "mcbn.sets.test.ece", AUROC)
 SPREAD = {
-    **{f"mcbn.sets.test.{metric}": metric_name(metric) for metric in ("accuracy", "pll", "brier", "ece", "aurc")},
+    **{f"mcbn.sets.test.{metric}": named(metric) for metric in ("accuracy", "pll", "brier", "ece", "aurc")},
     AUROC: "AUROC by MI",
     f"mcbn.ood.{OOD}.mutual_information.aupr_in": "AUPR-in by MI",
     f"mcbn.ood.{OOD}.mutual_information.fpr95": "FPR95 by MI",
@@ -299,7 +299,7 @@ def by_metric(chance_of: dict[str, tuple[Alarms, Alarms]]) -> str:
     rows = []
     known = {metric for both, _ in chance_of.values() for method, metric in both.of if method != DETERMINISTIC}
     for metric in (one for one in METRICS if one in known):
-        cells = [metric_name(metric)]
+        cells = [named(metric)]
         for name, method in columns.values():
             both, alone = chance_of[name]
             kind = method, metric
@@ -331,7 +331,7 @@ def of_exchange(exchange: dict[str, Alarms]) -> str:
         cells = [
             percent(share_of_all(one.low[kind], one.of[kind])) if kind in one.of else "–" for one in exchange.values()
         ]
-        rows.append([f"p < .05: {metric_name(kind[1])}", *cells])
+        rows.append([f"p < .05: {named(kind[1])}", *cells])
     return table(["", *exchange], rows)
 
 
@@ -426,7 +426,7 @@ def found_from(errors: Iterable[tuple[float, float]], address: str, *, gated: in
 def _of_address(address: str) -> str:
     *_, score, metric = address.split(".")
     by = {"mutual_information": " by MI", "predictive_entropy": " by entropy"}
-    return metric_name(metric) + by.get(score, "")
+    return named(metric) + by.get(score, "")
 
 
 def in_short(measured: Measured) -> str:

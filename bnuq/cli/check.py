@@ -179,12 +179,13 @@ def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
     if not reports:
         return
     from bnuq.files.writing import write_bytes
-    from bnuq.report.check import check_markdown, junit, refused_junit, refused_markdown
+    from bnuq.report.check import junit, refused, refused_junit, report
+    from bnuq.report.render import markdown
 
     if "--junit" in reports:
         write_bytes(reports["--junit"], refused_junit(outcome) if isinstance(outcome, str) else junit(outcome))
     if "--markdown" in reports:
-        text = refused_markdown(outcome) if isinstance(outcome, str) else check_markdown(outcome)
+        text = markdown(refused(outcome) if isinstance(outcome, str) else report(outcome))
         write_bytes(reports["--markdown"], text.encode("utf-8", "backslashreplace"))
 
 
@@ -195,12 +196,14 @@ def _summary(verdict: Verdict) -> dict[str, Any]:
 
 
 def _print(verdict: Verdict, stream: TextIO) -> None:
-    from bnuq.report.check import print_verdict
+    from bnuq.report.check import report
+    from bnuq.report.render import print_record
 
-    print_verdict(verdict, stream)
+    print_record(report, verdict, stream)
 
 
 def _print_markdown(verdict: Verdict, stream: TextIO) -> None:
-    from bnuq.report.check import check_markdown
+    from bnuq.report.check import report
+    from bnuq.report.render import markdown
 
-    stream.write(check_markdown(verdict))
+    stream.write(markdown(report(verdict)))

@@ -92,7 +92,8 @@ class Gate:
     def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
         """Print the result and the verdict; exit with code 1 for a regression."""
         from bnuq.records.summary import summary
-        from bnuq.report.check import print_verdict
+        from bnuq.report import check
+        from bnuq.report.render import print_record
         from bnuq.report.terminal import print_report
 
         quiet = self._quiet
@@ -119,7 +120,7 @@ class Gate:
         def show(result: Result, stream: TextIO) -> None:
             print_report(result, stream, full=self._full)
             stream.write("\n")
-            print_verdict(verdict, stream)
+            print_record(check.report, verdict, stream)
 
         def report() -> None:
             print_result(

@@ -13,15 +13,17 @@ from markdown_it import MarkdownIt
 
 from bnuq.gate.records import Verdict
 from bnuq.metrics import METRICS
-from bnuq.report.check import check_markdown, print_verdict
-from bnuq.report.check.words import headline, in_short, judged, told
+from bnuq.report.check import report
+from bnuq.report.check.findings import change, findings, headline, judgement
+from bnuq.report.check.sentences import SENTENCES, change_in_words, in_short
+from bnuq.report.render import markdown, print_record
 from bnuq.report.sanitize import printable
 
 
 def drawn(verdict: Verdict, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_verdict(verdict, stream, width)
+    print_record(report, verdict, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -36,7 +38,7 @@ def one_line(text: str) -> str:
 def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name: str, width: int, encoding: str) -> None:
     verdict = made.ALL[name]
     if name == "hostile":  # a method has a column, which is as wide as its name; and bnuq knows which there are
-        verdict = replace(verdict, comparisons=tuple(replace(one, method="mcbn") for one in verdict.comparisons))
+        verdict = replace(verdict, comparisons=tuple(replace(each, method="mcbn") for each in verdict.comparisons))
     paths = [side.path for side in (verdict.current, verdict.baseline) if side is not None]
     whole = {printable(str(path), lines=False) for path in (*paths, verdict.kept)}
     for line in drawn(verdict, width=width, encoding=encoding).splitlines():
@@ -47,97 +49,89 @@ def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name: str, width: i
 @pytest.mark.parametrize("name", made.ALL)
 def test_the_first_line_is_the_verdict_and_all_is_printable(name: str) -> None:
     verdict = made.ALL[name]
-    report = drawn(verdict)
-    assert one_line(report).startswith(one_line(printable(headline(verdict), lines=False)))
-    assert all(line.isprintable() for line in report.splitlines())
+    text = drawn(verdict)
+    assert one_line(text).startswith(one_line(printable(report(verdict).subject, lines=False)))
+    assert all(line.isprintable() for line in text.splitlines())
     assert drawn(verdict, encoding="ascii").isascii()
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "code", "values"),
     [
-        (
-            made.verdict(*made.SVHN),
-            "Worse: 4 of 4 gated estimates got worse by more than their tolerance and chance",
-        ),
-        (
-            made.verdict(made.WORSE[0], *made.REST),
-            "Worse: 1 of 8 gated estimates got worse by more than its tolerance and chance",
-        ),
-        (
-            made.verdict(made.WORSE[0]),
-            "Worse: the only gated estimate got worse by more than its tolerance and chance",
-        ),
-        (
-            made.verdict(made.WORSE[3], *made.REST),
-            "Worse: 1 of 8 gated estimates moved by more than its tolerance and chance",
-        ),
+        (made.verdict(*made.SVHN), "regression", {"regressions": 4, "gated": 4, "movement": "got worse"}),
+        (made.verdict(made.WORSE[0], *made.REST), "regression", {"regressions": 1, "gated": 8}),
+        (made.verdict(made.WORSE[3], *made.REST), "regression", {"regressions": 1, "movement": "moved"}),
         (
             made.everything(),
-            "Worse: 8 of 15 gated estimates got worse or moved by more than their tolerance and chance, "
-            "and 1 of 2 requirements is not met",
+            "regression",
+            {"regressions": 8, "gated": 15, "movement": "got worse or moved", "broken": 1, "required": 2},
         ),
-        (
-            made.verdict(*made.REST),
-            "No regression: none of 7 gated estimates got worse by more than its tolerance and chance",
-        ),
-        (
-            made.verdict(*made.REST, floors=(made.KEPT, made.KEPT)),
-            "No regression: none of 7 gated estimates got worse by more than its tolerance and chance, "
-            "and all 2 requirements are met",
-        ),
+        (made.verdict(*made.REST), "no-regression", {"gated": 7, "required": 0}),
+        (made.verdict(*made.REST, floors=(made.KEPT, made.KEPT)), "no-regression", {"required": 2, "broken": 0}),
         (
             made.verdict(made.REST[1], floors=(made.BROKEN, made.BROKEN)),
-            "Not met: 2 of 2 requirements; the only gated estimate has not got worse by more than its tolerance and "
-            "chance",
+            "requirement-not-met",
+            {"broken": 2, "required": 2, "gated": 1},
         ),
-        (made.verdict(floors=(made.BROKEN,)), "Not met: the only requirement"),
-        (made.verdict(floors=(made.KEPT,)), "Passed: the only requirement is met; nothing was compared"),
-        (
-            made.verdict(made.REST[-1], floors=(made.KEPT,)),
-            "Passed: the only requirement is met; no estimate was gated",
-        ),
-        (made.verdict(made.REST[-1]), "Nothing was checked: no estimate was gated"),
+        (made.verdict(floors=(made.BROKEN,)), "requirement-not-met", {"broken": 1, "required": 1, "gated": 0}),
+        (made.verdict(floors=(made.KEPT,)), "only-required", {"required": 1}),
+        (made.verdict(made.REST[-1], floors=(made.KEPT,)), "only-required", {"required": 1, "compared": True}),
+        (made.verdict(made.REST[-1]), "nothing-checked", {"compared": True}),
         (
             made.verdict(made.WORSE[0], accepted=made.BASELINE.path),
-            "Worse: the only gated estimate got worse by more than its tolerance and chance; accepted as the new "
-            "baseline",
+            "regression",
+            {"regressions": 1, "gated": 1, "accepted": True},
         ),
         (
             made.verdict(floors=(made.KEPT,), accepted=made.BASELINE.path),
-            "Accepted as the new baseline: nothing was compared; the only requirement is met",
+            "accepted-uncompared",
+            {"required": 1, "broken": 0, "accepted": False},
         ),
     ],
 )
-def test_the_verdict_in_a_line(verdict: Verdict, said: str) -> None:
-    assert headline(verdict) == said
+def test_the_outcome_of_the_whole(verdict: Verdict, code: str, values: dict[str, object]) -> None:
+    finding = headline(verdict)
+    assert finding.code == code and values.items() <= finding.values.items()
 
 
-def test_what_got_worse_is_said_in_words_with_its_numbers() -> None:
+def test_each_regression_is_a_finding_with_what_its_estimate_means() -> None:
     verdict = made.verdict(*made.WORSE, *made.REST)
-    assert list(in_short(verdict))[:4] == [
-        "mcbn explains the labels of the test set less well: PLL fell from −0.3010 to −0.3420 nats (−0.0410 ± 0.0090; "
-        "tolerance 0.01 nats; p = 0.0002, 0.004 among 11).",
-        "The confidence of mcbn on the test set is further from its accuracy: ECE rose from 0.0210 to 0.0630 "
-        "(+0.0420 ± 0.0040; tolerance 0.01; p = 0.0002, 0.004 among 11).",
-        "mcdo explains the labels of the test set less well: PLL fell from −0.3010 to −inf nats (tolerance 0.01 nats; "
-        "p < 0.0001, < 0.0001 among 11).",
-        "Mutual information of mcdo on the test set moved by more than its tolerance: it rose from 0.0500 to 0.0900 "
-        "nats (+0.0400 ± 0.0040; tolerance 0.01 nats; p = 0.0002, 0.004 among 11).",
-    ]
+    groups = [(finding.code, finding.values["comparison"]) for finding in list(findings(verdict))[:4]]
+    assert groups == list(zip(("worse", "worse", "worse", "moved"), made.WORSE, strict=True))
+    for text, comparison in zip(in_short(verdict), made.WORSE, strict=False):
+        before, now = (f"{value:.4f}".replace("-", "−") for value in (comparison.baseline, comparison.current))
+        assert before in text and now in text and comparison.method in text
+    assert "(−0.0410 ± 0.0090; tolerance 0.01 nats; p = 0.0002, 0.004 among 11)" in in_short(verdict)[0]
 
 
-def test_many_estimates_of_one_set_are_one_sentence_that_names_the_auroc_first() -> None:
-    (sentence,) = in_short(made.verdict(*made.SVHN))
-    assert sentence.startswith(
-        "mcbn separates svhn from the test set less well: AUROC by mutual information fell from 0.9200 to 0.8500"
-    )
-    assert sentence.endswith("; 3 more of its 4 gated estimates on that set got worse.")
-    three = [replace(one, method="mcdo") for one in made.WORSE[:2]]
-    (sentence,) = in_short(made.verdict(*three, made.compared("brier", 0.1, 0.2, "worse", method="mcdo")))
-    assert "Also worse: ECE 0.0210 → 0.0630, Brier score 0.1000 → 0.2000." in sentence
-    said = list(in_short(made.crowded()))
-    assert len(said) == 12 and said[0].startswith("the deterministic network".capitalize())
+def test_many_regressions_of_one_set_are_one_finding_that_leads_with_the_auroc() -> None:
+    (finding,) = findings(made.verdict(*made.SVHN))
+    assert finding.code == "separation-regressions" and finding.values["gated_on_set"] == 4
+    assert finding.values["lead"].values["comparison"].metric == "auroc" and len(finding.values["others"]) == 3
+    others = [replace(comparison, method="mcdo") for comparison in made.WORSE[:2]]
+    (finding,) = findings(made.verdict(*others, made.compared("brier", 0.1, 0.2, "worse", method="mcdo")))
+    assert finding.code == "set-regressions"
+    assert [comparison.metric for comparison in finding.values["others"]] == ["ece", "brier"]
+    codes = [finding.code for finding in findings(made.crowded())]
+    assert len(codes) == 12 and set(codes) <= {"separation-regressions", "set-regressions"}
+
+
+def test_what_passed_is_summed_up_by_its_clearest_worsening_and_what_got_better() -> None:
+    clearest, improvements = findings(made.verdict(*made.REST))
+    assert clearest.code == "clearest-worsening" and clearest.values["comparison"] is made.REST[0]
+    assert improvements.values == {"comparisons": (made.REST[6],)}
+    (finding,) = findings(made.verdict(replace(made.REST[3], harm=0.0)))
+    assert finding.code == "no-worsening"
+    assert [finding.code for finding in findings(made.unchanged())] == ["unchanged"]
+
+
+@pytest.mark.parametrize("name", made.ALL)
+def test_every_finding_has_its_sentence(name: str) -> None:
+    verdict = made.ALL[name]
+    codes = [finding.code for finding in findings(verdict)]
+    texts = [*in_short(verdict), *(change_in_words(comparison, verdict) for comparison in verdict.comparisons)]
+    assert set(codes) <= SENTENCES.keys() and len(texts) == len(codes) + len(verdict.comparisons)
+    assert all(text.endswith(".") for text in texts)
 
 
 def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
@@ -148,19 +142,21 @@ def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
         more = {"set": "svhn", "score": "variance"} if name in of_two_sets else {}
         for outcome, step in (("worse", 1), ("better", -1)):
             sign = step if metric.direction == "lower" else -step
-            one = made.compared(name, 0.5, 0.5 + 0.1 * sign, outcome, **more)
-            words, _, numbers = told(one, made.verdict(one)).partition(": ")
+            comparison = made.compared(name, 0.5, 0.5 + 0.1 * sign, outcome, **more)
+            verdict = made.verdict(comparison)
+            assert change(comparison, verdict).code == outcome
+            words, _, numbers = change_in_words(comparison, verdict).partition(": ")
             assert "mcbn" in words and ("rose" if sign > 0 else "fell") in numbers, (name, words)
             assert re.search(r"\b(less|more|further|fewer|better|closer|larger|smaller)\b", words), words
 
 
 def test_what_is_held_of_a_change() -> None:
-    assert [judged(one) for one in (*made.WORSE[2:], *made.REST)] == [
+    assert [judgement(comparison) for comparison in (*made.WORSE[2:], *made.REST)] == [
         "worse",
         "moved",
         "worse, within tolerance",
         "worse, within chance",
-        "worse, its error not known",
+        "worse, error unknown",
         "same",
         "same",
         "same",
@@ -171,23 +167,23 @@ def test_what_is_held_of_a_change() -> None:
     ]
 
 
-def test_estimates_that_print_alike_are_told_apart_or_said_to_be_still() -> None:
+def test_estimates_that_print_alike_get_more_decimals_or_are_still() -> None:
     near = made.compared("accuracy", 0.91234, 0.91231, "same")
-    assert "fell from 0.91234 to 0.91231 (−3.0e−05 ± 0.0040" in told(near, made.verdict(near))
+    assert "fell from 0.91234 to 0.91231 (−3.0e−05 ± 0.0040" in change_in_words(near, made.verdict(near))
     still = made.compared("accuracy", 0.9, 0.9, "same", se=0.0)
-    assert "is still 0.9000 (0; tolerance" in told(still, made.verdict(still))
+    assert "is still 0.9000 (0; tolerance" in change_in_words(still, made.verdict(still))
     lost = made.compared("pll", -0.3, float("nan"), "not gated", se=None)
-    assert "is not a number, and was −0.3000 nats" in told(lost, made.verdict(lost))
+    assert "is not a number, and was −0.3000 nats" in change_in_words(lost, made.verdict(lost))
 
 
 def test_a_change_of_nothing_is_a_nought_and_nothing_but_noughts_is_a_sentence() -> None:
     for width in (40, 80, 100):
-        report = one_line(drawn(made.unchanged(), width=width))
-        assert "All 4 estimates are exactly as before: every change is 0." in report
-        assert "0.0000" not in report and "AUPR-in" not in report
-    report = drawn(made.verdict(*made.WORSE, *made.REST), width=100)
-    assert re.search(r"^ +↑ accuracy +0$", report, flags=re.MULTILINE)
-    assert re.search(r"↓ Brier score +0 ±0\.0030", report)
+        text = one_line(drawn(made.unchanged(), width=width))
+        assert "All 4 estimates are exactly as before: every change is 0." in text
+        assert "0.0000" not in text and "AUPR-in" not in text
+    text = drawn(made.verdict(*made.WORSE, *made.REST), width=100)
+    assert re.search(r"^ +↑ accuracy +0$", text, flags=re.MULTILINE)
+    assert re.search(r"↓ Brier score +0 ±0\.0030", text)
 
 
 def test_a_requirement_that_is_missed_by_little_does_not_look_met() -> None:
@@ -199,16 +195,16 @@ def test_a_requirement_that_is_missed_by_little_does_not_look_met() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_every_estimate_is_somewhere_and_what_failed_has_all_its_numbers(width: int) -> None:
-    report = drawn(made.everything(), width=width)
-    for text in ("Worse: 7 estimates", "Moved: 1 estimate", "Better: 1 estimate", "The same: 3 estimates"):
-        assert text in report
+    text = drawn(made.everything(), width=width)
+    for title in ("Worse: 7 estimates", "Moved: 1 estimate", "Better: 1 estimate", "The same: 3 estimates"):
+        assert title in text
     for words in ("Worse, within tolerance: 1", "Worse, within chance: 1", "Shown, not gated: 3 estimates"):
-        assert words in report
+        assert words in text
     for number in ("−0.3010", "−0.3420", "−0.0410", "±0.0090", "−inf", "0.004", "+13.00"):
-        assert number in report
-    assert one_line("Required · mcbn.sets.test.accuracy is 0.9100") in one_line(report)
-    assert "the draws of mcdo: the seed differs" in one_line(report)
-    assert "Baseline: /runs/base.h5" in report and "[older-than-baseline]" in one_line(report)
+        assert number in text
+    assert one_line("Required · mcbn.sets.test.accuracy is 0.9100") in one_line(text)
+    assert "the draws of mcdo: the seed differs" in one_line(text)
+    assert "Baseline: /runs/base.h5" in text and "[older-than-baseline]" in one_line(text)
 
 
 def test_an_accepted_result_says_where_the_old_baseline_is() -> None:
@@ -240,14 +236,14 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("name", made.ALL)
 def test_markdown_says_it_first_and_makes_a_row_of_every_estimate(name: str) -> None:
     verdict = made.ALL[name]
-    text = check_markdown(verdict)
+    text = markdown(report(verdict))
     first = text.splitlines()[0]
     mark = "⚠" if verdict.worse and verdict.accepted else "✅" if verdict.passed else "❌"
-    assert first.startswith(f"## {mark} bnuq check: {headline(verdict)[:5]}")
+    assert first.startswith(f"## {mark} bnuq check: {report(verdict).subject[:5]}")
     page = Page(text)
-    unchanged = all(one.change == 0 for one in verdict.comparisons)
-    tables = page.tags.count("table")
-    assert page.tags.count("tr") - tables == (0 if unchanged else len(verdict.comparisons))
+    unchanged = all(comparison.change == 0 for comparison in verdict.comparisons)
+    estimates = sum(line.startswith("| &emsp;") for line in text.splitlines())
+    assert estimates == (0 if unchanged else len(verdict.comparisons)) and page.tags.count("tr") >= estimates
     assert page.tags.count("details") == text.count("</details>") >= 1
     assert not page.links
     assert set(page.tags) <= {
@@ -255,9 +251,12 @@ def test_markdown_says_it_first_and_makes_a_row_of_every_estimate(name: str) -> 
     }  # fmt: skip
 
 
-def test_markdown_shows_what_failed_and_folds_the_rest() -> None:
-    text = check_markdown(made.everything())
+def test_markdown_shows_what_failed_with_all_its_numbers_and_folds_the_rest() -> None:
+    text = markdown(report(made.everything()))
     shown, folded = text.split("<details>", 1)
-    assert shown.count("| worse |") == 7 and shown.count("| moved |") == 1
-    assert "The other 10 estimates" in folded and "worse, within tolerance" in folded
+    titles = re.findall("^### (.*)$", shown, flags=re.MULTILINE)
+    assert titles == ["Warnings", "Worse: 7 estimates", "Moved: 1 estimate"]
+    assert "| &emsp;↑ PLL | −0.3010 | −0.3420 | −0.0410 ±0.0090 | 0.01 | 0.004 |" in shown
+    assert "<summary>Worse, within tolerance: 1 estimate</summary>" in folded and "| &emsp;↑ AUPR-out |" in folded
     assert "now.h5 was made before base.h5" in shown and "tolerances and minimums are those" in folded
+    assert "Current: `/runs/now.h5`" in folded and "Baseline: `/runs/base.h5`" in folded

@@ -1,17 +1,16 @@
 """A verdict of `bnuq check` as lines for the log of GitHub Actions, which shows them beside the change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from bnuq.gate.records import Verdict
-from bnuq.report.check.words import floor_in_words, headline, subject, told
+from bnuq.report.check.sentences import change_in_words, headline, requirement, subject
 from bnuq.report.numbers import count
 from bnuq.report.remedies import advised
 from bnuq.report.sanitize import printable
 
 _MOST = 10  # of one kind that GitHub shows for a step
 _Kind = Literal["error", "warning", "notice"]
-_Told = tuple[str, str]  # a title and a message
 
 # Source: https://docs.github.com/actions/reference/workflow-commands-for-github-actions, and the escapes of
 # @actions/core, which the runner takes back.
@@ -27,25 +26,23 @@ def annotations(verdict: Verdict) -> Iterator[str]:
     Where there are more of a kind than GitHub shows, the last one counts the rest. No text ends its line or starts a
     command of its own.
     """
-    floors = [(f"bnuq check: {floor.address}", floor_in_words(floor)) for floor in verdict.broken]
-    worse = [(f"bnuq check: {subject(one)}", f"{told(one, verdict)}.") for one in verdict.worse]
-    warned = [(f"bnuq check: {code}", text) for text, code, _ in advised(verdict.findings)]
-    yield from _lines("error", [*floors, *worse] if verdict.failed else [], rest="failure")
+    broken = [(floor.address, requirement(floor)) for floor in verdict.broken]
+    worse = [(subject(comparison), change_in_words(comparison, verdict)) for comparison in verdict.worse]
+    warned = [(code, text) for text, code, _ in advised(verdict.findings)]
+    yield from _lines("error", [*broken, *worse] if verdict.failed else [], rest="failure")
     yield from _lines("warning", warned if verdict.failed else [*worse, *warned], rest="warning")
     if not verdict.failed:
-        yield line("notice", ("bnuq check", f"{headline(verdict)}."))
+        yield line("notice", "bnuq check", f"{headline(verdict)}.")
 
 
-def _lines(kind: _Kind, all_told: list[_Told], *, rest: str) -> Iterator[str]:
-    shown = all_told if len(all_told) <= _MOST else all_told[: _MOST - 1]
-    yield from (line(kind, one) for one in shown)
-    if left := len(all_told) - len(shown):
-        yield line(
-            kind, ("bnuq check", f"And {count(left, f'more {rest}')}; see the report in the log for all of them.")
-        )
+def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, rest: str) -> Iterator[str]:
+    shown = messages if len(messages) <= _MOST else messages[: _MOST - 1]
+    yield from (line(kind, f"bnuq check: {title}", message) for title, message in shown)
+    if left := len(messages) - len(shown):
+        yield line(kind, "bnuq check", f"And {count(left, f'more {rest}')}; see the report in the log for all of them.")
 
 
-def line(kind: _Kind, told: _Told) -> str:
-    """One workflow command, of a title and a message."""
-    heading, message = (printable(text, lines=False) for text in told)
-    return f"::{kind} title={heading.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"
+def line(kind: _Kind, title: str, message: str) -> str:
+    """One workflow command."""
+    title, message = (printable(text, lines=False) for text in (title, message))
+    return f"::{kind} title={title.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"

@@ -6,7 +6,8 @@ import math
 from xml.etree import ElementTree
 
 from bnuq.gate.records import Comparison, Floor, Side, Verdict
-from bnuq.report.check.words import floor_in_words, headline, in_short, judged, subject, told
+from bnuq.report.check.findings import judgement
+from bnuq.report.check.sentences import change_in_words, headline, in_short, requirement, subject
 from bnuq.report.remedies import advised, noted
 from bnuq.report.sanitize import printable
 
@@ -17,7 +18,7 @@ def junit(verdict: Verdict) -> bytes:
     Its test cases are the comparisons, those that are not gated or whose regression was accepted as skipped, and the
     requirements. What XML 1.0 has no place for (control characters, lone surrogates) is written out.
     """
-    cases = [*(_comparison(one, verdict) for one in verdict.comparisons), *map(_floor, verdict.floors)]
+    cases = [*(_comparison(each, verdict) for each in verdict.comparisons), *map(_floor, verdict.floors)]
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -39,46 +40,46 @@ def junit(verdict: Verdict) -> bytes:
     return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True) + b"\n"
 
 
-def _comparison(one: Comparison, verdict: Verdict) -> ElementTree.Element:
-    room, _, name = one.address.rpartition(".")
-    case = _case(room, name)
-    sentence = f"{told(one, verdict)}."
-    if one.outcome == "worse" and not verdict.failed:
-        ElementTree.SubElement(case, "skipped", {"message": _fit(f"Accepted: {sentence}")})
-    elif one.outcome == "worse":
-        failure = ElementTree.SubElement(case, "failure", {"message": _fit(sentence), "type": "regression"})
-        failure.text = _fit(f"{subject(one)}\n{one.address}", lines=True)
-    elif one.outcome == "not gated":
-        ElementTree.SubElement(case, "skipped", {"message": _fit(f"Shown, not gated: {sentence}")})
+def _comparison(comparison: Comparison, verdict: Verdict) -> ElementTree.Element:
+    group, _, name = comparison.address.rpartition(".")
+    case = _case(group, name)
+    text = change_in_words(comparison, verdict)
+    if comparison.outcome == "worse" and not verdict.failed:
+        ElementTree.SubElement(case, "skipped", {"message": _fit(f"Accepted: {text}")})
+    elif comparison.outcome == "worse":
+        failure = ElementTree.SubElement(case, "failure", {"message": _fit(text), "type": "regression"})
+        failure.text = _fit(f"{subject(comparison)}\n{comparison.address}", lines=True)
+    elif comparison.outcome == "not gated":
+        ElementTree.SubElement(case, "skipped", {"message": _fit(f"Shown, not gated: {text}")})
     else:
-        ElementTree.SubElement(case, "system-out").text = _fit(f"{judged(one)}: {sentence}")
+        ElementTree.SubElement(case, "system-out").text = _fit(f"{judgement(comparison)}: {text}")
     return case
 
 
 def _floor(floor: Floor) -> ElementTree.Element:
-    room, _, metric = floor.address.rpartition(".")
-    case = _case(room, f"{metric} {floor.relation} {floor.bound:g}")
-    sentence = _fit(floor_in_words(floor))
+    group, _, metric = floor.address.rpartition(".")
+    case = _case(group, f"{metric} {floor.relation} {floor.bound:g}")
+    text = _fit(requirement(floor))
     if not floor.passed:
-        failure = ElementTree.SubElement(case, "failure", {"message": sentence, "type": "requirement"})
-        failure.text = sentence
+        failure = ElementTree.SubElement(case, "failure", {"message": text, "type": "requirement"})
+        failure.text = text
     else:
-        ElementTree.SubElement(case, "system-out").text = sentence
+        ElementTree.SubElement(case, "system-out").text = text
     return case
 
 
-def _case(room: str, name: str) -> ElementTree.Element:
+def _case(group: str, name: str) -> ElementTree.Element:
     # A time of its own is what some readers insist on; the comparisons are made all at once.
-    return ElementTree.Element("testcase", {"classname": _fit(f"bnuq.{room}"), "name": _fit(name), "time": "0"})
+    return ElementTree.Element("testcase", {"classname": _fit(f"bnuq.{group}"), "name": _fit(name), "time": "0"})
 
 
 def _properties(verdict: Verdict) -> dict[str, str]:
     sides: dict[str, Side | None] = {"current": verdict.current, "baseline": verdict.baseline}
-    found = {"bnuq": verdict.bnuq, "verdict": headline(verdict)}
+    properties = {"bnuq": verdict.bnuq, "verdict": headline(verdict)}
     for name, side in sides.items():
         if side is None:
             continue
-        said = {
+        values = {
             "": "" if side.path is None else str(side.path),
             ".checkpoint": side.checkpoint,
             ".sha256": side.checkpoint_sha256,
@@ -87,8 +88,8 @@ def _properties(verdict: Verdict) -> dict[str, str]:
             ".batch_size": "" if side.batch_size is None else str(side.batch_size),
             ".seed": str(side.seed),
         }
-        found |= {f"{name}{key}": value for key, value in said.items() if value}
-    return found
+        properties |= {f"{name}{key}": value for key, value in values.items() if value}
+    return properties
 
 
 def _seconds(value: float) -> str:

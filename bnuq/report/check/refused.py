@@ -1,15 +1,19 @@
-"""A check that could not be carried out, told where its verdict would have been, so that no earlier one stays."""
+"""A check that could not be carried out, reported where its verdict would have been, so that no earlier one stays."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree
 
 from bnuq.report.check.annotations import line
-from bnuq.report.markdown import markdown
-from bnuq.report.parts import Items, title
+from bnuq.report.document import Report
 from bnuq.report.sanitize import printable
 
-_SAID = "bnuq check: nothing was checked"
+_OUTCOME = "nothing was checked"
+
+
+def refused(message: str) -> Report:
+    """The report: why nothing was checked."""
+    return Report(command="bnuq check", subject=_OUTCOME, verdict="failed", summary=tuple(_lines(message)))
 
 
 def refused_junit(message: str) -> bytes:
@@ -25,14 +29,9 @@ def refused_junit(message: str) -> bytes:
     return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True) + b"\n"
 
 
-def refused_markdown(message: str) -> str:
-    """As Markdown, for a pull request or the summary of a step."""
-    return markdown([title(f"❌ {_SAID}"), Items(tuple(_lines(message)))])
-
-
 def refused_annotation(message: str) -> str:
     """As a line for the log of GitHub Actions."""
-    return line("error", (_SAID, " ".join(_lines(message))))
+    return line("error", f"bnuq check: {_OUTCOME}", " ".join(_lines(message)))
 
 
 def _lines(message: str) -> list[str]:

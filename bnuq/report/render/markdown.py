@@ -59,7 +59,8 @@ def markdown(report: Report, *, level: int = 2) -> str:
     if report.verdict:
         rest = [*facts, *_blocks([Items(report.notes)] if report.notes else [])]
         rest += _blocks(report.paths)
-        return "\n\n".join([*blocks, _folded("What was compared, and how", "\n\n".join(rest))]) + "\n"
+        blocks += [_folded("What was compared, and how", "\n\n".join(rest))] if rest else []
+        return "\n\n".join(blocks) + "\n"
     if report.warnings:
         blocks += [f"{heading} Warnings", *_warnings(report)]
     if report.notes:

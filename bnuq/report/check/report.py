@@ -1,0 +1,217 @@
+"""The report of `bnuq check`: the verdict, what got worse in words, and every estimate's change; worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from bnuq.config import DETERMINISTIC
+from bnuq.estimates import ARROWS
+from bnuq.findings import sentence, warnings
+from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
+from bnuq.metrics import METRICS, SCORES
+from bnuq.report.check.findings import JUDGEMENTS, is_unchanged, judgement, unchanged
+from bnuq.report.check.sentences import (
+    SENTENCES,
+    amount,
+    before_and_now,
+    chance,
+    change_and_error,
+    headline,
+    in_short,
+    not_paired,
+    paired,
+    place,
+    requirement,
+)
+from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Row, Section, Table, dim, section
+from bnuq.report.numbers import count, named
+from bnuq.report.remedies import advised, noted
+
+_ROOMY = 60  # columns from which names are written out
+_MANY = 12  # estimates that did not fail the check, from which a terminal shows their changes alone
+_FAILED = ("worse", "moved")
+_TITLES = {"same": "The same", "not gated": "Shown, not gated"}
+
+
+def report(verdict: Verdict, *, columns: int = 100) -> Report:
+    """The report: the verdict and what it rests on, every estimate, and what was compared."""
+    return Report(
+        command="bnuq check",
+        subject=headline(verdict),
+        verdict=_outcome(verdict),
+        facts=tuple(_facts(verdict)),
+        summary=in_short(verdict),
+        sections=tuple(_sections(verdict, roomy=columns >= _ROOMY)),
+        warnings=advised(verdict.findings),
+        notes=noted(verdict.findings),
+        other_paths=tuple(_paths(verdict)),
+    )
+
+
+def _outcome(verdict: Verdict) -> Literal["passed", "accepted", "failed"]:
+    if verdict.failed:
+        return "failed"
+    unexamined = verdict.accepted is not None and bool(warnings(verdict.findings))
+    return "passed" if verdict.passed and not unexamined else "accepted"
+
+
+def _sections(verdict: Verdict, *, roomy: bool) -> Iterator[Section]:
+    if not is_unchanged(verdict.comparisons):
+        for words in JUDGEMENTS:
+            if group := tuple(each for each in verdict.comparisons if judgement(each) == words):
+                yield _estimates(words, group, gated=verdict.gated, roomy=roomy)
+    if len(verdict.broken) < len(verdict.floors):  # the summary names those that are not met
+        yield Section("Required", (Items(tuple(map(requirement, verdict.floors))),), folded=True)
+    yield from section("", dim(_legend(verdict)))
+
+
+# ── what was compared ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _facts(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    current, baseline = verdict.current, verdict.baseline
+    yield "current", _side(current, other=baseline)
+    if baseline is None:
+        yield "baseline", "none: the current result was not compared with another"
+    else:
+        yield "baseline", _side(baseline, other=current)
+        if baseline.checkpoint_sha256 == current.checkpoint_sha256 != "":
+            yield "network", "the same checkpoint in both"
+    if verdict.pairing is not None:
+        yield "paired", paired(verdict)
+        if unpaired := not_paired(verdict):
+            yield "not paired", unpaired
+    yield "checked by", f"bnuq {verdict.bnuq}, in {verdict.seconds:.1f} s"
+
+
+def _side(side: Side, *, other: Side | None) -> str:
+    """The file by its name, or by its path where both have the same name; and what made it."""
+    if side.path is None:
+        file = "not saved to a file"
+    else:
+        alike = other is not None and other.path is not None and other.path.name == side.path.name
+        file = str(side.path) if alike else side.path.name
+    parts = [f"{file}: {Path(side.checkpoint).name}"]
+    if side.time:
+        parts.append(_time(side.time))
+    if side.samples > 1:
+        size = "" if side.batch_size is None else f", mini-batches of {side.batch_size}"
+        parts.append(f"{side.samples} samples per point{size}, seed {side.seed}")
+    return ", ".join(parts)
+
+
+def _time(text: str) -> str:
+    """To the minute, where it can be read."""
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M %Z").strip()
+    except ValueError:
+        return text
+
+
+def _paths(verdict: Verdict) -> Iterator[PathLine]:
+    baseline = None if verdict.baseline is None else verdict.baseline.path
+    paths = {
+        "Current": verdict.current.path,
+        "Baseline": baseline if baseline != verdict.accepted else None,
+        "New baseline": verdict.accepted,
+        "Previous baseline, kept": verdict.kept,
+    }
+    yield from (PathLine(path, name) for name, path in paths.items() if path is not None)
+
+
+# ── the estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _estimates(words: str, group: tuple[Comparison, ...], *, gated: int, roomy: bool) -> Section:
+    """The estimates of one judgement: with all numbers, or on a terminal, where many passed, their changes alone."""
+    title = f"{_TITLES.get(words, words.capitalize())}: {count(len(group), 'estimate')}"
+    failed = words in _FAILED
+    brief: tuple[Part, ...] | None = None
+    if is_unchanged(group):
+        brief = (Paragraph(sentence(unchanged(group), SENTENCES)),)
+    elif not failed and (len(group) > _MANY or words in _TITLES):
+        brief = (_changes(group, roomy=roomy),)
+    table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")
+    return Section(title, (table,), folded=not failed, on_terminal=brief)
+
+
+def _with_all_numbers(group: Sequence[Comparison], *, gated: int, roomy: bool, style: str) -> Table:
+    """Those of one method and place below each other."""
+    places: dict[str, list[Row]] = {}
+    for comparison in group:
+        cells = (
+            *map(Cell, before_and_now(comparison)),
+            _change(comparison, style=style),
+            Cell("–" if comparison.tolerance is None else amount(comparison.tolerance)),
+            Cell("–" if comparison.p_adjusted is None else chance(comparison.p_adjusted)),
+        )
+        rows = places.setdefault(f"{comparison.method}, {_place(comparison)}", [])
+        rows.append((_label(comparison, roomy=roomy), cells))
+    return _table(("baseline", "current", "change", "tolerance", f"p of {gated}"), places)
+
+
+def _changes(group: Sequence[Comparison], *, roomy: bool) -> Table:
+    """A column for each method."""
+    methods = sorted({each.method: None for each in group}, key=lambda name: (name != DETERMINISTIC, len(name), name))
+    places: dict[str, dict[str, dict[str, Cell]]] = {}
+    for comparison in sorted(group, key=_in_order):
+        labels = places.setdefault(_place(comparison), {})
+        labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = _change(comparison)
+    rows = {
+        name: [(label, tuple(cells.get(method, Cell("")) for method in methods)) for label, cells in labels.items()]
+        for name, labels in places.items()
+    }
+    return _table(tuple(methods), rows)
+
+
+def _table(header: tuple[str, ...], places: dict[str, list[Row]]) -> Table:
+    return Table(header, tuple(row for name, rows in places.items() for row in [(name, ()), *rows]), stacks=True)
+
+
+def _change(comparison: Comparison, *, style: str = "") -> Cell:
+    change, error = change_and_error(comparison)
+    return Cell(change, f"±{error}" if error else "", style)
+
+
+def _in_order(comparison: Comparison) -> tuple[int, str, int, int]:
+    """The test set first, then its normalised scores and their bounds, then the others; metrics as they are listed."""
+    bounds = comparison.set.startswith(BOUNDS)
+    first = 2 if bounds else {"test": 0, NORMALIZED: 1}.get(comparison.set, 3)
+    return first, comparison.set, _rank(comparison.score, list(SCORES)), _rank(comparison.metric, list(METRICS))
+
+
+def _rank(name: str, names: list[str]) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _place(comparison: Comparison) -> str:
+    return f"{place(comparison.set)} by {named(comparison.score)}" if comparison.score else place(comparison.set)
+
+
+def _label(comparison: Comparison, *, roomy: bool) -> str:
+    return f"  {ARROWS[comparison.direction]} {named(comparison.metric, roomy=roomy)}"
+
+
+def _legend(verdict: Verdict) -> Iterator[str]:
+    if is_unchanged(verdict.comparisons):
+        return
+    yield (
+        "Change: current − baseline, ± its standard error over points and samples together. ↑ higher, ↓ lower is "
+        "better."
+    )
+    if verdict.gated:
+        yield (
+            "Worse: by more than the tolerance and by more than chance explains. p is the probability of a "
+            f"change at least this bad by chance, Holm-adjusted for {count(verdict.gated, 'gated estimate')} "
+            "tested together; worse means p below 0.05."
+        )
+    if any("within chance" in judgement(comparison) for comparison in verdict.comparisons):
+        yield "Within chance: by more than the tolerance, but not significantly, given the number of estimates tested."
+    if any(comparison.metric == "fpr95_id_positive" for comparison in verdict.comparisons):
+        yield (
+            "FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD points; FPR95*: "
+            "with test and OOD points swapped."
+        )

@@ -57,7 +57,8 @@ def command(
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
     if (runs := _runs(model, again, options)) is not None:
         from bnuq.records import multirun
-        from bnuq.report.multirun import print_several
+        from bnuq.report.multirun import report
+        from bnuq.report.render import print_record
         from bnuq.workflows.multirun import evaluate_several
 
         if baseline is not None:
@@ -68,7 +69,7 @@ def command(
         print_result(
             aggregate,
             summary=multirun.summary,
-            show=print_several,
+            show=partial(print_record, report),
             as_json=printing.json,
             quiet=printing.quiet,
             strict=printing.strict,

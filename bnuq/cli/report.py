@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -317,28 +317,16 @@ def _evaluate() -> Kind:
 
 
 def _side_by_side() -> Kind:
-    from bnuq.report.comparison import print_beside, report_parts, summary
+    from bnuq.report.comparison import report, summary
 
-    def draw(records: Mapping[str, Any], folder: Path, form: Any) -> tuple[Path, ...]:
-        from bnuq.report.comparison_plots import draw_figures
-
-        return draw_figures(records, folder, form)
-
-    def on_page(records: Mapping[str, Any], folder: Path | None, without: str) -> Iterator[Any]:
-        from bnuq.report.comparison_plots import pictures_of
-        from bnuq.report.page import beside_parts, shown_of
-
-        shown = {} if folder is None else shown_of(pictures_of(records), folder)
-        return beside_parts(records, shown, without=without)
-
-    return Kind("several", _evaluate().read, summary, print_beside, report_parts, draw, on_page)
+    return Kind("several", _evaluate().read, summary, report=report)
 
 
 def _several() -> Kind:
     from bnuq.records.multirun import read, summary
-    from bnuq.report.multirun import print_several, report_parts
+    from bnuq.report.multirun import report
 
-    return Kind("several", read, summary, print_several, report_parts)
+    return Kind("several", read, summary, report=report)
 
 
 def _sweep() -> Kind:

@@ -1,4 +1,4 @@
-"""The page of one evaluation, and of several: sections for a colleague, each with its pictures and how to read them."""
+"""The page of one evaluation: sections for a colleague, each with its pictures and how to read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.records.evaluation import Result
-from bnuq.report import classification, comparison, noise_models, ood, regression
+from bnuq.report import classification, noise_models, ood, regression
 from bnuq.report.drawing import for_page
 from bnuq.report.html import SUB, Picture, picture_at
 from bnuq.report.numbers import count
@@ -121,29 +121,6 @@ def _under(part: Part) -> Part:
     """The part, as one of the section before it."""
     bold = isinstance(part, Paragraph) and part.style == "bold"
     return replace(part, style=f"bold {SUB}") if bold else part
-
-
-def beside_parts(results: comparison.Results, shown: Shown, *, without: str = "") -> Iterator[OnPage]:
-    """What the page of several results is made of, in reading order."""
-    yield from comparison.head(results)
-    if without:
-        yield Paragraph(f"Figures are left out: {without}", "dim")
-    yield from (title("Test sets"), comparison.test_table(results))
-    yield from comparison.legend(results)
-    yield from _section("Calibration", shown, "calibration", "interval_calibration")
-    yield from _section("Error against coverage", shown, "risk_coverage")
-    for name in comparison.ood_names(results):
-        yield title(f"{name} against the test sets")
-        yield from (picture for (kind, *of), picture in shown.items() if kind in ("ood", "roc") and of == [name])
-        yield from comparison.ood_tables(results, name)
-    yield from _section("Over the number of samples", shown, "convergence")
-    yield from comparison.tail(results)
-    yield title("Provenance")
-    for name, result in results.items():
-        yield title(name, f"bold {SUB}")
-        yield Facts(tuple((what, text) for what, text in _origins(result) if text))
-        if result.path is not None:
-            yield PathLine(result.path)
 
 
 # ── where it comes from ──────────────────────────────────────────────────────────────────────────────────────────────

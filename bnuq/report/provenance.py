@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bnuq.records.evaluation import Result
 from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, Section
 
 _REPEAT = (
@@ -27,6 +28,35 @@ def provenance_section(
 ) -> Section:
     """Versions, machine, command and time; `sources` are the checkpoint and the data, `cost` what the run took; then
     the request, to be copied."""
+    facts = _facts(provenance, seconds, device, sources)
+    return Section("Provenance", (facts, *cost, *_request(run, repeat)), only_on_page=True)
+
+
+def origin(result: Result) -> Facts:
+    """Versions, machine, command, checkpoint, data and time of an evaluation."""
+    provenance, sampling = result.provenance, result.sampling
+    device = (sampling["device"], provenance.get("device"), provenance.get("platform"), sampling["precision"])
+    return _facts(provenance, result.seconds, device, _sources(result))
+
+
+def _sources(result: Result) -> Iterator[tuple[str, str]]:
+    """The checkpoint and the data, with their hashes."""
+    model, sha256 = result.model, result.provenance.get("reference_sha256")
+    yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
+    reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
+    if reference and sha256:
+        yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"
+    for name, evaluated in result.sets.items():
+        label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
+        yield label, f"{evaluated.reference}, {evaluated.n} points, SHA-256 `{evaluated.sha256}`"
+
+
+def _facts(
+    provenance: Mapping[str, Any],
+    seconds: Mapping[str, float],
+    device: Iterable[Any],
+    sources: Iterable[tuple[str, str]],
+) -> Facts:
     versions = ", ".join(
         f"{name} {provenance[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in provenance
     )
@@ -41,9 +71,7 @@ def provenance_section(
         **dict(sources),
         "seconds": ", ".join(stages),
     }
-    request = tuple(_request(run, repeat))
-    facts = Facts(tuple((name, text) for name, text in rows.items() if text))
-    return Section("Provenance", (facts, *cost, *request), only_on_page=True)
+    return Facts(tuple((name, text) for name, text in rows.items() if text))
 
 
 def _request(run: Mapping[str, Any], repeat: str) -> Iterator[Part]:

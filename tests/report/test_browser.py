@@ -12,11 +12,11 @@ import made_up_inspection
 import pytest
 import small_sweep
 
-from bnuq.report import comparison_plots
+from bnuq.report import comparison, render
 from bnuq.report.drawing import for_page
 from bnuq.report.html import page, picture_at
 from bnuq.report.inspection import page_parts as inspection_parts
-from bnuq.report.page import beside_parts, page_parts, shown_of
+from bnuq.report.page import page_parts, shown_of
 from bnuq.report.plots import pictures_of
 from bnuq.report.sweep import report_parts as sweep_parts
 from bnuq.report.sweep import save_figures
@@ -41,7 +41,7 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "classification": page(page_parts(four, shown_of(pictures_of(four), folder / "a"))),
         "regression": page(page_parts(regression, shown_of(pictures_of(regression), folder / "b"))),
         "sweep": page(sweep_parts(small_sweep.both()), drawn),
-        "beside": page(beside_parts(results, shown_of(comparison_plots.pictures_of(results), folder / "c"))),
+        "beside": render.page(comparison.report(results)),
         "inspection": page(inspection_parts(made_up_inspection.whole(), folder / "d")),
     }
     for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""Results side by side: what was asked differently is told first, every estimate has its row, and nothing is judged."""
+"""Results side by side: settings that differ come first, every estimate has its row, and nothing is judged."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ import pytest
 import small_run
 from matplotlib.axes import Axes
 
-from bnuq.findings import note, warning, warnings
+from bnuq.findings import Finding, note, warning
 from bnuq.metrics import delong_difference_variance, standard_error
 from bnuq.records.evaluation import Result
-from bnuq.report import comparison, comparison_plots, drawing
-from bnuq.report.comparison import best_score, compared, in_short, ood_tables, report_parts, summary
-from bnuq.report.html import page
-from bnuq.report.markdown import markdown
-from bnuq.report.page import beside_parts, shown_of
-from bnuq.report.parts import Items, Table
+from bnuq.report import drawing
+from bnuq.report.comparison import compared, plots, report, summary
+from bnuq.report.comparison.findings import SENTENCES, Place, findings, setting_findings
+from bnuq.report.comparison.lookup import best_score, ood_names
+from bnuq.report.comparison.report import estimates_table, ood_tables
+from bnuq.report.document import Report, Table
 from bnuq.report.plots import best_score_of
+from bnuq.report.render import draw_pictures, markdown, page, print_record
+from bnuq.report.render.pictures import drawn_for_page
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,8 @@ def another(folder: Path) -> Result:
     return small_run.evaluated(folder, out=Path("another.h5"), seed=1, samples=6, methods=("mcbn",))
 
 
-def first_words(results: dict[str, Result]) -> tuple[str, ...]:
-    """What was asked; before it stands what was found, in short."""
-    return [part for part in report_parts(results) if isinstance(part, Items)][1].texts
+def settings_of(results: dict[str, Result]) -> list[Finding]:
+    return list(setting_findings(results, compared(results)))
 
 
 def with_points(result: Result, metric: str, values: np.ndarray, *, method: str = "mcbn") -> Result:
@@ -47,43 +48,61 @@ def with_points(result: Result, metric: str, values: np.ndarray, *, method: str 
     return replace(result, methods=dict(result.methods) | {method: changed})
 
 
-def line_of(results: dict[str, Result], start: str) -> str:
-    [found] = [text for text in in_short(results) if text.startswith(f"{start}:")]
-    return found
+def ranking(results: dict[str, Result], name: str) -> dict[str, tuple[Place, ...]]:
+    """The places of the results by each metric, of a method or of an OOD set."""
+    [finding] = [each for each in findings(results) if name in (each.values.get("method"), each.values.get("name"))]
+    return finding.values["rankings"]
 
 
-def test_what_was_asked_differently_is_told_first_by_who_asked_for_what(four_methods, another) -> None:
-    words = first_words({"a": four_methods, "b": another, "c": four_methods})
-    assert "T: 8 in a and c; 6 in b." in words
-    assert "seed: 0 in a and c; 1 in b." in words
-    assert "methods: deterministic mcbn mcdo mcbn+mcdo in a and c; deterministic mcbn in b." in words
-    assert any(text.startswith("Samples differ (T, seed)") for text in words)
-    same = next(text for text in words if text.startswith("The same in all: "))
-    assert "checkpoint model.pt" in same and "b 16" in same and "T 8" not in same
-    assert "`bnuq check CURRENT BASELINE`" in words[-1]
+def places_by_pll(results: dict[str, Result], method: str = "mcbn") -> tuple[Place, ...]:
+    return ranking(results, method)["pll"]
 
 
-def test_the_same_files_are_the_same_whatever_they_are_called_and_others_are_told_apart(four_methods) -> None:
+def on_terminal(results: dict[str, Result]) -> str:
+    stream = io.StringIO()
+    print_record(report, results, stream, width=90)
+    return stream.getvalue()
+
+
+def test_settings_that_differ_come_with_who_has_what(four_methods, another) -> None:
+    results = {"a": four_methods, "b": another, "c": four_methods}
+    found = settings_of(results)
+    groups = {each.values["what"]: each.values["groups"] for each in found if each.code == "setting-differs"}
+    assert groups["T"] == {"8": ["a", "c"], "6": ["b"]} and groups["seed"] == {"0": ["a", "c"], "1": ["b"]}
+    assert groups["methods"] == {"deterministic mcbn mcdo mcbn+mcdo": ["a", "c"], "deterministic mcbn": ["b"]}
+    shared, samples, last = found[-3:]
+    assert (
+        shared.code == "settings-shared"
+        and shared.values["settings"].items() >= {"checkpoint": "model.pt", "b": "16"}.items()
+    )
+    assert "T" not in shared.values["settings"]
+    assert samples.code == "samples-differ" and samples.values["settings"] == ["T", "seed"]
+    assert last.code == "not-judged"
+    text = on_terminal(results)
+    assert "T: 8 in a and c; 6 in b." in text and "`bnuq check CURRENT BASELINE`" in text
+
+
+def test_the_same_files_are_the_same_whatever_they_are_called_and_others_are_not(four_methods) -> None:
     test = four_methods.sets["test"]
     moved = replace(four_methods, sets={**four_methods.sets, "test": replace(test, reference="elsewhere/copy.npz")})
-    assert not any(one.differs for one in compared({"a": four_methods, "b": moved}))
+    assert not any(setting.differs for setting in compared({"a": four_methods, "b": moved}))
     changed = replace(four_methods, sets={**four_methods.sets, "test": replace(test, sha256="f" * 64)})
-    [found] = [one for one in compared({"a": four_methods, "b": changed}) if one.differs]
-    assert found.what == "test" and "ffffffff" in found.values["b"] and test.sha256[:8] in found.values["a"]
-    assert "from different points" in first_words({"a": four_methods, "b": changed})[0]
+    [setting] = [each for each in compared({"a": four_methods, "b": changed}) if each.differs]
+    assert setting.what == "test" and setting.other_points
+    assert "ffffffff" in setting.values["b"] and test.sha256[:8] in setting.values["a"]
 
 
-def test_another_pipeline_and_another_checkpoint_are_told(four_methods) -> None:
+def test_another_pipeline_and_another_checkpoint_are_differences(four_methods) -> None:
     data = {**four_methods.run["data"], "augment": {"pad": 4, "flip": True}}
     model = {**four_methods.model, "sha256": "0" * 64, "path": "/there/other.pt"}
     changed = replace(four_methods, run={**four_methods.run, "data": data}, model=model)
-    told = {one.what: one.values["b"] for one in compared({"a": four_methods, "b": changed}) if one.differs}
-    assert told == {"checkpoint": "other.pt", "augment": "pad 4, flip yes"}
+    differences = {each.what: each.values["b"] for each in compared({"a": four_methods, "b": changed}) if each.differs}
+    assert differences == {"checkpoint": "other.pt", "augment": "pad 4, flip yes"}
 
 
 def test_every_estimate_has_its_row_and_what_a_result_has_not_is_a_dash(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
-    table = comparison.test_table(results)
+    table = estimates_table(results)
     assert table.header == ("a", "b")
     method = ""
     seen: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -103,7 +122,7 @@ def test_every_estimate_has_its_row_and_what_a_result_has_not_is_a_dash(four_met
 
 def test_sets_that_only_one_result_has_stand_there_too(four_methods, two_sets) -> None:
     results = {"a": four_methods, "b": two_sets}
-    assert comparison.ood_names(results) == ["other", *(n for n in two_sets.sets if two_sets.sets[n].kind == "ood")]
+    assert ood_names(results) == ["other", *(n for n in two_sets.sets if two_sets.sets[n].kind == "ood")]
     tables = list(ood_tables(results, "other"))
     estimates = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
     names = ("↑ AUROC", "↑ AUPR-out", "↑ AUPR-in", "↓ FPR95", "↓ FPR95*")
@@ -119,10 +138,10 @@ def test_the_score_of_a_roc_panel_is_the_best_on_average_of_those_that_most_resu
     assert found is not None
     score, aurocs = found
     means = {
-        one: np.mean([result.methods["mcbn"].ood["other"][one]["auroc"].value for result in (four_methods, another)])
-        for one in four_methods.methods["mcbn"].ood["other"]
+        name: np.mean([result.methods["mcbn"].ood["other"][name]["auroc"].value for result in (four_methods, another)])
+        for name in four_methods.methods["mcbn"].ood["other"]
     }
-    assert score == max(means, key=lambda one: means[one]) and set(aurocs) == {"a", "b"}
+    assert score == max(means, key=lambda name: means[name]) and set(aurocs) == {"a", "b"}
 
 
 def test_the_summary_holds_every_result_and_what_differs(four_methods, another) -> None:
@@ -134,37 +153,32 @@ def test_the_summary_holds_every_result_and_what_differs(four_methods, another) 
 
 def test_regressions_stand_side_by_side_too(regression, without_tau, tmp_path) -> None:
     results = {"fitted": regression, "bare": without_tau}
-    stream = io.StringIO()
-    comparison.print_beside(results, stream, width=90)
-    assert "↓ RMSE" in stream.getvalue() and "normalised CRPS" in stream.getvalue()
-    names = [path.stem for path in comparison_plots.draw_figures(results, tmp_path)]
-    assert names == ["interval_calibration", "risk_coverage", "convergence", "ood_far", "roc_far"]
+    text = on_terminal(results)
+    assert "↓ RMSE" in text and "normalised CRPS" in text
+    names = [path.stem for path in draw_pictures(report(results), tmp_path)]
+    assert names == ["interval_calibration", "risk_coverage", "ood_far", "roc_far", "convergence"]
 
 
-def test_hostile_names_do_nothing_anywhere(four_methods, another, tmp_path) -> None:
+def test_hostile_names_do_nothing_anywhere(four_methods, another) -> None:
     evil = "<script>alert(1)</script>|`@x`\x1b[31m"
     results = {evil: four_methods, f"{evil}2": replace(another, findings=(note(evil, text=evil),))}
-    shown = shown_of(comparison_plots.pictures_of(results), tmp_path)
-    text = page(beside_parts(results, shown))
+    text = page(report(results))
     assert "<script" not in text and "\x1b" not in text
-    document = markdown(report_parts(results))
+    document = markdown(report(results))
     assert "<script" not in document.replace("\\<script", "") and "\x1b" not in document
-    stream = io.StringIO()
-    comparison.print_beside(results, stream)
-    assert "\x1b" not in stream.getvalue()
+    assert "\x1b" not in on_terminal(results)
 
 
-def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_methods, another, tmp_path) -> None:
+def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
-    shown = shown_of(comparison_plots.pictures_of(results), tmp_path)
-    assert {parts: len(picture.svgs) for parts, picture in shown.items()} == {
+    assert {kind: len(picture.svgs) for kind, picture in drawn_for_page(report(results)).items()} == {
         ("calibration",): 4,
         ("risk_coverage",): 4,
         ("convergence",): 3,
         ("ood", "other"): 2,
         ("roc", "other"): 4,
     }
-    text = page(beside_parts(results, shown))
+    text = page(report(results))
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
         *("In short", "Settings that differ", "Test sets", "Calibration", "Error against coverage"),
         *("other against the test sets", "Over the number of samples", "Warnings", "Provenance"),
@@ -172,29 +186,35 @@ def test_the_page_has_a_line_for_every_result_in_a_panel_for_every_method(four_m
     assert text.count("<svg") == 17
 
 
+def test_every_result_says_where_it_comes_from(four_methods, another) -> None:
+    text = page(report({"a": four_methods, "b": another}))
+    for result in (four_methods, another):
+        assert str(result.path) in text and text.count(result.sets["test"].sha256) == 2
+
+
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
+def axes_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
     """The axes of every picture that is drawn, by its file's stem."""
-    axes_of: dict[str, list[Axes]] = {}
+    collected: dict[str, list[Axes]] = {}
 
     @contextlib.contextmanager
-    def keeping(path, **asked):
-        with drawing.picture(path, **asked) as axes:
+    def collecting(path, **settings):
+        with drawing.picture(path, **settings) as axes:
             yield axes
-        axes_of[path.stem] = axes
+        collected[path.stem] = axes
 
-    monkeypatch.setattr(comparison_plots, "picture", keeping)
-    return axes_of
+    monkeypatch.setattr(plots, "picture", collecting)
+    return collected
 
 
 def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
-    [found] = [one for one in axes.get_lines() if str(one.get_label()).startswith(label)]
-    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+    [drawn] = [each for each in axes.get_lines() if str(each.get_label()).startswith(label)]
+    return np.asarray(drawn.get_xdata()), np.asarray(drawn.get_ydata())
 
 
-def test_a_curve_is_that_of_its_result_and_no_curve_is_cut_off(four_methods, another, tmp_path, kept) -> None:
-    comparison_plots.draw_figures({"a": four_methods, "b": another}, tmp_path)
-    axes = kept["risk_coverage"][1]
+def test_a_curve_is_that_of_its_result_and_no_curve_is_cut_off(four_methods, another, tmp_path, axes_of) -> None:
+    draw_pictures(report({"a": four_methods, "b": another}), tmp_path)
+    axes = axes_of["risk_coverage"][1]
     assert axes.get_title(loc="left") == "mcbn"
     for name, result in (("a", four_methods), ("b", another)):
         [line] = [one for one in axes.get_lines() if one.get_label() == name]
@@ -202,15 +222,15 @@ def test_a_curve_is_that_of_its_result_and_no_curve_is_cut_off(four_methods, ano
         assert np.max(line.get_ydata()) < axes.get_ylim()[1]
 
 
-def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods, another, tmp_path, kept) -> None:
+def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods, another, tmp_path, axes_of) -> None:
     count = np.zeros(15)
     count[[4, 7, 11]] = 1, 20, 39
     calibration = {"bin": np.arange(15), "count": count, "confidence": np.linspace(0.03, 0.97, 15)}
     calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
     held = replace(four_methods.methods["mcbn"], calibration=calibration)
     changed = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": held})
-    comparison_plots.draw_figures({"a": changed, "b": another}, tmp_path)
-    axes = kept["calibration"][1]
+    draw_pictures(report({"a": changed, "b": another}), tmp_path)
+    axes = axes_of["calibration"][1]
     np.testing.assert_allclose(line(axes, "a, ECE")[0], calibration["confidence"][[7, 11]])
     hollow = [one for one in axes.get_lines() if one.get_markerfacecolor() == "none"]
     assert any(list(one.get_xdata()) == [calibration["confidence"][4]] for one in hollow)
@@ -219,27 +239,27 @@ def test_bins_of_few_points_are_hollow_by_themselves_and_it_is_said(four_methods
 
 
 def test_likelihood_and_mutual_information_are_drawn_over_the_passes_of_each(
-    four_methods, another, tmp_path, kept
+    four_methods, another, tmp_path, axes_of
 ) -> None:
     results = {"a": four_methods, "b": another}
-    comparison_plots.draw_figures(results, tmp_path)
-    panels = kept["convergence"]  # row by row: the estimates of mcbn, mcdo and both
+    draw_pictures(report(results), tmp_path)
+    panels = axes_of["convergence"]  # row by row: the estimates of mcbn, mcdo and both
     assert [axes.get_ylabel() for axes in panels] == [*["PLL (nats)"] * 3, *["mutual information (nats)"] * 3]
     for place, metric in ((0, "pll"), (3, "mutual_information")):
         for name, result in results.items():
             found = result.methods["mcbn"].convergence
             np.testing.assert_allclose(line(panels[place], name), (found["samples"], found[metric]))
-    comparison_plots.draw_figures({"b": another, "c": another}, tmp_path)
-    alone = kept["convergence"]  # of one method: beside each other
+    draw_pictures(report({"b": another, "c": another}), tmp_path)
+    alone = axes_of["convergence"]  # of one method: beside each other
     assert [axes.get_subplotspec().colspan.start for axes in alone] == [0, 1]
 
 
 def test_each_result_has_the_histograms_of_its_best_score_with_every_point_in_them(
-    four_methods, another, tmp_path, kept
+    four_methods, another, tmp_path, axes_of
 ) -> None:
     results = {"a": four_methods, "b": another}
-    comparison_plots.draw_figures(results, tmp_path)
-    panels = kept["ood_other"]
+    draw_pictures(report(results), tmp_path)
+    panels = axes_of["ood_other"]
     for axes, (name, result) in zip(panels, results.items(), strict=True):
         method, _, auroc = best_score_of(result, "other")
         assert axes.get_title(loc="left") == f"{name}: {method}, AUROC {auroc:.3f}"
@@ -251,17 +271,19 @@ def test_each_result_has_the_histograms_of_its_best_score_with_every_point_in_th
 
 
 @pytest.mark.parametrize(("spread", "far"), [(0.1, "beyond"), (2.0, "within")])
-def test_results_are_told_from_best_to_worst_with_the_paired_error_of_the_difference(four_methods, spread, far) -> None:
+def test_results_come_from_best_to_worst_with_the_paired_error_of_the_difference(four_methods, spread, far) -> None:
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
     below = pll - 0.2 + np.resize([-spread, spread], len(pll))
-    worse = with_points(four_methods, "pll", below)
-    change, error = float(np.mean(below - pll)), standard_error(below - pll)
-    told = f"{np.mean(below):.4f} nats in low ({change:.4f} ± {error:.4f}, {far} twice its error)".replace("-", "−")
-    words = line_of({"low": worse, "high": four_methods}, "mcbn")
-    assert f"PLL {np.mean(pll):.4f} nats in high, ".replace("-", "−") + told in words
-    assert "accuracy" in words and "% in all;" in words
-    legend = list(in_short({"low": worse, "high": four_methods}))[-1]
-    assert "error over points" in legend and "Monte Carlo error is not included" in legend
+    results = {"low": with_points(four_methods, "pll", below), "high": four_methods}
+    first, last = places_by_pll(results)
+    assert (first.names, last.names, first.distance, last.distance) == (("high",), ("low",), "none", far)
+    assert first.value == pytest.approx(np.mean(pll)) and last.difference == pytest.approx(np.mean(below - pll))
+    assert last.error == pytest.approx(standard_error(below - pll))
+    [same] = ranking(results, "mcbn")["accuracy"]
+    assert same.names == ("low", "high")
+    assert [finding.code for finding in findings(results)][-1] == "ranking-errors"
+    numbers = f"({last.difference:.4f} ± {last.error:.4f}, {far} twice its error)".replace("-", "−")
+    assert numbers in " ".join(report(results).summary)
 
 
 def test_the_error_of_a_difference_goes_by_group(four_methods) -> None:
@@ -270,71 +292,71 @@ def test_the_error_of_a_difference_goes_by_group(four_methods) -> None:
     grouped = replace(four_methods, sets={**four_methods.sets, "test": replace(test, group=group)})
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
     below = pll - 0.1 + np.resize(np.repeat([-0.5, 0.5], 10), len(pll))
-    words = line_of({"a": with_points(grouped, "pll", below), "b": grouped}, "mcbn")
-    assert f"± {standard_error(below - pll, group=group):.4f}, " in words
+    _, last = places_by_pll({"a": with_points(grouped, "pll", below), "b": grouped})
+    assert last.error == pytest.approx(standard_error(below - pll, group=group))
     other = replace(grouped, sets={**grouped.sets, "test": replace(test, group=group[::-1].copy() % 2)})
-    assert "on different points" in line_of({"a": with_points(other, "pll", below), "b": grouped}, "mcbn")
+    _, last = places_by_pll({"a": with_points(other, "pll", below), "b": grouped})
+    assert last.distance == "other-points"
 
 
-def test_no_error_is_told_of_a_difference_between_other_points(four_methods) -> None:
+def test_a_difference_between_other_points_has_no_error(four_methods) -> None:
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
     worse = with_points(four_methods, "pll", pll - 0.2)
     other = replace(four_methods.sets["test"], sha256="f" * 64)
-    words = list(in_short({"a": replace(worse, sets={**worse.sets, "test": other}), "b": four_methods}))
-    told = next(text for text in words if text.startswith("mcbn:"))
-    assert "in a (on different points)" in told and not any("±" in text for text in words)
+    results = {"a": replace(worse, sets={**worse.sets, "test": other}), "b": four_methods}
+    assert places_by_pll(results)[1].distance == "other-points"
+    assert "ranking-errors" not in [finding.code for finding in findings(results)]
 
 
-def test_what_is_the_same_in_every_point_but_for_rounding_is_told_once(four_methods) -> None:
+def test_what_is_the_same_in_every_point_except_for_rounding_has_one_place(four_methods) -> None:
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
-    rounded = with_points(four_methods, "pll", pll * (1 + 1e-15))
-    words = list(in_short({"a": four_methods, "b": rounded}))
-    assert len(words) == len(four_methods.methods) + 1 + bool(warnings(four_methods.findings))
-    assert all(text.count(" in all") >= 1 for text in words if not text.startswith("Warning"))
+    results = {"a": four_methods, "b": with_points(four_methods, "pll", pll * (1 + 1e-15))}
+    rankings = [finding.values["rankings"] for finding in findings(results) if finding.code.endswith("ranking")]
+    assert len(rankings) == len(four_methods.methods) + 1
+    assert all(len(places) == 1 for ranking in rankings for places in ranking.values())
     shuffled = with_points(four_methods, "pll", pll[::-1].copy())  # the same mean, of other points' values
-    assert "nats in all" not in line_of({"a": four_methods, "b": shuffled}, "mcbn")
+    assert len(places_by_pll({"a": four_methods, "b": shuffled})) == 2
 
 
-def test_an_infinite_likelihood_is_last_and_nothing_tells_its_error(four_methods) -> None:
+def test_an_infinite_likelihood_is_last_and_its_error_unknown(four_methods) -> None:
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"].copy()
     pll[0] = -np.inf
-    words = line_of({"a": with_points(four_methods, "pll", pll), "b": four_methods}, "mcbn")
-    assert words.endswith("−inf nats in a (the error of the difference is unknown).")
+    _, last = places_by_pll({"a": with_points(four_methods, "pll", pll), "b": four_methods})
+    assert (last.names, last.value, last.distance) == (("a",), -np.inf, "error-unknown")
 
 
-def test_where_a_file_does_not_hold_the_points_no_error_is_told(four_methods) -> None:
+def test_where_a_file_does_not_hold_the_points_the_error_is_unknown(four_methods) -> None:
     pll = four_methods.methods["mcbn"].sets["test"].points["pll"]
     bare = with_points(four_methods, "pll", pll - 0.2)
-    held = bare.methods["mcbn"]
-    test = replace(held.sets["test"], points={k: v for k, v in held.sets["test"].points.items() if k != "pll"})
-    bare = replace(bare, methods=dict(bare.methods) | {"mcbn": replace(held, sets=dict(held.sets) | {"test": test})})
-    words = line_of({"a": bare, "b": four_methods}, "mcbn")
-    assert words.endswith("nats in a (the error of the difference is unknown).")
+    method = bare.methods["mcbn"]
+    test = replace(method.sets["test"], points={k: v for k, v in method.sets["test"].points.items() if k != "pll"})
+    method = replace(method, sets=dict(method.sets) | {"test": test})
+    _, last = places_by_pll({"a": replace(bare, methods=dict(bare.methods) | {"mcbn": method}), "b": four_methods})
+    assert (last.names, last.distance) == (("a",), "error-unknown")
 
 
-def test_of_an_ood_set_the_best_score_of_each_is_told_with_delongs_error(four_methods, another) -> None:
+def test_of_an_ood_set_each_results_best_score_has_delongs_error(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
-    best = {name: best_score_of(one, "other") for name, one in results.items()}
-    first, last = sorted(best, key=lambda name: -best[name][2])
+    best = {name: best_score_of(result, "other") for name, result in results.items()}
+    first, last = ranking(results, "other")["auroc"]
+    assert (first.names, last.names) == tuple((name,) for name in sorted(best, key=lambda name: -best[name][2]))
     pairs = [
-        tuple(results[n].methods[best[n][0]].sets[s].points[best[n][1]] for s in ("test", "other"))
-        for n in (first, last)
+        tuple(results[name].methods[best[name][0]].sets[of].points[best[name][1]] for of in ("test", "other"))
+        for name in (*first.names, *last.names)
     ]
-    error = delong_difference_variance(*pairs) ** 0.5
-    change = best[last][2] - best[first][2]
-    words = line_of(results, "other")
-    assert words.startswith(f"other: AUROC of the best score {best[first][2]:.3f} in {first} (by the ")
-    assert f"{best[last][2]:.3f} in {last} (by the " in words
-    told = f"{change:.3f} ± {error:.3f}, {'beyond' if abs(change) > 2 * error else 'within'} twice its error)."
-    assert words.endswith(told.replace("-", "−"))
+    assert last.error == pytest.approx(delong_difference_variance(*pairs) ** 0.5)
+    assert last.difference == pytest.approx(best[last.names[0]][2] - best[first.names[0]][2])
+    assert last.distance == ("beyond" if abs(last.difference) > 2 * last.error else "within")
+    assert all(best[place.names[0]][0] in place.score for place in (first, last))
 
 
 def test_of_regressions_the_smallest_error_is_the_best(regression) -> None:
     test = regression.methods["mcdo"].sets["test"]
     larger = with_points(regression, "crps", test.points["crps"] * 2, method="mcdo")
-    words = line_of({"a": larger, "b": regression}, "mcdo")
-    order = words[words.index("CRPS") : words.index("PLL")]
-    assert 0 < order.index(" in b") < order.index(" in a") and "RMSE" in words and "twice its error" in order
+    rankings = ranking({"a": larger, "b": regression}, "mcdo")
+    assert list(rankings) == ["rmse", "crps", "pll"]
+    assert [place.names for place in rankings["crps"]] == [("b",), ("a",)]
+    assert rankings["crps"][1].distance in ("within", "beyond")
 
 
 def test_a_result_with_warnings_is_named_with_its_first_and_a_wrong_reference_before_all(four_methods) -> None:
@@ -346,12 +368,21 @@ def test_a_result_with_warnings_is_named_with_its_first_and_a_wrong_reference_be
         "c": replace(four_methods, findings=(few,)),
         "d": replace(four_methods, findings=(few,)),
     }
-    told = [text for text in in_short(results) if text.startswith("Warning")]
-    assert told == [
-        "Warning for b: text: The reference, or `train`, is not it, and 1 other warning below.",
-        "Warning for c and d: mcbn-chi2: without a reference, the noise model cannot be compared with MCBN.",
+    warnings = [finding.values for finding in findings(results) if finding.code == "result-warning"]
+    assert warnings == [
+        {"names": ["b"], "text": "text: The reference, or `train`, is not it", "others": 1},
+        {
+            "names": ["c", "d"],
+            "text": "mcbn-chi2: without a reference, the noise model cannot be compared with MCBN",
+            "others": 0,
+        },
     ]
-    stream = io.StringIO()
-    comparison.print_beside(results, stream, width=90)
-    report = stream.getvalue()
-    assert report.index("Warning for b") < report.index("Settings") < report.index("bnuq check")
+    text = on_terminal(results)
+    assert text.index("Warning for b") < text.index("Settings") < text.index("bnuq check")
+
+
+def test_every_finding_has_its_sentence(four_methods, another) -> None:
+    results = {"a": four_methods, "b": another}
+    codes = {finding.code for finding in (*findings(results), *settings_of(results))}
+    assert codes <= SENTENCES.keys() and isinstance(report(results), Report)
+    assert all(text.endswith(".") for text in report(results).summary)

@@ -25,7 +25,8 @@ from bnuq.evaluation.provenance import same_behaviour
 from bnuq.files.content import sha256_of_file
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
-from bnuq.report.multirun import print_several
+from bnuq.report.multirun import report
+from bnuq.report.render import print_record
 from bnuq.store import codec
 from bnuq.store.codec import kind_of_result
 from bnuq.workflows.multirun import evaluate_several
@@ -482,7 +483,7 @@ def drawn(several) -> str:
     import io
 
     stream = io.StringIO()
-    print_several(several, stream, width=100)
+    print_record(report, several, stream, width=100)
     return stream.getvalue()
 
 
@@ -546,7 +547,7 @@ def test_the_report_fits_its_width_and_an_ascii_stream(finished, width):
     _, several = finished
     buffer = io.BytesIO()
     stream = io.TextIOWrapper(buffer, encoding="ascii", write_through=True)
-    print_several(several, stream, width=width)
+    print_record(report, several, stream, width=width)
     lines = buffer.getvalue().decode("ascii").splitlines()
     assert lines and not [line for line in lines if len(line) > width and str(several.path) not in line]
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from bnuq.records.evaluation import MethodResult
 from bnuq.report import drawing, ood
-from bnuq.report.comparison import Results, best_score, is_regression, methods_of, ood_names
-from bnuq.report.drawing import GREY, INK, Format, Line, picture, short
+from bnuq.report.comparison.lookup import Results, best_score, is_regression, methods_of, ood_names
+from bnuq.report.document import Picture
+from bnuq.report.drawing import GREY, INK, Line, picture, short
 from bnuq.report.numbers import named, number
+from bnuq.report.page import HOW
 from bnuq.report.plots import (
     CONVERGING,
-    Drawn,
     best_score_of,
-    draw_all,
     draw_bins,
     draw_histograms,
     enough_points,
@@ -34,49 +34,46 @@ if TYPE_CHECKING:
 _PANEL = (4.4, 3.9)
 
 
-def draw_figures(results: Results, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
-    """Draw every picture that the results have together into `folder`, which is made where it is missing; their paths.
-
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
-    """
-    return tuple(path for _, path in draw_all(pictures_of(results), folder, kind))
-
-
 @dataclass(frozen=True)
 class _Curve:
-    """A curve that every method of a result may have: under which name and key, and how it is drawn."""
+    """A curve that every method of a result may have: where it is found, and how it is drawn."""
 
     title: str
-    held: Callable[[MethodResult], Mapping[str, np.ndarray]]
+    values: Callable[[MethodResult], Mapping[str, np.ndarray]]
     key: str
     draw: Callable[[Axes, Results, str, MethodResult, Line], None]
-    beneath: Callable[[Results], str] = lambda _: ""  # what else is said of the picture
+    remark: Callable[[Results], str] = lambda _: ""  # what the picture says of itself besides the results' names
 
     def within(self, results: Results, method: str) -> dict[str, MethodResult]:
         """The results that have it."""
-        ours = {name: one.methods[method] for name, one in results.items() if method in one.methods}
-        return {name: found for name, found in ours.items() if len(self.held(found).get(self.key, ())) > 1}
+        methods = {name: result.methods[method] for name, result in results.items() if method in result.methods}
+        return {name: each for name, each in methods.items() if len(self.values(each).get(self.key, ())) > 1}
 
 
-def pictures_of(results: Results) -> Iterator[tuple[tuple[str, ...], Drawn]]:
-    """What each picture shows (its kind, and of which set), and what draws it to a path."""
-    task = "regression" if is_regression(results) else "classification"
+def pictures(results: Results) -> Iterator[Picture]:
+    """Every picture that the results have together."""
+    methods = methods_of(results)
     curves = {
-        "calibration": _Curve("Reliability", lambda one: one.calibration, "confidence", _reliability, _hollow),
-        "interval_calibration": _Curve("Calibration of intervals", lambda one: one.calibration, "level", _intervals),
-        "risk_coverage": _Curve("Error of the retained points", lambda one: one.risk, "risk", _risk),
+        "calibration": _Curve("Reliability", lambda method: method.calibration, "confidence", _reliability, _hollow),
+        "interval_calibration": _Curve(
+            "Calibration of intervals", lambda method: method.calibration, "level", _intervals
+        ),
+        "risk_coverage": _Curve("Error of the retained points", lambda method: method.risk, "risk", _risk),
     }
     for name, curve in curves.items():
-        if methods := [method for method in methods_of(results) if curve.within(results, method)]:
-            yield (name,), partial(_draw, results, methods, curve)
-    told = [
-        one for one in map(_converging, CONVERGING[task]) if any(one.within(results, m) for m in methods_of(results))
-    ]
-    if methods := [method for method in methods_of(results) if any(one.within(results, method) for one in told)]:
-        yield ("convergence",), partial(_convergence, results, methods, told)
+        if having := [method for method in methods if curve.within(results, method)]:
+            yield _picture(name, draw=partial(_draw, results, having, curve))
+    metrics = CONVERGING["regression" if is_regression(results) else "classification"]
+    converging = [curve for curve in map(_converging, metrics) if any(curve.within(results, m) for m in methods)]
+    if having := [method for method in methods if any(curve.within(results, method) for curve in converging)]:
+        yield _picture("convergence", draw=partial(_convergence, results, having, converging))
     for name in ood_names(results):
-        yield ("ood", name), partial(_histograms, results, name)
-        yield ("roc", name), partial(_roc, results, name)
+        yield _picture("ood", name, draw=partial(_histograms, results, name))
+        yield _picture("roc", name, draw=partial(_roc, results, name))
+
+
+def _picture(*kind: str, draw: Callable[[Path], None]) -> Picture:
+    return Picture(kind, draw, HOW[kind[0]])
 
 
 def _lines(results: Results) -> dict[str, Line]:
@@ -91,33 +88,33 @@ def _under(results: Results, name: str) -> dict[str, Any]:
 
 
 def _draw(results: Results, methods: Sequence[str], curve: _Curve, path: Path) -> None:
-    lines, about = _lines(results), ", ".join(results) + curve.beneath(results)
+    lines, about = _lines(results), ", ".join(results) + curve.remark(results)
     with picture(path, title=curve.title, about=about, columns=len(methods), size=_PANEL, apart=True) as panels:
         for method, axes in zip(methods, panels, strict=True):
             axes.set_title(method)
-            for name, found in curve.within(results, method).items():
-                curve.draw(axes, results, name, found, lines[name])
+            for name, values in curve.within(results, method).items():
+                curve.draw(axes, results, name, values, lines[name])
             axes.legend(loc="best")
 
 
-def _reliability(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+def _reliability(axes: Axes, results: Results, name: str, method: MethodResult, line: Line) -> None:
     _as_stated(axes)
-    label = f"{short(name, 24)}, ECE {100 * found.sets['test'].estimates['ece'].value:.1f} %"
+    label = f"{short(name, 24)}, ECE {100 * method.sets['test'].estimates['ece'].value:.1f} %"
     look = {**line.plotted, **_under(results, name)}
-    draw_bins(axes, found.calibration, enough_points(results[name]), label=label, **look)
+    draw_bins(axes, method.calibration, enough_points(results[name]), label=label, **look)
     axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
 
 
 def _hollow(results: Results) -> str:
-    least = sorted({enough_points(one) for one in results.values()})
+    least = sorted({enough_points(result) for result in results.values()})
     most = f" to {least[-1]}, by how many there are" if len(least) > 1 else " points"
     return f"; hollow: bins of fewer than {least[0]}{most}"
 
 
-def _intervals(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+def _intervals(axes: Axes, results: Results, name: str, method: MethodResult, line: Line) -> None:
     _as_stated(axes)
-    curve = found.calibration
+    curve = method.calibration
     axes.plot(curve["level"], curve["coverage"], **line.plotted, **_under(results, name), label=short(name, 24))
     axes.set_xlabel("nominal probability of the central interval")
     axes.set_ylabel("observed coverage")
@@ -130,13 +127,13 @@ def _as_stated(axes: Axes) -> None:
         axes.set_ylim(-0.02, 1.02)
 
 
-def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
-    curve, regression = found.risk, is_regression(results)
+def _risk(axes: Axes, results: Results, name: str, method: MethodResult, line: Line) -> None:
+    curve, regression = method.risk, is_regression(results)
     look = {"color": line.colour, "linestyle": line.dashes, "linewidth": _under(results, name)["linewidth"]}
     axes.plot(curve["coverage"], curve["risk"], **look, label=short(name, 24))
     order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
     axes.set_xlim(0, 1)
-    most = max(float(np.nanmax(one.get_ydata())) for one in axes.get_lines())
+    most = max(float(np.nanmax(drawn.get_ydata())) for drawn in axes.get_lines())
     axes.set_ylim(0, 1.05 * most or 1.0)
     axes.set_xlabel(f"share of the test points retained, lowest {order} first")
     axes.set_ylabel(risk)
@@ -145,15 +142,15 @@ def _risk(axes: Axes, results: Results, name: str, found: MethodResult, line: Li
 def _converging(metric: str) -> _Curve:
     """An estimate of the first 1, 2, 4, … passes."""
 
-    def draw(axes: Axes, results: Results, name: str, found: MethodResult, line: Line) -> None:
+    def draw(axes: Axes, results: Results, name: str, method: MethodResult, line: Line) -> None:
         look = {**line.plotted, **_under(results, name), "label": short(name, 24)}
-        axes.plot(found.convergence["samples"], found.convergence[metric], **look)
+        axes.plot(method.convergence["samples"], method.convergence[metric], **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
         axes.set_xlabel("passes")
         axes.set_ylabel(label_of(metric))
 
-    return _Curve(label_of(metric), lambda one: one.convergence, metric, draw)
+    return _Curve(label_of(metric), lambda method: method.convergence, metric, draw)
 
 
 def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Curve], path: Path) -> None:
@@ -165,15 +162,15 @@ def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Cur
     ) as panels:  # fmt: skip
         for (curve, method), axes in zip(itertools.product(curves, methods), panels, strict=True):
             axes.set_title(method)
-            for name, found in curve.within(results, method).items():
-                curve.draw(axes, results, name, found, lines[name])
+            for name, values in curve.within(results, method).items():
+                curve.draw(axes, results, name, values, lines[name])
             if axes.get_lines():
                 axes.legend(loc="best")
 
 
 def _histograms(results: Results, name: str, path: Path) -> None:
     """A panel for each result: its score of largest AUROC, on the test set and on the OOD set."""
-    best = {result: best_score_of(one, name) for result, one in results.items() if name in ood.names(one)}
+    best = {key: best_score_of(result, name) for key, result in results.items() if name in ood.names(result)}
     sets = {result: results[result].methods[method].sets for result, (method, _, _) in best.items()}
     points = {r: (sets[r]["test"].points[s], sets[r][name].points[s]) for r, (_, s, _) in best.items()}
     with picture(
@@ -181,22 +178,22 @@ def _histograms(results: Results, name: str, path: Path) -> None:
         columns=len(best), size=(_PANEL[0], 3.3), apart=True,
     ) as panels:  # fmt: skip
         for (result, (method, score, auroc)), axes in zip(best.items(), panels, strict=True):
-            same = [both for other, both in points.items() if best[other][1] == score]  # whose bins are to be the same
+            same = [pair for other, pair in points.items() if best[other][1] == score]  # whose bins are to be the same
             axes.set_title(f"{short(result, 24)}: {method}, AUROC {number(auroc, 3)}")
-            among = np.concatenate([values for both in same for values in both])
+            among = np.concatenate([values for pair in same for values in pair])
             draw_histograms(axes, *points[result], score, name, among)
 
 
 def _roc(results: Results, name: str, path: Path) -> None:
     """For each method the score of largest mean AUROC, the same for all results."""
     lines = _lines(results)
-    told = {m: best for m in methods_of(results) if (best := best_score(results, name, m)) is not None}
+    scores = {m: best for m in methods_of(results) if (best := best_score(results, name, m)) is not None}
     about = f"{', '.join(results)}; of each method the score of largest mean AUROC"
     with picture(
-        path, title=f"ROC, {short(name, 24)} against the test sets", about=about, columns=len(told), size=_PANEL,
+        path, title=f"ROC, {short(name, 24)} against the test sets", about=about, columns=len(scores), size=_PANEL,
         apart=True,
     ) as panels:  # fmt: skip
-        for (method, (score, aurocs)), axes in zip(told.items(), panels, strict=True):
+        for (method, (score, aurocs)), axes in zip(scores.items(), panels, strict=True):
             axes.set_title(f"{method}, {named(score)}")
             axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
             for result, auroc in aurocs.items():

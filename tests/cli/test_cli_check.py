@@ -287,7 +287,7 @@ def test_tolerances_and_floors_come_from_bnuq_toml_or_the_file_that_is_named(cli
     Path("loose.toml").rename("bnuq.toml")
     found = cli("check", "worse.h5", "base.h5", "--json")
     assert found.code == 0
-    assert any("[check] of bnuq.toml" in note for note in json.loads(found.out)["notes"])
+    assert any("[check] in bnuq.toml" in note for note in json.loads(found.out)["notes"])
     assert cli("check", "worse.h5", "base.h5", "--tolerance", "accuracy=0").code == 1  # an option wins
     Path("bnuq.toml").write_text("[check]\ntolerances = {}\n")
     assert "check.tolerances is not known. Did you mean tolerance?" in cli("check", "worse.h5", "base.h5").message

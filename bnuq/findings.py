@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -61,8 +62,25 @@ class Entry:
 Catalogue = Mapping[str, Entry]
 
 
-def sentence(finding: Finding, catalogue: Catalogue) -> str:
+Formats = Mapping[str, Callable[[Any], str]]  # by name, what writes a value in a template: `{ratio:times}`
+
+
+def sentence(finding: Finding, catalogue: Catalogue, formats: Formats | None = None) -> str:
     """The sentence of the finding; KeyError where the catalogue does not have its code."""
     template = catalogue[finding.code].sentence
-    text = template.format(**finding.values) if isinstance(template, str) else template(**finding.values)
+    if isinstance(template, str):
+        text = _Formatter(formats or {}).vformat(template, (), finding.values)
+    else:
+        text = template(**finding.values)
     return f"{finding.subject}: {text}" if finding.subject else text
+
+
+class _Formatter(string.Formatter):
+    """`str.format`, with further formats."""
+
+    def __init__(self, formats: Formats) -> None:
+        self.formats = formats
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        write = self.formats.get(format_spec)
+        return super().format_field(value, format_spec) if write is None else write(value)

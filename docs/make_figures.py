@@ -33,8 +33,9 @@ from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.estimates import Estimate
 from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
+from bnuq.report import sweep as sweep_report
 from bnuq.report.numbers import total
-from bnuq.report.sweep import print_sweep, save_figures
+from bnuq.report.render import draw_pictures, print_record
 from bnuq.report.terminal import print_report
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
@@ -245,7 +246,7 @@ def uci() -> str | None:
 def batch_size() -> str | None:
     """The table of the batch-size experiment and what it says, from docs/batch-size.h5; None where there is none."""
     from experiments.batch_size.record import HEADLINE, BatchSizes
-    from experiments.batch_size.report import in_short as in_short_of_batch_sizes
+    from experiments.batch_size.report import sentences
 
     file = DOCS / "batch-size.h5"
     if not file.is_file():
@@ -279,7 +280,7 @@ def batch_size() -> str | None:
         f"{seconds['training'] / 60:.0f} minutes of CPU time to train and {seconds['evaluation'] / 60:.0f} minutes to "
         f"evaluate, torch {about['torch']}, {about['time'][:10]}.",
         "",
-        *(f"- {text}" for text in in_short_of_batch_sizes(result)),
+        *(f"- {text}" for text in sentences(result)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -310,8 +311,8 @@ def sweeps() -> str:
     parts = []
     for name, one in found.items():
         text = io.StringIO()
-        print_sweep(replace(one, path=Path(f"{one.models[0].name}.sweep.h5")), text)
-        (drawn,) = save_figures(one, MEASURED, kind="svg")
+        print_record(sweep_report.report, replace(one, path=Path(f"{one.models[0].name}.sweep.h5")), text)
+        (drawn,) = draw_pictures(sweep_report.report(one), MEASURED)
         drawn.rename(MEASURED / f"sweep-{name}.svg")
         about = f"{one.provenance['time'][:10]}, {one.provenance['device']}, torch {one.provenance['torch']}"
         parts.append(f"## {name}\n\n{about}\n\n![{name}](sweep-{name}.svg)\n\n```text\n{text.getvalue()}```")

@@ -20,7 +20,8 @@ from bnuq.cli.progress import bars
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.records.inspection import Inspection
 from bnuq.records.precise_bn import PreciseBN
-from bnuq.report.inspection import print_inspection
+from bnuq.report.inspection import report
+from bnuq.report.render import print_record
 from bnuq.workflows.inspect import Settings, inspect
 from bnuq.workflows.precise_bn import precise_bn
 
@@ -92,7 +93,9 @@ def domains(place: Path, pack: Path, out: Path) -> str:
     found = inspect(asked(place, "cifar_resnet20", out / "domains.h5"), settings, progress=bars)
     findings = tuple(replace(finding, subject=finding.subject.replace(f"{place}/", "")) for finding in found.findings)
     stream = io.StringIO()
-    print_inspection(replace(found, path=Path("resnet20-12fca82f.inspect.h5"), findings=findings), stream, width=100)
+    print_record(
+        report, replace(found, path=Path("resnet20-12fca82f.inspect.h5"), findings=findings), stream, width=100
+    )
     return stream.getvalue()
 
 

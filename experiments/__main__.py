@@ -341,14 +341,10 @@ def bn_noise(
     )
     request = replace(resolve(model, options, folder=Path.cwd()), test=None)
 
-    from bnuq.report.inspection import noise_panels
     from experiments.bn_noise import reproduce
 
     record = reproduce(request, batch_size=batch_size, draws=draws, points=points, progress=_progress(quiet))
-    if figures is not None:
-        noise_panels(record, figures, "svg", name="bn-noise")
-        noise_panels(record, figures, "png", name="bn-noise")
-    _tell(record, _bn_noise(), None, as_json=as_json, quiet=quiet)
+    _tell(record, _bn_noise(), figures, as_json=as_json, quiet=quiet)
 
 
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -446,10 +442,9 @@ def _toy() -> Kind:
 
 def _batch_size() -> Kind:
     from experiments.batch_size.record import BatchSizes, summary
-    from experiments.batch_size.report import print_batch_sizes, report_parts, save_figure
+    from experiments.batch_size.report import report
 
-    read = _reader(BatchSizes, summary)
-    return Kind("batch-size", read, summary, print_batch_sizes, report_parts, _single(save_figure))
+    return Kind("batch-size", _reader(BatchSizes, summary), summary, report=report)
 
 
 def _pll_over_samples() -> Kind:
@@ -459,10 +454,9 @@ def _pll_over_samples() -> Kind:
 
 
 def _bn_noise() -> Kind:
-    from bnuq.report.inspection import page_parts, save_figures
-    from experiments.bn_noise import print_bn_noise, read, report_parts, summary
+    from experiments.bn_noise import read, report, summary
 
-    return Kind("bn-noise", read, summary, print_bn_noise, report_parts, save_figures, page_parts)
+    return Kind("bn-noise", read, summary, report=report)
 
 
 def _reader(record: Any, summary: Callable[[Any], Any]) -> Callable[[Path], Any]:

@@ -1,4 +1,4 @@
-"""Figure 4 of Shekhovtsov & Flach 2018 on a network of the user's: the noise of BatchNorm's statistics and its law."""
+"""Figure 4 of Shekhovtsov & Flach 2018 on a network of the user's: how BatchNorm's statistics are distributed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -15,35 +15,24 @@ from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
 from bnuq.records import inspection
 from bnuq.records.inspection import Inspection, Noise
-from bnuq.report.inspection.lines import brief
+from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table
+from bnuq.report.inspection.findings import independence, sentences, spatial_slope, with_error
+from bnuq.report.inspection.lookup import brief
+from bnuq.report.inspection.plots import noise_panels
+from bnuq.report.inspection.report import name_width
 from bnuq.report.inspection.tables import noise_parts
-from bnuq.report.inspection.words import of_independence, of_space, with_error
 from bnuq.report.numbers import number
-from bnuq.report.parts import (
-    GAP,
-    Advice,
-    Cell,
-    Facts,
-    Items,
-    Paragraph,
-    Part,
-    PathLine,
-    Table,
-    columns_of,
-    draw,
-    title,
-)
 from bnuq.report.remedies import advised, noted
 from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64
-BEYOND = 8  # times the batch size, up to which its variance is told
+BEYOND = 8  # times the batch size, up to which its variance is measured
 
 
 @dataclass(frozen=True)
 class Published:
     """σ_U of the paper's network, layer by layer, in batches of `batch_size`; `positions` are not said there: those of
-    its layers if none of them shrinks the picture but by its stride."""
+    its layers if none of them shrinks the picture except by its stride."""
 
     source: str
     batch_size: int
@@ -64,8 +53,8 @@ def reproduce(
 ) -> Inspection:
     """The noise of the network of `run` in mini-batches of its reference, written to `run.out` as an inspection.
 
-    `draws` of `batch_size` tell the law, and 64 each of five sizes up to 8 times that how the noise falls. RequestError
-    where there is no noise to measure, and what `inspect` raises.
+    `draws` of `batch_size` give its distribution, and 64 each of five sizes up to 8 times that show how it falls.
+    RequestError where there is no noise to measure, and what `inspect` raises.
     """
     size_draws = min(draws, SIZE_DRAWS)
     settings = Settings(points, draws, batch_size, BEYOND, size_draws, noise_only=True, needs_reference=True)
@@ -81,94 +70,82 @@ def read(path: Path) -> Inspection:
     return record
 
 
-def print_bn_noise(record: Inspection, stream: TextIO, width: int | None = None) -> None:
-    """Draw the report on `stream`."""
-    columns = columns_of(stream, width)
-    draw(report_parts(record, columns), stream, columns)
-
-
 def summary(record: Inspection) -> dict[str, Any]:
     """The inspection's summary, and the published estimates beside it."""
     return {**inspection.summary(record), "published": asdict(PUBLISHED)}
 
 
-def report_parts(record: Inspection, columns: int = 100) -> Iterator[Part]:
-    """What the report is made of, for so many columns."""
+def report(record: Inspection, *, columns: int = 100) -> Report:
+    """The report: the three panels in words, the noise of every layer, and the published network."""
     noise = record.noise
     assert noise is not None
-    name = max(12, min(44, columns // 2 - 4))
-    yield title(f"bnuq experiments bn-noise  {record.provenance['bnuq']}")
-    yield Facts(
-        (
+    by_layer = tuple(noise_parts(noise, name=name_width(columns)))
+    return Report(
+        command="bnuq experiments bn-noise",
+        version=record.provenance["bnuq"],
+        subject=Path(record.model["path"]).name,
+        facts=(
             ("model", f"{Path(record.model['path']).name}: {len(noise.layers)} BatchNorm layers"),
             ("noise", f"{noise.draws} draws of mini-batches of {noise.batch_size:,}"),
-            ("took", f"{record.seconds['total']:.1f} s"),
-        )
+            ("time", f"{record.seconds['total']:.1f} s"),
+        ),
+        summary=tuple(panels(noise)),
+        sections=(
+            Section("The three panels", (noise_panels(record, noise, "bn-noise"),)),
+            Section("Noise of a batch, by layer", by_layer),
+            Section("The published network", (_published(), _beside_published(noise))),
+        ),
+        warnings=advised(record.findings),
+        notes=noted(record.findings),
+        path=None if record.path is None else PathLine(record.path),
     )
-    yield from (GAP, title("The three panels"), Items(tuple(panels(noise))))
-    yield from (GAP, title("Noise of a batch, by layer"), *noise_parts(noise, name=name))
-    yield from (GAP, title("The published network"), *_published(noise))
-    if advice := advised(record.findings):
-        yield from (GAP, title("Warnings", "bold yellow"), Advice(advice))
-    if texts := noted(record.findings):
-        yield from (GAP, title("Notes"), Items(texts))
-    if record.path is not None:
-        yield from (GAP, PathLine(record.path))
 
 
 def panels(noise: Noise) -> Iterator[str]:
     """Each panel in a sentence or two."""
-    known = [one for one in noise.layers if math.isfinite(one.rejected)]
+    known = [layer for layer in noise.layers if math.isfinite(layer.rejected)]
     if known:
-        rejected = sum(one.rejected * one.channels for one in known) / sum(one.channels for one in known)
-        fitted = sum(one.rejected_fitted * one.channels for one in known) / sum(one.channels for one in known)
+        channels = sum(layer.channels for layer in known)
+        rejected = sum(layer.rejected * layer.channels for layer in known) / channels
+        fitted = sum(layer.rejected_fitted * layer.channels for layer in known) / channels
         yield (
-            f"S² in proportion to χ² with n − 1 degrees: rejected in {100 * rejected:.0f} % of the channels "
-            f"(Kolmogorov–Smirnov, 5 % false discoveries); to χ² with the degrees that fit each channel best, in "
-            f"{100 * fitted:.0f} %. {of_independence(noise)}".rstrip()
+            f"S² in proportion to χ² with n − 1 degrees of freedom is rejected in {100 * rejected:.0f} % of the "
+            "channels (Kolmogorov–Smirnov, 5 % false discovery rate); χ² with the best-fitting degrees of each channel "
+            f"in {100 * fitted:.0f} %."
         )
-    slopes = [one.slope for one in noise.layers if one.slope is not None and math.isfinite(one.slope.value)]
+        yield from sentences(independence(noise))
+    slopes = [slope for layer in noise.layers if (slope := layer.slope) is not None and math.isfinite(slope.value)]
     if slopes:
         values = sorted(slope.value for slope in slopes)
-        middle = slopes[0] if len(slopes) == 1 else None
-        told = (
-            with_error(middle)
-            if middle
-            else f"{number(values[0], 2)} to {number(values[-1], 2)}, median {number(float(np.median(values)), 2)}"
-        )
+        middle = f"{number(values[0], 2)} to {number(values[-1], 2)}, median {number(float(np.median(values)), 2)}"
         sizes = ", ".join(f"{size:,}" for size in noise.sizes)
-        yield f"Variance of the normalised value against the batch size ({sizes}): log-log slope {told}; −1 is 1/b."
-    yield of_space(noise)
+        yield (
+            f"Variance of the normalised value against the batch size ({sizes}): log-log slope "
+            f"{with_error(slopes[0]) if len(slopes) == 1 else middle}; −1 is 1/b."
+        )
+    yield from sentences([spatial_slope(noise)])
 
 
-def _published(noise: Noise) -> Iterator[Part]:
-    yield Table(
-        ("z", "σ_U", "by law", "values", "of n"),
-        tuple(
-            (f"layer {place}", _cells(sigma_u, positions * PUBLISHED.batch_size, positions))
-            for place, (sigma_u, positions) in enumerate(
-                zip(PUBLISHED.sigma_u, PUBLISHED.positions, strict=True), start=1
-            )
-        ),
-        stacks=True,
-    )
-    ours = [one.sigma_u for one in noise.layers if math.isfinite(one.sigma_u)]
-    beside = "" if not ours else f" Here it is {brief(min(ours))} to {brief(max(ours))} at b = {noise.batch_size:,}."
-    yield Paragraph(
+def _published() -> Table:
+    layers = zip(PUBLISHED.sigma_u, PUBLISHED.positions, strict=True)
+    rows = tuple((f"layer {place}", _cells(*layer)) for place, layer in enumerate(layers, start=1))
+    return Table(("z", "σ_U", "nominal", "effective n", "of n"), rows, stacks=True)
+
+
+def _cells(sigma_u: float, positions: int) -> tuple[Cell, ...]:
+    nominal, effective = positions * PUBLISHED.batch_size, 1 / (2 * sigma_u**2)
+    nominal_sigma_u = 1 / math.sqrt(2 * nominal)
+    texts = (f"{positions:,}", brief(sigma_u), brief(nominal_sigma_u), f"{effective:,.0f}")
+    return (*map(Cell, texts), Cell(f"{100 * effective / nominal:.1f} %"))
+
+
+def _beside_published(noise: Noise) -> Paragraph:
+    known = [layer.sigma_u for layer in noise.layers if math.isfinite(layer.sigma_u)]
+    here = f" Here it is {brief(min(known))} to {brief(max(known))} at b = {noise.batch_size:,}." if known else ""
+    return Paragraph(
         f"{PUBLISHED.source}, b = {PUBLISHED.batch_size}: {brief(min(PUBLISHED.sigma_u))} to "
-        f"{brief(max(PUBLISHED.sigma_u))}.{beside} by law: σ_U of n = b·z independent Gaussian values, 1/√(2n); "
-        "values: as many as would have the σ_U that was found, 1/(2σ_U²); of n: the share of n that they are. The "
-        "paper does not say z; it is taken from its strides.",
-        "dim",
-    )
-
-
-def _cells(sigma_u: float, nominal: int, positions: int) -> tuple[Cell, ...]:
-    values = 1 / (2 * sigma_u**2)
-    return (
-        Cell(f"{positions:,}"),
-        Cell(brief(sigma_u)),
-        Cell(brief(1 / math.sqrt(2 * nominal))),
-        Cell(f"{values:,.0f}"),
-        Cell(f"{100 * values / nominal:.1f} %"),
+        f"{brief(max(PUBLISHED.sigma_u))}.{here} nominal: σ_U of n = b·z independent Gaussian values, 1/√(2n); "
+        "effective n: as many as would have this σ_U, 1/(2σ_U²), also as a share of n. The paper does not say z; it is "
+        "taken from its strides.",
+        dim=True,
     )

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.report import print_figures
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 
@@ -51,8 +52,8 @@ def command(
     from bnuq.cli.progress import bars
     from bnuq.progress import silent
     from bnuq.records.inspection import summary
-    from bnuq.report.inspection import print_inspection, save_figures
-    from bnuq.report.terminal import print_figures
+    from bnuq.report.inspection import report
+    from bnuq.report.render import draw_pictures, print_record
     from bnuq.workflows.inspect import Settings, inspect
 
     inspect_settings = Settings(
@@ -66,12 +67,11 @@ def command(
         needs_reference="train" in options,
     )
     result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
-    drawn = () if figures is None else save_figures(result, figures, kind="svg")
+    drawn = () if figures is None else draw_pictures(report(result), figures)
 
-    def show(inspection: Any, stream: TextIO) -> None:
-        print_inspection(inspection, stream)
-        if drawn:
-            print_figures(drawn, stream)
+    def show(record: Any, stream: TextIO) -> None:
+        print_record(report, record, stream)
+        print_figures(drawn)
 
     print_result(
         result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict

@@ -164,13 +164,21 @@ def _show_report(
         print_line(in_markdown(report, level=1), nl=False)
         return
     print_record(kind.report, record, stdout(), full=full)
-    if drawn:
-        print_line("")
-        print_paths([PathLine(drawn[0].parent, "Figures")], stdout(), names=[path.name for path in drawn])
+    print_figures(drawn)
     written = [
         PathLine(path, name) for path, name in ((page, "Page"), (markdown, "Markdown")) if isinstance(path, Path)
     ]
     print_paths(written, stdout())
+
+
+def print_figures(paths: Sequence[Path]) -> None:
+    """Say which pictures were drawn, and where; nothing where none were."""
+    from bnuq.report.document import PathLine
+    from bnuq.report.render import print_paths
+
+    if paths:
+        print_line("")
+        print_paths([PathLine(paths[0].parent, "Figures")], stdout(), names=[path.name for path in paths])
 
 
 @dataclass(frozen=True)
@@ -331,16 +339,16 @@ def _several() -> Kind:
 
 def _sweep() -> Kind:
     from bnuq.records.sweep import read, summary
-    from bnuq.report.sweep import print_sweep, report_parts, save_figures
+    from bnuq.report.sweep import report
 
-    return Kind("sweep", read, summary, print_sweep, report_parts, save_figures)
+    return Kind("bnuq sweep-batch-size", read, summary, report=report)
 
 
 def _inspection() -> Kind:
     from bnuq.records.inspection import read, summary
-    from bnuq.report.inspection import page_parts, print_inspection, report_parts, save_figures
+    from bnuq.report.inspection import report
 
-    return Kind("bnuq inspect", read, summary, print_inspection, report_parts, save_figures, page_parts)
+    return Kind("bnuq inspect", read, summary, report=report)
 
 
 _KINDS: dict[str, Callable[[], Kind]] = {

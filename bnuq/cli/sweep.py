@@ -10,6 +10,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Work
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.report import print_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
 
@@ -59,19 +60,18 @@ def command(
     from bnuq.cli.progress import Bars
     from bnuq.progress import silent
     from bnuq.records.sweep import summary
-    from bnuq.report.sweep import print_sweep, save_figures
-    from bnuq.report.terminal import print_figures
+    from bnuq.report.render import draw_pictures, print_record
+    from bnuq.report.sweep import report
     from bnuq.workflows.sweep import sweep
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
     result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
-    drawn = () if figures is None else save_figures(result, figures, kind="svg")
+    drawn = () if figures is None else draw_pictures(report(result), figures)
 
-    def show(result: Any, stream: TextIO) -> None:
-        print_sweep(result, stream)
-        if drawn:
-            print_figures(drawn, stream)
+    def show(record: Any, stream: TextIO) -> None:
+        print_record(report, record, stream)
+        print_figures(drawn)
 
     print_result(
         result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict

@@ -79,6 +79,48 @@ def with_error(estimate: Estimate | None, digits: int = 4) -> Cell:
     return Cell(number(estimate.value, digits), f"±{number(error, digits)}")
 
 
+def error_of(estimate: Estimate) -> float | None:
+    """Over points and draws where both are known, else over the one that is."""
+    known = [error for error in (estimate.se, estimate.mc_se) if error is not None]
+    return math.hypot(*known) if known else None
+
+
+def interval_of(estimate: Estimate) -> tuple[float, float]:
+    """The 95 % interval of the estimate, or by its errors; NaN where it has neither."""
+    if estimate.low is not None and estimate.high is not None:
+        return estimate.low, estimate.high
+    error = error_of(estimate)
+    reach = math.nan if error is None else 1.96 * error
+    return estimate.value - reach, estimate.value + reach
+
+
+def and_error(estimate: Estimate) -> str:
+    """Value and error with two digits of the error."""
+    error = error_of(estimate)
+    if error is None or not (math.isfinite(error) and error > 0):
+        return three_digits(estimate.value)
+    digits = min(9, max(0, 1 - exponent(error)))
+    return f"{grouped(estimate.value, digits)} ± {grouped(error, digits)}"
+
+
+def three_digits(value: float) -> str:
+    if not math.isfinite(value) or value == 0:
+        return number(value, 0)
+    return grouped(value, min(9, max(0, 2 - exponent(value))))
+
+
+def grouped(value: float, digits: int) -> str:
+    """With so many decimals, and commas between thousands."""
+    if not 1000 <= abs(value) < 1e9:
+        return number(value, digits)
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def exponent(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(abs(value)))
+
+
 def named(metric: str, *, roomy: bool = True) -> str:
     """A metric or a score in a table or a sentence."""
     known = metric_of(metric)

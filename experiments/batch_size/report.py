@@ -1,63 +1,71 @@
-"""The batch-size experiment: its tables on a terminal, what is not as published in words, and its picture."""
+"""The report of the batch-size experiment: how MI moves with the batch size, beside what was published."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
+from bnuq.estimates import Estimate
+from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.report import drawing
-from bnuq.report.numbers import number, total, with_error
-from bnuq.report.parts import GAP, Cell, Facts, Items, Paragraph, Part, PathLine, Row, Table, columns_of, draw, title
-from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point, sentences
+from bnuq.report.document import Cell, PathLine, Picture, Report, Section, Table, dim
+from bnuq.report.numbers import error_of, number, total, with_error
+from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
+from experiments.batch_size.record import sentences as notes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NAMES: dict[str, str] = {"small_resnet": "small ResNet", "resnet50": "ResNet-50", "vgg16": "VGG-16"}
-_ENOUGH = 2  # standard errors, from which on a difference is told as one
+_CLEAR = 2  # standard errors, from which on a difference is reported
 _ALIKE = 1.25  # factor, up to which the training losses of networks count as alike, and so do the MI of two sets
 _LEARNT = 0.999  # of the training images, from which on they are learnt
-_TOLD_APART = 0.6  # AUROC, from which on a set is
+_SEPARATED = 0.6  # AUROC, from which on a set counts as separated
+_HOW = (
+    "Left: MI with one network for each M, sampled in its own batch size; middle: MI of one network at every b; right: "
+    "the training loss of each network. Dotted: the M of the network in the middle. Bars are one standard error."
+)
 
 
-def print_batch_sizes(found: BatchSizes, stream: TextIO, *, width: int | None = None) -> None:
-    """Draw the report on `stream`: in colour on a terminal, plain in a pipe, in ASCII where the encoding needs it."""
-    draw(report_parts(found), stream, columns_of(stream, width))
+def report(record: BatchSizes, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
+    """The report: MI, AUROC and accuracy of every network, at its own batch size and at others."""
+    return Report(
+        command=f"bnuq {record.COMMAND}",
+        version=record.provenance["bnuq"],
+        facts=tuple(_facts(record)),
+        summary=sentences(record),
+        sections=tuple(_sections(record)),
+        notes=notes_of(record),
+        path=None if record.path is None else PathLine(record.path),
+    )
 
 
-def report_parts(found: BatchSizes) -> Iterator[Part]:
-    """What the report is made of."""
-    yield title(f"bnuq {found.COMMAND}  {found.provenance['bnuq']}")
-    yield Paragraph(f"{found.published['source']}.")
-    yield Facts(tuple(_facts(found)))
-    yield from (GAP, title("In short"), Items(tuple(in_short(found))))
-    for networks in found.series().values():
-        yield from (GAP, title(f"{_named(networks)}: one network for each M, b = M"))
-        yield Table(_header(found.ood), tuple(_matched(found, networks)), stacks=True)
-    for networks in found.series().values():
-        for network in networks:
-            if network.single:
-                about = f"{_name(network.architecture)} of M = {network.batch_size}"
-                yield from (GAP, title(f"{about}, {network.schedule}: one network, every b"))
-                yield Table(_header(found.ood)[:5], tuple(_single(found, network)), stacks=True)
-    yield from (GAP, title("Accuracy of MCBN, and what was published"))
-    yield Table(*_accuracies(found), stacks=True)
-    yield GAP
-    yield from (Paragraph(text, "dim") for text in _how(found))
-    if found.findings:
-        yield from (GAP, title("Notes"), Items(sentences(found)))
-    if found.path is not None:
-        yield from (GAP, PathLine(found.path))
+def _sections(record: BatchSizes) -> Iterator[Section]:
+    yield Section("MI over the batch size", (Picture(("batch-size",), partial(_draw, record), _HOW),))
+    header = ("MI on test", f"MI on {record.ood}", "AUROC by MI", "accuracy", "PLL")
+    trained = (*header, "train loss", "train acc.", "epochs", "steps")
+    for networks in record.series().values():
+        rows = tuple((f"M = {network.batch_size}", _trained_cells(record, network)) for network in networks)
+        yield Section(f"{_name(networks[0])}: one network for each M, b = M", (Table(trained, rows, stacks=True),))
+    for network in itertools.chain(*record.series().values()):
+        if network.single:
+            name = f"{_architecture(network)} of M = {network.batch_size}, {network.schedule}"
+            rows = tuple((f"b = {point.batch_size}", _point_cells(record, point)) for point in network.single)
+            yield Section(f"{name}: one network, every b", (Table(header, rows, stacks=True),))
+    yield Section("Accuracy of MCBN, and the published one", (_accuracies(record),))
+    yield Section("", tuple(dim(_legend(record))))
 
 
-def _facts(found: BatchSizes) -> Iterator[tuple[str, str]]:
-    made = found.experiment
-    recipe = made["recipe"]
-    yield "networks", ", ".join(_name(one) for one in made["architectures"])
-    yield "trained on", f"the first {made['images']:,} images of {made['train']}, without augmentation"
+def _facts(record: BatchSizes) -> Iterator[tuple[str, str]]:
+    setup = record.experiment
+    recipe = setup["recipe"]
+    yield "source", f"{record.published['source']}."
+    yield "networks", ", ".join(str(_NAMES.get(name, name)) for name in setup["architectures"])
+    yield "trained on", f"the first {setup['images']:,} images of {setup['train']}, without augmentation"
     rate = (
         f"{recipe['rate']:g} · √(M / 128), 5 % warm-up, cosine"
         if recipe["schedule"] == "cosine"
@@ -66,231 +74,223 @@ def _facts(found: BatchSizes) -> Iterator[tuple[str, str]]:
     yield (
         "by",
         f"SGD, momentum {recipe['momentum']:g}, weight decay {recipe['weight_decay']:g}, rate {rate}; "
-        f"{made['epochs']} epochs, or as many steps",
+        f"{setup['epochs']} epochs, or as many steps",
     )
-    points = "all points" if made["points"] is None else f"at most {made['points']:,} points each"
-    yield "evaluated", f"{made['test']} and {found.ood}, {points}"
-    yield "passes", f"{made['draw_sets']} draw sets of {made['samples']}, seed {made['seed']}"
-    hours, minutes = divmod(round(found.seconds["training"] / 60), 60)
+    points = "all points" if setup["points"] is None else f"at most {setup['points']:,} points each"
+    yield "evaluated", f"{setup['test']} and {record.ood}, {points}"
+    yield "samples", f"{setup['draw_sets']} draw sets of {setup['samples']}, seed {setup['seed']}"
+    hours, minutes = divmod(round(record.seconds["training"] / 60), 60)
     trained = f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
-    kind = "of a core " if made["device"] == "cpu" else ""
-    yield "took", f"{trained} {kind}to train, {found.seconds['evaluation'] / 60:.0f} min to evaluate"
+    kind = "of a core " if setup["device"] == "cpu" else ""
+    yield "time", f"{trained} {kind}to train, {record.seconds['evaluation'] / 60:.0f} min to evaluate"
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the findings ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def in_short(found: BatchSizes) -> Iterator[str]:
-    """What came out, a sentence each: how MI moves with M, whether training explains it, OOD, one network, accuracy."""
-    for networks in found.series().values():
-        yield _how_it_moves(found, networks)
-        yield _how_apart(found, networks)
-    for network in found.networks:
+def findings(record: BatchSizes) -> Iterator[Finding]:
+    """How MI moves with M, whether training explains it, whether OOD data are separated, one network, accuracy."""
+    for networks in record.series().values():
+        yield from _change(record, networks)
+        yield _training(networks)
+        yield from _separation(record, networks)
+    for network in record.networks:
         if network.slopes:
-            yield _how_one_moves(found, network)
-    yield _how_accurate(found)
+            of = {"batch_size": network.batch_size, "schedule": network.schedule}
+            yield _verdict("single-network-slope", **of, slopes=network.slopes)
+    accuracies = {
+        _name(networks[0]): [network.matched.estimates["accuracy"]["test"].value for network in networks]
+        for networks in record.series().values()
+    }
+    yield _verdict("accuracies", accuracies=accuracies, published=record.published["accuracy"])
 
 
-def _how_it_moves(found: BatchSizes, networks: Sequence[Network]) -> str:
-    first, last = networks[0], networks[-1]
-    ends = [network.matched.mutual_information("test") for network in (first, last)]
-    values = [network.matched.mutual_information("test").value for network in networks]
-    error = math.hypot(*(total(estimate) or 0.0 for estimate in ends))
-    change = ends[1].value - ends[0].value
-    if abs(change) <= _ENOUGH * error:
-        moves = "does not move by more than its error"
+def sentences(record: BatchSizes) -> tuple[str, ...]:
+    """What the findings say."""
+    return tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings(record))
+
+
+def _verdict(code: str, **values: Any) -> Finding:
+    return Finding(code, "verdict", values)
+
+
+def _change(record: BatchSizes, networks: Sequence[Network]) -> Iterator[Finding]:
+    estimates = [network.matched.mutual_information("test") for network in networks]
+    first, last = estimates[0], estimates[-1]
+    change = last.value - first.value
+    if abs(change) <= _CLEAR * math.hypot(total(first) or 0.0, total(last) or 0.0):
+        code = "mi-unchanged"
     elif change < 0:
-        steady = all(after < before for before, after in itertools.pairwise(values))
-        moves = "falls" if steady else "falls, though not from every M to the next,"
+        steady = all(after.value < before.value for before, after in itertools.pairwise(estimates))
+        code = "mi-falls" if steady else "mi-falls-unsteadily"
     else:
-        moves = "rises"
-    share = ends[1].value / ends[0].value if ends[0].value > 0 else math.nan
-    near = found.published["near_zero_from"]
-    largest = f"; published: about 0 from M = {near:,} on" if last.batch_size >= near else ""
-    largest += _how_large(found, ends[0].value)
-    return (
-        f"{_named(networks)}: MI on the test set {moves} from {number(ends[0].value)} (M = {first.batch_size:,}) to "
-        f"{number(ends[1].value)} (M = {last.batch_size:,}), {100 * share:.1f} % of that{largest}. "
-        f"{_how_trained(networks)}."
-    )
+        code = "mi-rises"
+    percents = 100 * last.value / first.value if first.value > 0 else math.nan
+    sizes = networks[0].batch_size, networks[-1].batch_size
+    yield _verdict(code, name=_name(networks[0]), ends=(first.value, last.value), sizes=sizes, percents=percents)
+    if sizes[1] >= record.published["near_zero_from"]:
+        yield _verdict("published-near-zero", size=record.published["near_zero_from"])
+    if first.value > (end := max(record.published["axis_tops"].values())):
+        yield _verdict("beyond-published-axes", end=end)
 
 
-def _how_large(found: BatchSizes, value: float) -> str:
-    ends = max(found.published["axis_tops"].values())
-    return f", and the published axes end at {ends:g}" if value > ends else ""
-
-
-def _how_trained(networks: Sequence[Network]) -> str:
-    first, last = networks[0], networks[-1]
+def _training(networks: Sequence[Network]) -> Finding:
+    """Whether the networks are equally trained, so that the change is one of M alone."""
     losses = [network.loss for network in networks]
     if max(losses) <= _ALIKE * min(losses):
-        return f"The networks are about equally trained (training loss {_span(losses)})"
-    ends = f"{number(first.loss)} at M = {first.batch_size:,}, {number(last.loss)} at M = {last.batch_size:,}"
-    if min(network.accuracy for network in networks) >= _LEARNT:
-        return f"All networks have learnt their training images; the training loss still differs, {ends}"
-    return f"They are not equally trained, so this is not of M alone: training loss {ends}"
+        return _verdict("equally-trained", name=_name(networks[0]), losses=(min(losses), max(losses)))
+    learnt = min(network.accuracy for network in networks) >= _LEARNT
+    sizes = networks[0].batch_size, networks[-1].batch_size
+    code = "all-learnt" if learnt else "unequally-trained"
+    return _verdict(code, name=_name(networks[0]), losses=(losses[0], losses[-1]), sizes=sizes)
 
 
-def _span(values: Sequence[float]) -> str:
-    return f"{number(min(values))} to {number(max(values))}"
+def _separation(record: BatchSizes, networks: Sequence[Network]) -> Iterator[Finding]:
+    aurocs = {network.batch_size: network.matched.auroc[HEADLINE][record.ood].value for network in networks}
+    sizes = [size for size, auroc in aurocs.items() if auroc >= _SEPARATED]
+    where = "everywhere" if len(sizes) == len(networks) else "somewhere" if sizes else "nowhere"
+    ends = min(aurocs.values()), max(aurocs.values())
+    of = {"name": _name(networks[0]), "ood": record.ood}
+    yield _verdict(f"ood-separated-{where}", **of, sizes=sizes, aurocs=ends)
+    last = networks[-1].matched
+    inside, outside = (last.mutual_information(name).value for name in ("test", record.ood))
+    ratio = outside / inside if inside > 0 else math.nan
+    code = "ood-alike-as-published" if 1 / _ALIKE <= ratio <= _ALIKE else "ood-not-alike"
+    yield _verdict(code, **of, ratio=ratio, size=last.batch_size)
 
 
-def _how_apart(found: BatchSizes, networks: Sequence[Network]) -> str:
-    aurocs = [network.matched.auroc[HEADLINE][found.ood].value for network in networks]
-    ratio = _ratio(found, networks[-1].matched)
-    apart = [network.batch_size for network, value in zip(networks, aurocs, strict=True) if value >= _TOLD_APART]
-    if len(apart) == len(networks):
-        said = f"told apart from the test set at every M (AUROC by MI {_span3(aurocs)})"
-    elif apart:
-        said = f"told apart from the test set at M = {_listed(apart)} alone (AUROC by MI {_span3(aurocs)})"
-    else:
-        said = f"hardly told apart from the test set at any M (AUROC by MI {_span3(aurocs)})"
-    last = networks[-1].batch_size
-    as_published = "as published: the two are alike for large b"
-    if not (1 / _ALIKE <= ratio <= _ALIKE):
-        as_published = "not as published, where the two are alike for large b"
-    return (
-        f"{_named(networks)}: {found.ood} is {said}; its MI is {ratio:.1f} times the test set's at M = {last:,}, "
-        f"{as_published}."
+def _slopes(slopes: dict[str, Estimate]) -> str:
+    errors = {name: error_of(slope) for name, slope in slopes.items()}
+    return " and ".join(
+        f"{number(slope.value, 2)}{'' if errors[name] is None else f' ± {number(errors[name], 2)}'} on {name}"
+        for name, slope in slopes.items()
     )
 
 
-def _ratio(found: BatchSizes, point: Point) -> float:
-    inside = point.mutual_information("test").value
-    return point.mutual_information(found.ood).value / inside if inside > 0 else math.nan
+def _spans(accuracies: dict[str, Sequence[float]]) -> str:
+    return "; ".join(f"{100 * min(v):.2f} and {100 * max(v):.2f} % ({name})" for name, v in accuracies.items())
 
 
-def _span3(values: Sequence[float]) -> str:
-    return f"{min(values):.3f} to {max(values):.3f}"
+_FORMATS = {
+    "number": number,
+    "sizes": lambda sizes: ", ".join(f"{size:,}" for size in sizes),
+    "slopes": _slopes,
+    "spans": _spans,
+}
+_ENDS = "from {ends[0]:number} (M = {sizes[0]:,}) to {ends[1]:number} (M = {sizes[1]:,}), {percents:.1f} % of that."
+_LOSSES = "{losses[0]:number} at M = {sizes[0]:,}, {losses[1]:number} at M = {sizes[1]:,}"
+_AUROCS = "(AUROC by MI {aurocs[0]:.3f} to {aurocs[1]:.3f})"
+_TEXTS = {
+    "mi-unchanged": f"{{name}}: MI on the test set does not change by more than its error {_ENDS}",
+    "mi-falls": f"{{name}}: MI on the test set falls {_ENDS}",
+    "mi-falls-unsteadily": f"{{name}}: MI on the test set falls, though not from every M to the next, {_ENDS}",
+    "mi-rises": f"{{name}}: MI on the test set rises {_ENDS}",
+    "published-near-zero": "Published: MI is about 0 from M = {size:,} on.",
+    "beyond-published-axes": "Published: the axes of MI end at {end:g}.",
+    "equally-trained": (
+        "{name}: the networks are about equally trained (training loss {losses[0]:number} to {losses[1]:number})."
+    ),
+    "all-learnt": (
+        f"{{name}}: all networks have learnt their training images; the training loss still differs, {_LOSSES}."
+    ),
+    "unequally-trained": (
+        f"{{name}}: the networks are not equally trained, so M alone does not explain this: training loss {_LOSSES}."
+    ),
+    "ood-separated-everywhere": f"{{name}}: {{ood}} is separated at every M {_AUROCS}.",
+    "ood-separated-somewhere": f"{{name}}: {{ood}} is separated only at M = {{sizes:sizes}} {_AUROCS}.",
+    "ood-separated-nowhere": f"{{name}}: {{ood}} is hardly separated at any M {_AUROCS}.",
+    "ood-alike-as-published": (
+        "{name}: the MI of {ood} is {ratio:.1f} times the test set's at M = {size:,}; published, too, the two are "
+        "alike for large b."
+    ),
+    "ood-not-alike": (
+        "{name}: the MI of {ood} is {ratio:.1f} times the test set's at M = {size:,}; published, the two are alike for "
+        "large b."
+    ),
+    "single-network-slope": (
+        "One network (M = {batch_size:,}, {schedule}): ln MI falls against ln b with a slope of {slopes:slopes}; −1 is "
+        "expected of batch noise alone."
+    ),
+    "accuracies": "Accuracy lies between {accuracies:spans}. Published: {published:spans}.",
+}
+SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 
 
-def _listed(sizes: Sequence[int]) -> str:
-    return ", ".join(f"{size:,}" for size in sizes)
+def _name(network: Network) -> str:
+    return f"{_architecture(network)}, {network.schedule}"
 
 
-def _how_one_moves(found: BatchSizes, network: Network) -> str:
-    told = []
-    for name in ("test", found.ood):
-        if name in network.slopes:
-            slope = network.slopes[name]
-            error = total(slope) if slope.se is not None else slope.mc_se
-            told.append(f"{number(slope.value, 2)}{'' if error is None else f' ± {number(error, 2)}'} on {name}")
-    return (
-        f"One network alone (M = {network.batch_size:,}, {network.schedule}): ln MI falls against ln b with a slope of "
-        f"{' and '.join(told)}; −1 is what batch noise alone gives."
-    )
-
-
-def _how_accurate(found: BatchSizes) -> str:
-    series = found.series()
-    ours = []
-    for networks in series.values():
-        values = [network.matched.estimates["accuracy"]["test"].value for network in networks]
-        ours.append(f"{_in_percent(values)} ({_named(networks)})")
-    published = [f"{_in_percent(values)} ({name})" for name, values in found.published["accuracy"].items()]
-    return f"Accuracy lies between {'; '.join(ours)}. Published: {'; '.join(published)}."
-
-
-def _in_percent(values: Sequence[float]) -> str:
-    return f"{100 * min(values):.2f} and {100 * max(values):.2f} %"
-
-
-def _named(networks: Sequence[Network]) -> str:
-    one = networks[0]
-    return f"{_name(one.architecture)}, {one.schedule}"
-
-
-def _name(architecture: str) -> str:
-    return _NAMES.get(architecture, architecture)
+def _architecture(network: Network) -> str:
+    return _NAMES.get(network.architecture, network.architecture)
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _header(ood: str) -> tuple[str, ...]:
-    estimates = "MI on test", f"MI on {ood}", "AUROC by MI", "accuracy", "PLL"
-    return (*estimates, "train loss", "train acc.", "epochs", "steps")
+def _trained_cells(record: BatchSizes, network: Network) -> tuple[Cell, ...]:
+    training = (number(network.loss), number(network.accuracy), f"{network.epochs:.3g}", str(network.steps))
+    return (*_point_cells(record, network.matched), *map(Cell, training))
 
 
-def _matched(found: BatchSizes, networks: Sequence[Network]) -> Iterator[Row]:
-    for network in networks:
-        yield (
-            f"M = {network.batch_size}",
-            (
-                *_of_point(found, network.matched),
-                Cell(number(network.loss)),
-                Cell(number(network.accuracy)),
-                Cell(f"{network.epochs:.3g}"),
-                Cell(str(network.steps)),
-            ),
-        )
-
-
-def _single(found: BatchSizes, network: Network) -> Iterator[Row]:
-    for point in network.single:
-        yield f"b = {point.batch_size}", _of_point(found, point)
-
-
-def _of_point(found: BatchSizes, point: Point) -> tuple[Cell, ...]:
+def _point_cells(record: BatchSizes, point: Point) -> tuple[Cell, ...]:
     return (
         with_error(point.mutual_information("test"), 5),
-        with_error(point.mutual_information(found.ood), 5),
-        with_error(point.auroc[HEADLINE][found.ood], 3),
+        with_error(point.mutual_information(record.ood), 5),
+        with_error(point.auroc[HEADLINE][record.ood], 3),
         with_error(point.estimates["accuracy"]["test"], 4),
         with_error(point.estimates["pll"]["test"], 4),
     )
 
 
-def _accuracies(found: BatchSizes) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    series, told = found.series(), found.published
-    published = {name: dict(zip(told["batch_sizes"], values, strict=True)) for name, values in told["accuracy"].items()}
-    header = (*(_named(networks) for networks in series.values()), *(f"{name}, published" for name in published))
-    ours = [{network.batch_size: network.matched for network in networks} for networks in series.values()]
-    sizes = sorted({size for some in ours for size in some})
-    rows = []
-    for size in sizes:
-        mine = [with_error(some[size].estimates["accuracy"]["test"] if size in some else None) for some in ours]
-        theirs = [Cell(f"{values[size]:.4f}" if size in values else "–") for values in published.values()]
-        rows.append((f"M = {size}", (*mine, *theirs)))
-    return header, tuple(rows)
+def _accuracies(record: BatchSizes) -> Table:
+    series, published = record.series(), record.published
+    columns = {
+        _name(networks[0]): {
+            network.batch_size: with_error(network.matched.estimates["accuracy"]["test"]) for network in networks
+        }
+        for networks in series.values()
+    }
+    sizes = sorted({size for cells in columns.values() for size in cells})
+    for name, values in published["accuracy"].items():
+        cells = (Cell(f"{value:.4f}") for value in values)
+        columns[f"{name}, published"] = dict(zip(published["batch_sizes"], cells, strict=True))
+    rows = [(f"M = {size}", tuple(cells.get(size, Cell("–")) for cells in columns.values())) for size in sizes]
+    return Table(tuple(columns), tuple(rows), stacks=True)
 
 
-def _how(found: BatchSizes) -> Iterator[str]:
-    made, told = found.experiment, found.published
+def _legend(record: BatchSizes) -> Iterator[str]:
+    setup, published = record.experiment, record.published
     yield (
-        f"± points and draws together. MI in nats, plug-in, of {made['samples']} passes; estimates are means over "
-        f"{made['draw_sets']} independent draw sets. Training loss (nats) and accuracy are of the training images, in "
+        f"± points and draws together. MI in nats, plug-in, of {setup['samples']} samples; estimates are means over "
+        f"{setup['draw_sets']} independent draw sets. Training loss (nats) and accuracy are of the training images, in "
         "evaluation mode. One seed: another one trains other networks, which differ by more than the errors."
     )
-    if any(network.schedule != "equal epochs" for network in found.networks):
+    if any(network.schedule != "equal epochs" for network in record.networks):
         yield (
             "With equal epochs a larger M makes fewer steps, with equal steps it sees more images: neither leaves "
             "training alone."
         )
-    published = " and ".join(f"{name} {top:g}" for name, top in told["axis_tops"].items())
+    tops = " and ".join(f"{name} {top:g}" for name, top in published["axis_tops"].items())
     yield (
-        f"Published: T = {told['samples']}, other networks on all of the training set, b = M throughout; its text "
-        f"calls the accuracies errors. The figure's values are not printed: its axes of MI end at {published}."
+        f"Published: T = {published['samples']}, other networks on all of the training set, b = M throughout; its text "
+        f"calls the accuracies errors. The figure's values are not printed: its axes of MI end at {tops}."
     )
-    if made["recipe"]["schedule"] == "steps":
+    if setup["recipe"]["schedule"] == "steps":
         yield "The published training's rate, schedule and weight decay are not printed: those here are customary ones."
 
 
 # ── the picture ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def save_figure(found: BatchSizes, folder: Path, *, kind: drawing.Format = "svg") -> Path:
-    """Write `folder`/batch-size.svg or .png: a row a schedule and architecture, of MI with one network for each M, MI
-    of one network at every b, and the training loss.
-
-    RequestError without matplotlib; ResultError where it cannot be written. Returns the path.
-    """
-    path, made, series = folder / f"batch-size.{kind}", found.experiment, found.series()
+def _draw(record: BatchSizes, path: Path) -> None:
+    """A row for each schedule and architecture: MI with one network for each M, MI of one network at every b, and the
+    training loss."""
+    setup, series = record.experiment, record.series()
     about = (
-        f"{made['images']:,} training images of Fashion-MNIST, {made['draw_sets']} × {made['samples']} passes, seed "
-        f"{made['seed']}; bars: ± 1 standard error of points and draws"
+        f"{setup['images']:,} training images of Fashion-MNIST, {setup['draw_sets']} × {setup['samples']} samples, "
+        f"seed {setup['seed']}; bars: ± 1 standard error of points and draws"
     )
-    sets = ("test", found.ood)
+    sets = ("test", record.ood)
     lines = dict(zip(sets, list(drawing.lines_of(["", *sets]).values())[1:], strict=True))
     with drawing.picture(
         path,
@@ -303,7 +303,7 @@ def save_figure(found: BatchSizes, folder: Path, *, kind: drawing.Format = "svg"
         for row, networks in enumerate(series.values()):
             left, middle, right = panels[3 * row : 3 * row + 3]
             _draw_mi(left, [network.matched for network in networks], lines, xlabel="M, and b = M")
-            left.set_title(f"{_named(networks)}: a network each")
+            left.set_title(f"{_name(networks[0])}: a network each")
             left.set_ylabel("MI (nats)")
             _draw_losses(right, networks)
             swept = next((network for network in networks if network.single), None)
@@ -316,7 +316,6 @@ def save_figure(found: BatchSizes, folder: Path, *, kind: drawing.Format = "svg"
         _join([panel for number, panel in enumerate(panels) if number % 3 < 2 and panel.axison])
         _join(panels[2::3])
         panels[0].legend(loc="lower left")
-    return path
 
 
 def _draw_mi(axes: Axes, points: Sequence[Point], lines: dict[str, drawing.Line], *, xlabel: str) -> None:

@@ -83,16 +83,16 @@ def test_domains_are_named_on_the_command_line(cli, small):
 
 
 def test_pictures_are_drawn_where_they_are_asked_for(cli, small, monkeypatch):
-    import bnuq.report.inspection
+    import bnuq.report.render
 
-    def save(found, folder, kind):
-        (folder / f"gap.{kind}").write_text(str(found.gap.points))
-        return (folder / f"gap.{kind}",)
+    def draw(report, folder):
+        (folder / "gap.svg").write_text(" ".join(picture.kind[0] for picture in report.pictures))
+        return (folder / "gap.svg",)
 
-    monkeypatch.setattr(bnuq.report.inspection, "save_figures", save)
+    monkeypatch.setattr(bnuq.report.render, "draw_pictures", draw)
     done = cli("inspect", "run.toml", "--figures", "pictures", *FEW)
     assert (done.code, done.err) == (0, "") and "gap.svg" in done.out
-    assert (small / "pictures" / "gap.svg").read_text() == "96"
+    assert (small / "pictures" / "gap.svg").read_text() == "gap noise_by_layer values noise_panels"
     assert cli("inspect", "run.toml", "--figures", "net.py", *FEW).code == 2
 
 

@@ -17,13 +17,16 @@ import pytest
 from bnuq.config import Options, resolve
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.estimates import Estimate
+from bnuq.findings import Finding
+from bnuq.report.document import Table
+from bnuq.report.render import draw_pictures, print_record
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.__main__ import main
 from experiments.batch_size import experiment, networks, training
 from experiments.batch_size.experiment import QUICK, Protocol, Request, reproduce
 from experiments.batch_size.record import BatchSizes, Network, Point, summary
-from experiments.batch_size.report import in_short, print_batch_sizes, save_figure
+from experiments.batch_size.report import SENTENCES, findings, report, sentences
 
 SIDE, IMAGES = 10, 200
 TINY: Protocol = replace(QUICK, batch_sizes=(8, 16, 32), images=IMAGES, epochs=2)
@@ -80,7 +83,7 @@ def found(kept: tuple[BatchSizes, Path]) -> BatchSizes:
 def drawn(found: BatchSizes, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_batch_sizes(found, stream, width=width)
+    print_record(report, found, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -186,8 +189,8 @@ def check_full(request_of: Request) -> None:
         ("equal epochs", "vgg16", 8),
         ("equal epochs", "vgg16", 16),
     ]
-    report = " ".join(drawn(found).split())
-    assert "ResNet-50, VGG-16" in report and "those here are customary ones" in report
+    text = " ".join(drawn(found).split())
+    assert "ResNet-50, VGG-16" in text and "those here are customary ones" in text
     assert (request_of.out.parent / "kept" / "vgg16-equal-epochs" / "m16.toml").is_file()
 
 
@@ -299,10 +302,10 @@ def test_a_damaged_file_is_refused_in_one_message(found, tmp_path, damage, said)
 @pytest.mark.parametrize("width", [40, 80, 100])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_report_fits_every_width_in_either_encoding(found, width, encoding):
-    report = drawn(found, width=width, encoding=encoding)
-    wide = [line for line in report.splitlines() if len(line) > width and not line.startswith("/")]
-    assert not wide and "?" not in report
-    assert f"{found.networks[0].matched.mutual_information('test').value:.5f}" in report
+    text = drawn(found, width=width, encoding=encoding)
+    wide = [line for line in text.splitlines() if len(line) > width and not line.startswith("/")]
+    assert not wide and not {"?", "{", "}"} & set(text)
+    assert f"{found.networks[0].matched.mutual_information('test').value:.5f}" in text
 
 
 def point(size: int, test: float, other: float, *, auroc: float = 0.7, accuracy: float = 0.9) -> Point:
@@ -321,51 +324,66 @@ def network(size: int, matched: Point, *, loss: float, accuracy: float = 1.0) ->
     return Network("equal epochs", "small_resnet", size, 100, 10.0, loss, accuracy, 1.0, matched)
 
 
-def words(found: BatchSizes, *networks: Network) -> str:
-    return " ".join(in_short(replace(found, networks=networks)))
+def verdicts(record: BatchSizes, *networks: Network) -> dict[str, Finding]:
+    """The findings of these networks, by code; each has a sentence."""
+    record = replace(record, networks=networks)
+    assert all(text.endswith(".") for text in sentences(record))
+    return {finding.code: finding for finding in findings(record)}
 
 
-def test_words_tell_whether_training_explains_the_fall(found):
+def test_every_finding_has_its_sentence(found):
+    assert report(found).summary == sentences(found)
+    codes = {finding.code for finding in findings(found)}
+    assert codes <= set(SENTENCES) and {"single-network-slope", "accuracies"} <= codes
+
+
+def test_it_is_found_whether_training_explains_the_fall(found):
     ends = point(32, 0.004, 0.004), point(2048, 0.0001, 0.0001)
-    alike = words(found, network(32, ends[0], loss=0.10), network(2048, ends[1], loss=0.11))
-    assert "falls from 0.0040 (M = 32) to 0.0001 (M = 2,048), 2.5 % of that; published: about 0 from M = 1,024" in alike
-    assert "about equally trained (training loss 0.1000 to 0.1100)" in alike
-    worse = words(found, network(32, ends[0], loss=0.1), network(2048, ends[1], loss=0.9, accuracy=0.7))
-    assert "They are not equally trained, so this is not of M alone: training loss 0.1000 at M = 32, 0.9000" in worse
-    learnt = words(found, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
-    assert "All networks have learnt their training images; the training loss still differs" in learnt
+    alike = verdicts(found, network(32, ends[0], loss=0.10), network(2048, ends[1], loss=0.11))
+    values = alike["mi-falls"].values
+    assert (values["ends"], values["sizes"]) == ((0.004, 0.0001), (32, 2048))
+    assert values["percents"] == pytest.approx(2.5)
+    assert alike["published-near-zero"].values["size"] == 1024
+    assert alike["equally-trained"].values["losses"] == (0.10, 0.11)
+    worse = verdicts(found, network(32, ends[0], loss=0.1), network(2048, ends[1], loss=0.9, accuracy=0.7))
+    assert worse["unequally-trained"].values["losses"] == (0.1, 0.9)
+    learnt = verdicts(found, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
+    assert "all-learnt" in learnt
 
 
 @pytest.mark.parametrize(
-    ("last", "said"), [(0.004, "does not move by more than its error"), (0.009, "rises from 0.0040")]
+    ("values", "code"),
+    [((0.004, 0.004), "mi-unchanged"), ((0.004, 0.009), "mi-rises"), ((0.004, 0.005, 0.001), "mi-falls-unsteadily")],
 )
-def test_words_tell_where_it_does_not_fall(found, last, said):
-    ends = network(32, point(32, 0.004, 0.004), loss=0.1), network(2048, point(2048, last, last), loss=0.1)
-    assert said in words(found, *ends)
+def test_it_is_found_where_mi_does_not_simply_fall(found, values, code):
+    sizes = (32, 128, 2048) if len(values) == 3 else (32, 2048)
+    series = [network(size, point(size, value, value), loss=0.1) for size, value in zip(sizes, values, strict=True)]
+    assert code in verdicts(found, *series)
 
 
-def test_words_tell_whether_unfamiliar_data_are_alike_at_large_sizes(found):
+def test_it_is_found_whether_unfamiliar_data_are_alike_at_large_sizes(found):
     first = network(32, point(32, 0.004, 0.008, auroc=0.8), loss=0.1)
-    alike = words(found, first, network(2048, point(2048, 0.0001, 0.00011, auroc=0.52), loss=0.1))
-    assert "told apart from the test set at M = 32 alone (AUROC by MI 0.520 to 0.800)" in alike
-    assert "its MI is 1.1 times the test set's at M = 2,048, as published: the two are alike for large b" in alike
-    apart = words(found, first, network(2048, point(2048, 0.0001, 0.0003, auroc=0.82), loss=0.1))
-    assert "told apart from the test set at every M" in apart
-    assert "3.0 times the test set's at M = 2,048, not as published, where the two are alike" in apart
+    alike = verdicts(found, first, network(2048, point(2048, 0.0001, 0.00011, auroc=0.52), loss=0.1))
+    assert alike["ood-separated-somewhere"].values["sizes"] == [32]
+    assert alike["ood-alike-as-published"].values["ratio"] == pytest.approx(1.1)
+    apart = verdicts(found, first, network(2048, point(2048, 0.0001, 0.0003, auroc=0.82), loss=0.1))
+    assert "ood-separated-everywhere" in apart
+    assert apart["ood-not-alike"].values["ratio"] == pytest.approx(3)
 
 
 def test_published_accuracies_stand_beside_those_of_the_same_size(found):
     ends = network(32, point(32, 0.004, 0.004), loss=0.1), network(2048, point(2048, 0.001, 0.001), loss=0.1)
-    report = drawn(replace(found, networks=ends), width=100)
-    (row,) = [line for line in report.splitlines() if line.startswith(" M = 2048") and "0.9387" in line]
-    assert row.split()[-2:] == ["0.9387", "0.9486"]
+    sections = {section.title: section for section in report(replace(found, networks=ends)).sections}
+    [table] = sections["Accuracy of MCBN, and the published one"].parts
+    assert isinstance(table, Table)
+    assert [cell.value for cell in dict(table.rows)["M = 2048"]][-2:] == ["0.9387", "0.9486"]
 
 
 def test_the_picture_is_the_same_bytes_again(found, tmp_path):
     pytest.importorskip("matplotlib")
-    first = save_figure(found, tmp_path).read_bytes()
-    assert first == save_figure(found, tmp_path).read_bytes()
-    assert b"<svg" in first and b"mathdefault" not in first
+    (first,), (again,) = (draw_pictures(report(found), tmp_path / folder) for folder in ("a", "b"))
+    assert first.name == "batch-size.svg" and first.read_bytes() == again.read_bytes()
+    assert b"<svg" in first.read_bytes() and b"mathdefault" not in first.read_bytes()
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,8 +17,9 @@ from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
 from bnuq.findings import warning
 from bnuq.records.inspection import Inspection, read, write
+from bnuq.report.render import print_record
 from experiments.__main__ import main
-from experiments.bn_noise import PUBLISHED, panels, print_bn_noise, reproduce
+from experiments.bn_noise import PUBLISHED, panels, report, reproduce
 
 
 @pytest.fixture(scope="module")
@@ -56,23 +57,27 @@ def test_the_published_deviations_are_far_above_the_law_of_independent_values():
     assert excess.min() == pytest.approx(1.7, abs=0.05) and excess.max() == pytest.approx(12.8, abs=0.1)
 
 
-def test_the_report_tells_the_three_panels_and_the_published_network(found):
+def test_the_report_has_the_three_panels_and_the_published_network(found):
+    sections = {section.title: section for section in report(found).sections}
+    assert [picture.kind for picture in report(found).pictures] == [("bn-noise",)]
+    table, legend = sections["The published network"].parts
+    assert [label for label, _ in table.rows] == [f"layer {place}" for place in range(1, 10)]
+    assert table.rows[-1][1][1].value == "0.071" and "Shekhovtsov & Flach 2018" in legend.text
+    assert report(found).summary == tuple(panels(found.noise)) and len(report(found).summary) >= 3
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_the_report_fits_every_width(found, width):
     stream = io.StringIO()
-    print_bn_noise(found, stream, width=100)
-    text = " ".join(stream.getvalue().split())
-    assert "S² in proportion to χ² with n − 1 degrees" in text and "log-log slope −" in text
-    assert "it takes at least 3 layers with a known variance, and the network has 1." in text
-    assert "Warnings" not in text
-    assert "layer 9" in text and "0.071" in text and "Shekhovtsov & Flach 2018" in text
-    assert len(list(panels(found.noise))) == 3
+    print_record(report, found, stream, width=width)
+    assert all(len(line) <= width or line == str(found.path) for line in stream.getvalue().splitlines())
+    assert "Warnings" not in stream.getvalue()
 
 
 def test_warnings_are_shown_with_what_to_do(found):
     dead = replace(found, findings=(warning("dead-channels", layers=[["1", 2]]),))
-    stream = io.StringIO()
-    print_bn_noise(dead, stream, width=100)
-    said = " ".join(stream.getvalue().partition("\nWarnings\n")[2].split())
-    assert said.startswith("· 2 channels are nearly constant") and "[dead-channels]" in said
+    [(text, code, remedy)] = report(dead).warnings
+    assert text and code == "dead-channels" and remedy
 
 
 def test_a_network_without_batchnorm_is_refused(tmp_path):
@@ -97,7 +102,7 @@ def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsy
     with pytest.raises(SystemExit):
         main(["report", "reproduce-bn-noise.h5"])
     shown = capsys.readouterr().out
-    assert "The three panels" in shown and "The published network" in shown
+    assert "bnuq experiments bn-noise" in shown and "The published network" in shown
     with pytest.raises(SystemExit) as leave:
         bnuq_main(["report", "reproduce-bn-noise.h5"])  # to bnuq it is an inspection
     assert leave.value.code == 0 and "bnuq inspect" in capsys.readouterr().out

@@ -13,13 +13,10 @@ import pytest
 import small_sweep
 
 from bnuq.report import comparison, render
-from bnuq.report.drawing import for_page
-from bnuq.report.html import page, picture_at
-from bnuq.report.inspection import page_parts as inspection_parts
+from inspection, render, sweep
+from bnuq.report.html import page
 from bnuq.report.page import page_parts, shown_of
 from bnuq.report.plots import pictures_of
-from bnuq.report.sweep import report_parts as sweep_parts
-from bnuq.report.sweep import save_figures
 
 pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
@@ -34,15 +31,13 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One page of every make, the names on them long."""
     folder = tmp_path_factory.mktemp("pages")
     four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
-    with for_page():
-        drawn = [picture_at(path) for path in save_figures(small_sweep.both(), folder / "sweep")]
     results = {"first": four, LONG: two}
     texts = {
         "classification": page(page_parts(four, shown_of(pictures_of(four), folder / "a"))),
         "regression": page(page_parts(regression, shown_of(pictures_of(regression), folder / "b"))),
-        "sweep": page(sweep_parts(small_sweep.both()), drawn),
+        "sweep": render.page(sweep.report(small_sweep.both())),
         "beside": render.page(comparison.report(results)),
-        "inspection": page(inspection_parts(made_up_inspection.whole(), folder / "d")),
+        "inspection": render.page(inspection.report(made_up_inspection.whole())),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")

@@ -20,44 +20,56 @@ from scipy import stats
 
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve
-from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
-from bnuq.findings import note, warning, warnings
+from bnuq.findings import Finding, note, warning, warnings
 from bnuq.records.inspection import Candidate, Inspection, Pipelines, write
 from bnuq.report import drawing
-from bnuq.report.html import page
-from bnuq.report.inspection import noise_panels, page_parts, print_inspection, report_parts, save_figures
-from bnuq.report.inspection.plots import chi2_density, pictures_of
+from bnuq.report.document import Listing, Section, Table
+from bnuq.report.inspection import report
+from bnuq.report.inspection.findings import SENTENCES, findings, sentences, spatial_slope
+from bnuq.report.inspection.plots import chi2_density
 from bnuq.report.inspection.tables import nominal_deviations
-from bnuq.report.inspection.terminal import SITES
-from bnuq.report.inspection.words import of_space
-from bnuq.report.markdown import markdown
-from bnuq.report.parts import Listing, Table
+from bnuq.report.render import draw_pictures, markdown, page, print_record
 from bnuq.workflows.inspect import inspect
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
 
 
-def drawn(found: Inspection, *, width: int = 80, encoding: str = "utf-8") -> str:
+def drawn(record: Inspection, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_inspection(found, stream, width)
+    print_record(report, record, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
 
-def words(found: Inspection) -> str:
-    """What is said in short, on one line."""
-    return " ".join(drawn(found).partition("In short\n")[2].partition("\n\n")[0].split())
+def verdicts(record: Inspection) -> dict[str, Finding]:
+    """The findings by code, of several with one code the last; each has a sentence."""
+    assert all(text.endswith(".") for text in sentences(findings(record)))
+    return {finding.code: finding for finding in findings(record)}
 
 
-def section(found: Inspection, heading: str, *, width: int = 100) -> str:
-    return drawn(found, width=width).partition(f"\n{heading}\n")[2].partition("\n\n")[0]
+def section_of(record: Inspection, title: str) -> Section:
+    [section] = [section for section in report(record).sections if section.title == title]
+    return section
 
 
-def changed_layers(found: Inspection, part: str, change: Callable[[Any], Any]) -> Inspection:
-    held = getattr(found, part)
-    return replace(found, **{part: replace(held, layers=tuple(map(change, held.layers)))})
+def tables_of(record: Inspection, title: str) -> list[Table]:
+    return [part for part in section_of(record, title).parts if isinstance(part, Table)]
+
+
+def labels(table: Table) -> list[str]:
+    return [label for label, cells in table.rows if cells]
+
+
+SITES = "Sites, in execution order"
+GAP = "Running statistics compared with the population"
+DOMAINS, PIPELINES = "Domains", "Training pipelines tried"
+
+
+def changed_layers(record: Inspection, part: str, change: Callable[[Any], Any]) -> Inspection:
+    value = getattr(record, part)
+    return replace(record, **{part: replace(value, layers=tuple(map(change, value.layers)))})
 
 
 # ── how it is laid out ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -66,38 +78,38 @@ def changed_layers(found: Inspection, part: str, change: Callable[[Any], Any]) -
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("name", made_up_inspection.ALL)
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_no_line_is_wider_than_asked_and_none_ends_in_blanks(name, width, encoding):
-    found = replace(made_up_inspection.ALL[name](), path=HERE)
-    report = drawn(found, width=width, encoding=encoding)
-    verbatim = set() if found.pipelines is None else set(found.pipelines.lines.splitlines())
-    for line in report.splitlines():
-        assert len(line) <= width or line in {str(HERE), *verbatim}, line
+def test_no_line_is_wider_than_requested_and_none_ends_in_blanks(name, width, encoding):
+    record = replace(made_up_inspection.ALL[name](), path=HERE)
+    text = drawn(record, width=width, encoding=encoding)
+    verbatim = set() if record.pipelines is None else set(record.pipelines.lines.splitlines())
+    for line in text.splitlines():
+        assert len(line) <= min(width, 100) or line in {str(HERE), *verbatim}, line
         assert line == line.rstrip()
-    assert str(HERE) in report and "?" not in report
+        assert line in verbatim or not {"{", "}"} & set(line), "a template was not filled in"
+    assert str(HERE) in text and "?" not in text
 
 
 @pytest.mark.parametrize("width", [40, 100])
 def test_the_lines_for_the_run_file_can_be_copied_from_any_terminal_and_from_markdown(width):
-    found = made_up_inspection.whole()
-    assert made_up_inspection.LINES in drawn(found, width=width)
-    assert f"```toml\n{made_up_inspection.LINES}```" in markdown(report_parts(found))
-    listings = [part for part in page_parts(found, None) if isinstance(part, Listing)]
-    assert listings[0].text == made_up_inspection.LINES.rstrip()
+    record = made_up_inspection.whole()
+    assert made_up_inspection.LINES in drawn(record, width=width)
+    assert f"```toml\n{made_up_inspection.LINES}```" in markdown(report(record))
+    [listing] = [part for part in section_of(record, PIPELINES).parts if isinstance(part, Listing)]
+    assert listing.text == made_up_inspection.LINES.rstrip()
 
 
 def test_few_sites_are_all_shown_and_many_in_groups_that_keep_what_is_noteworthy_apart():
-    shown = section(made_up_inspection.bare(), "Sites, in execution order")
-    assert [line.split()[0] for line in shown.splitlines()[1:23]] == [
-        site.name for site in made_up_inspection.bare().sites
-    ]
+    [table] = tables_of(made_up_inspection.bare(), SITES)
+    assert labels(table) == [site.name for site in made_up_inspection.bare().sites]
     long = replace(made_up_inspection.long(), sites=made_up_inspection.sites(9, flagged=True))
-    shown = section(long, "Sites, in execution order")
-    rows = shown.partition("\n")[2].partition("58 sites, in groups")[0].splitlines()
+    [table] = tables_of(long, SITES)
+    rows = {label: dict(zip(table.header, (cell.value for cell in cells), strict=True)) for label, cells in table.rows}
     assert len(rows) <= 12
-    assert re.search(r"layer1\.0\.bn1 +1 +BatchNorm +no +frozen", shown)
-    assert re.search(r"layer1\.0\.bn2 +1 +BatchNorm +yes +never-trained", shown)
-    assert re.search(r"bn1 … layer1\.8\.bn2 +16 +BatchNorm +yes +8 +1,024$", shown, flags=re.MULTILINE)
-    assert sum(int(row.partition(" … ")[2].split()[1] if " … " in row else row.split()[1]) for row in rows) == 58
+    assert (rows["layer1.0.bn1"]["sites"], rows["layer1.0.bn1"]["flags"]) == ("1", "frozen")
+    assert (rows["layer1.0.bn2"]["stochastic"], rows["layer1.0.bn2"]["flags"]) == ("yes", "never-trained")
+    group = rows["bn1 … layer1.8.bn2"]
+    assert (group["sites"], group["kind"], group["channels"], group["z"]) == ("16", "BatchNorm", "8", "1,024")
+    assert sum(int(row["sites"]) for row in rows.values()) == 58
 
 
 def test_a_network_of_many_different_layers_is_folded_all_the_same():
@@ -105,140 +117,132 @@ def test_a_network_of_many_different_layers_is_folded_all_the_same():
         replace(site, channels=32 + order) if site.kind == "batchnorm" else site
         for order, site in enumerate(made_up_inspection.sites(20))
     )
-    shown = section(replace(made_up_inspection.bare(), sites=sites), "Sites, in execution order")
-    assert "32–" in shown and len(shown.splitlines()) < 16
+    [table] = tables_of(replace(made_up_inspection.bare(), sites=sites), SITES)
+    assert len(table.rows) <= 12 and any(cell.value.startswith("32–") for _, cells in table.rows for cell in cells)
 
 
 def test_the_gap_table_has_the_worst_layers_first_and_of_many_the_worst_alone():
-    for made, rows in ((made_up_inspection.healthy(), 20), (made_up_inspection.long(), 12)):
-        shown = section(made, "Running statistics compared with the population")
-        found = re.findall(r"^ (\S+) +\d+\.\d+ +(\d+\.\d+) ", shown, flags=re.MULTILINE)
-        assert len(found) == rows and found[0][0] == "layer1.1.bn1"
-        ratios = [float(ratio) for _, ratio in found]
+    for record, rows in ((made_up_inspection.healthy(), 20), (made_up_inspection.long(), 12)):
+        [table] = tables_of(record, GAP)
+        assert len(table.rows) == rows and table.rows[0][0] == "layer1.1.bn1"
+        ratios = [float(cells[1].value) for _, cells in table.rows]
         assert ratios == sorted(ratios, reverse=True)
-    assert "… and 44 layers more, at most 8.8 times batch noise" in " ".join(shown.split())
-    assert "Effective sample size of the running statistics: 2,432" in shown
+    text = " ".join(drawn(made_up_inspection.long()).split())
+    assert "… and 44 layers more, at most 8.8 times batch noise" in text and "2,432" in text
 
 
 def test_layers_of_which_nothing_is_known_come_last():
-    made = changed_layers(
+    record = changed_layers(
         made_up_inspection.healthy(),
         "gap",
         lambda one: replace(one, ratio_mean=math.nan, ratio_log_variance=math.nan) if one.name == "bn1" else one,
     )
-    shown = section(made, "Running statistics compared with the population")
-    assert re.findall(r"^ (\S+) +[\d–]", shown, flags=re.MULTILINE)[-1] == "bn1"
-    assert "0.44 times what batch noise explains in the median layer" in words(made)
-
-
-def kept_axes(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
-    """The axes of the pictures that are saved from now on."""
-    seen: list[Axes] = []
-    held = drawing._save
-
-    def kept(estimate: Any, *rest: Any) -> None:
-        seen.extend(estimate.axes)
-        held(estimate, *rest)
-
-    monkeypatch.setattr(drawing, "_save", kept)
-    return seen
-
-
-def styles(found: Inspection) -> dict[str, str]:
-    tables = [part for part in report_parts(found) if isinstance(part, Table)]
-    return {cell.value: cell.style for table in tables for _, cells in table.rows for cell in cells}
+    [table] = tables_of(record, GAP)
+    assert labels(table)[-1] == "bn1"
+    assert verdicts(record)["healthy"].values["median"] == pytest.approx(0.44, abs=0.005)
 
 
 def test_ratios_are_coloured_by_what_they_say():
+    def styles(record: Inspection) -> dict[str, str]:
+        tables = [part for section in report(record).sections for part in section.parts if isinstance(part, Table)]
+        return {cell.value: cell.style for table in tables for _, cells in table.rows for cell in cells}
+
     ill = styles(made_up_inspection.ill())
     assert ill["17.6"] == ill["8.0"] == ill["never-trained"] == "bold red"
     assert styles(made_up_inspection.healthy())["0.88"] == "green"
 
 
-def test_candidates_of_long_names_are_numbered_where_there_is_little_room():
-    shown = drawn(made_up_inspection.whole(), width=60)
-    assert re.search(r"^ 1 +0\.35 +0\.58 +layer1\.0\.bn1 +best$", shown, flags=re.MULTILINE)
-    assert re.search(r"^ · 1: imagenet, pad 4, crop 32$", shown, flags=re.MULTILINE)
+def test_candidates_of_long_names_are_numbered_where_there_is_little_space():
+    text = drawn(made_up_inspection.whole(), width=60)
+    assert re.search(r"^ 1 +0\.35 +0\.58 +layer1\.0\.bn1 +best$", text, flags=re.MULTILINE)
+    assert re.search(r"^ · 1: imagenet, pad 4, crop 32$", text, flags=re.MULTILINE)
 
 
-def test_the_crossing_has_a_row_a_domain_and_a_column_for_whose_statistics():
-    shown = section(made_up_inspection.whole(), "Domains")
-    told = drawn(made_up_inspection.whole(), width=100)
-    assert re.search(r"digits +900 +no +[\d.]+ +40\.0 +bn1", shown)
-    assert re.search(r"running +train +jpeg +digits +mixed\n", told)
-    accuracy = told.partition("↑ accuracy\n")[2].partition("↑ PLL")[0]
-    assert re.search(r"jpeg +0\.8800 ±0\.0060 +0\.8800 ±0\.0060 +0\.9100 ±0\.0060 +0\.8300", accuracy)
-    assert "digits" not in accuracy  # it has no labels
+def test_the_crossing_has_a_row_for_each_domain_and_a_column_for_whose_statistics():
+    distances, crossing = tables_of(made_up_inspection.whole(), DOMAINS)
+    digits = dict(distances.rows)["digits"]
+    assert [cell.value for cell in digits if cell != digits[2]] == ["900", "no", "40.0", "bn1"]
+    assert crossing.header == ("running", "train", "jpeg", "digits", "mixed")
+    headings = [number for number, (_, cells) in enumerate(crossing.rows) if not cells]
+    assert [crossing.rows[number][0] for number in headings] == ["mutual information", "↑ accuracy", "↑ PLL"]
+    of_accuracy = crossing.rows[headings[1] + 1 : headings[2]]
+    jpeg = dict(of_accuracy)["  jpeg"]
+    assert [cell.value for cell in jpeg[:4]] == ["0.8800", "0.8800", "0.9100", "0.8300"]
+    assert [cell.error for cell in jpeg[:3]] == ["±0.0060"] * 3
+    assert "  digits" not in dict(of_accuracy)  # it has no labels
 
 
-def test_candidates_are_ranked_and_those_that_cannot_be_told_apart_are_marked():
-    shown = section(made_up_inspection.whole(), "Training pipelines tried")
-    rows = re.findall(r"^ (\S.*?)  +[\d.,]+ +([\d.,]+) +\S+ +(best|as good|yes|no)$", shown, flags=re.MULTILINE)
-    assert [(name, fits) for name, _, fits in rows[:5]] == [
+def test_candidates_are_ranked_and_those_that_are_indistinguishable_are_marked():
+    [table] = tables_of(made_up_inspection.whole(), PIPELINES)
+    assert [(label, cells[-1].value) for label, cells in table.rows[:5]] == [
         ("imagenet, pad 4, crop 32", "best"),
         ("imagenet, pad 4, crop 32, flip", "as good"),
         ("cifar10, pad 4, crop 32", "yes"),
         ("imagenet, no augmentation", "no"),
         ("imagenet, BGR, pad 4, crop 32", "no"),
     ]
-    assert "no normalisation, pixels 0–255, no augmentation" in shown.partition("eliminated on fewer batches")[2]
+    [heading] = [number for number, (_, cells) in enumerate(table.rows) if not cells]
+    eliminated = [label.strip() for label, _ in table.rows[heading + 1 :]]
+    assert "no normalisation, pixels 0–255, no augmentation" in eliminated
 
 
-# ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it finds ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", made_up_inspection.ALL)
+def test_every_finding_has_its_sentence(name):
+    record = made_up_inspection.ALL[name]()
+    assert report(record).summary == sentences(findings(record))
+    assert {finding.code for finding in findings(record)} <= set(SENTENCES)
 
 
 def test_a_healthy_network_is_called_so_with_its_worst_layer():
-    said = words(made_up_inspection.healthy())
-    assert said.startswith(
-        "· Healthy: the running statistics match the reference's population; they differ by 0.44 times what "
-        "batch noise explains in the median layer, 0.88 times in the worst, layer1.1.bn1 (up to 3 and 6 is normal)."
-    )
-    assert "20 BatchNorm layers and 1 dropout can be made stochastic; not drop2: its rate is 0." in said
+    values = verdicts(made_up_inspection.healthy())["healthy"].values
+    assert values["layer"] == "layer1.1.bn1"
+    assert (values["median"], values["worst"]) == pytest.approx((0.44, 0.88), abs=0.005)
+    found = verdicts(made_up_inspection.healthy())
+    assert found["sites"].values["kinds"] == {"batchnorm": 20, "dropout": 1}
+    assert found["sites-fixed"].values == {"sites": ["drop2"], "why": "its rate is 0"}
 
 
-def test_an_ill_network_is_told_which_layers_and_what_to_do():
-    said = words(made_up_inspection.ill())
-    assert said.startswith("· Not healthy: the running statistics do not match this reference")
-    assert "17.6 times in the worst, layer1.1.bn1" in said and "`bnuq precise-bn` recomputes the statistics" in said
-    assert "None of the pipelines tried makes them fit" in said
-    assert "Never-trained: layer1.0.bn2." in said and "Frozen: layer1.0.bn1." in said
-    assert (
-        "Not-finite: layer1.1.bn1. Its statistics or weights contain NaN" in said and "Vanishing: layer1.1.bn1." in said
-    )
-    assert "2 channels are dead in some batch (variance below 10 ε), most in layer1.2.bn1" in said
-    assert "out of reach here: rnn (dropout inside an LSTM cannot be reached)" in said
+def test_an_ill_network_has_its_layers_named_and_what_to_do():
+    found = verdicts(made_up_inspection.ill())
+    assert next(iter(found)) == "statistics-mismatch"
+    assert found["statistics-mismatch"].values["worst"] == pytest.approx(17.6, abs=0.05)
+    assert found["pipeline-incomplete"].values["keys"] == "`normalize` and no `augment`"
+    assert {"largest-differences", "recompute-statistics"} <= set(found) and "search-pipeline" not in found
+    assert found["never-trained"].values["layers"] == ["layer1.0.bn2"]
+    assert found["frozen"].values["layers"] == ["layer1.0.bn1"]
+    assert found["not-finite"].values["layers"] == found["vanishing"].values["layers"] == ["layer1.1.bn1"]
+    assert found["dead-channels"].values == {"channels": 2, "layers": ["layer1.2.bn1"]}
+    assert found["unreachable"].values["layers"] == ["rnn"]
     rootless = replace(made_up_inspection.ill(), unreachable=(("", "random numbers in training only"),))
-    assert "out of reach here: the network (random numbers in training only)" in words(rootless)
-    assert "None of the pipelines tried fits the running statistics" in said and "It is not recommended." in said
-    assert "8.5 times batch noise in the worst layer, layer1.0.bn1 (up to 6 is normal)." in said
-    found = replace(made_up_inspection.ill(), pipelines=None)
-    assert "`--suggest-pipeline` searches for the pipeline" in words(found)
-    assert "They fit another pipeline: imagenet, pad 4, crop 32" in words(
-        replace(found, pipelines=made_up_inspection.pipelines())
-    )
+    assert verdicts(rootless)["unreachable"].values["layers"] == ["the network"]
+    *_, (worst, where, limit) = found["no-pipeline-fits"].values["exceeded"]
+    assert (worst, where, limit) == (pytest.approx(8.5), "the worst layer, layer1.0.bn1", 6)
+    assert "closest-not-recommended" in found
+    assert "search-pipeline" in verdicts(replace(made_up_inspection.ill(), pipelines=None))
 
 
 def test_a_layer_that_is_broken_is_not_healed_by_others_that_agree():
     broken = replace(made_up_inspection.healthy(), sites=made_up_inspection.sites(flagged=True))
-    assert words(broken).startswith("· Not healthy, see below; the other running statistics match")
+    assert "unhealthy-elsewhere" in verdicts(broken) and "healthy" not in verdicts(broken)
     alone = replace(made_up_inspection.bare(), sites=made_up_inspection.sites(flagged=True))
-    assert words(alone).startswith("· Not healthy: see layer1.1.bn1 and layer1.0.bn2.")
+    assert verdicts(alone)["layers-broken"].values["layers"] == ["layer1.1.bn1", "layer1.0.bn2"]
 
 
 def test_without_a_reference_it_is_said_what_one_would_add():
-    assert "name the training set with `--train`" in words(made_up_inspection.bare())
-    nothing = replace(made_up_inspection.bare(), sites=())
-    assert "Nothing here can be made stochastic: the network calls no BatchNorm or dropout." in words(nothing)
-    held = made_up_inspection.healthy()
-    assert held.gap is not None
-    unchecked = replace(held, gap=replace(held.gap, passed=None))
-    assert "could not be checked" in words(unchecked)
+    assert "fit-without-reference" in verdicts(made_up_inspection.bare())
+    assert set(verdicts(replace(made_up_inspection.bare(), sites=()))) == {"nothing-stochastic"}
+    healthy = made_up_inspection.healthy()
+    assert healthy.gap is not None
+    assert "statistics-unchecked" in verdicts(replace(healthy, gap=replace(healthy.gap, passed=None)))
 
 
-def unchecked(found: Inspection, *, off: float, names: tuple[str, ...] = ("bn1",), **other: Any) -> Inspection:
+def unchecked(record: Inspection, *, off: float, names: tuple[str, ...] = ("bn1",), **other: Any) -> Inspection:
     """Some layers without ratios, so many standard deviations off."""
     return changed_layers(
-        found,
+        record,
         "gap",
         lambda one: (
             replace(one, shift=np.full_like(one.shift, off), ratio_mean=math.nan, ratio_log_variance=math.nan, **other)
@@ -251,125 +255,123 @@ def unchecked(found: Inspection, *, off: float, names: tuple[str, ...] = ("bn1",
 @pytest.mark.parametrize("passed", [True, None])
 @pytest.mark.parametrize("explained", [0.01, math.nan])
 def test_what_is_far_off_and_could_not_be_checked_is_not_called_healthy(passed, explained):
-    made = unchecked(made_up_inspection.healthy(), off=431.0, explained_shift=explained)
-    assert made.gap is not None
-    said = words(replace(made, gap=replace(made.gap, passed=passed)))
-    assert said.startswith("· Not healthy") and "· Healthy" not in said
-    assert "Not checked: bn1 (too few distinct mini-batches" in said
-    assert "Largest differences: 431 standard deviations in the mean (bn1)" in said
+    record = unchecked(made_up_inspection.healthy(), off=431.0, explained_shift=explained)
+    assert record.gap is not None
+    found = verdicts(replace(record, gap=replace(record.gap, passed=passed)))
+    assert next(iter(found)) == ("unhealthy-elsewhere" if passed else "statistics-far") and "healthy" not in found
+    assert found["layers-unchecked"].values["layers"] == ["bn1"]
+    assert found["largest-unchecked"].values["shifted"] == "bn1"
+    assert found["largest-unchecked"].values["shift"] == pytest.approx(431)
 
 
 def test_layers_that_could_not_be_checked_and_are_near_are_named_alone():
-    said = words(unchecked(made_up_inspection.healthy(), off=0.0))
-    assert said.startswith("· Healthy") and "· Not checked: bn1 (" in said and "Largest differences:" not in said
+    found = verdicts(unchecked(made_up_inspection.healthy(), off=0.0))
+    assert "healthy" in found and "largest-unchecked" not in found
+    assert found["layers-unchecked"].values["layers"] == ["bn1"]
 
 
-def test_averages_of_several_calls_are_not_held_against_batch_noise():
-    made = unchecked(made_up_inspection.healthy(), off=1.5)
-    sites = tuple(replace(one, flags=("called-again",)) if one.name == "bn1" else one for one in made.sites)
-    said = words(replace(made, sites=sites))
-    assert said.startswith("· The running statistics that could be checked match the reference's")
-    assert "bn1 (running statistics shared by several calls). Largest differences: 1.5" in said
+def test_averages_of_several_calls_are_not_compared_with_batch_noise():
+    record = unchecked(made_up_inspection.healthy(), off=1.5)
+    sites = tuple(replace(one, flags=("called-again",)) if one.name == "bn1" else one for one in record.sites)
+    found = verdicts(replace(record, sites=sites))
+    assert next(iter(found)) == "statistics-match-where-checked"
+    assert found["layers-unchecked"].values["why"] == "running statistics shared by several calls"
+    assert found["largest-unchecked"].values["shift"] == pytest.approx(1.5)
 
 
-def test_the_median_is_that_which_the_verdict_goes_by():
+def test_the_median_is_the_one_that_the_verdict_goes_by():
     """That of mean and of log variance is 2.25, that of the larger of both, 3.5, would be too much."""
-    made = changed_layers(made_up_inspection.healthy(), "gap", alternating())
-    assert "Healthy" in words(made) and "differ by 2.2 times what batch noise explains in the median layer" in words(
-        made
-    )
+    record = changed_layers(made_up_inspection.healthy(), "gap", alternating())
+    assert verdicts(record)["healthy"].values["median"] == 2.25
 
 
 def alternating() -> Callable[[Any], Any]:
-    """The one layer is off in the mean, the next in the variance."""
+    """One layer is off in the mean, the next in the variance."""
     pairs = itertools.cycle([(3.5, 1.0), (1.0, 3.5)])
 
-    def changed(one: Any) -> Any:
+    def changed(layer: Any) -> Any:
         mean, log_variance = next(pairs)
-        return replace(one, ratio_mean=mean, ratio_log_variance=log_variance)
+        return replace(layer, ratio_mean=mean, ratio_log_variance=log_variance)
 
     return changed
 
 
 def test_a_reference_that_was_given_is_not_asked_for():
     bare = made_up_inspection.bare()
-    assert words(bare).startswith("· The running statistics by themselves show nothing unusual. Whether they fit")
+    assert list(verdicts(bare))[:2] == ["nothing-unusual", "fit-without-reference"]
     given = {"run": made_up_inspection.inspection().run}
-    small = note("unmeasured", reason="the reference has 4 points, fewer than 8")
-    said = words(replace(bare, findings=(note("noise-on-the-same-points"), small), **given))
-    assert "was not measured: the reference has 4 points, fewer than 8." in said and "--train" not in said
+    small = "the reference has 4 points, fewer than 8"
+    noted = (note("noise-on-the-same-points"), note("unmeasured", reason=small))
+    found = verdicts(replace(bare, findings=noted, **given))
+    assert found["fit-unmeasured"].values["why"] == small and "fit-without-reference" not in found
     none = note("unmeasured", reason="the network has no BatchNorm layer that could be sampled")
     frozen = tuple(replace(one, flags=("frozen",)) for one in bare.sites[:1])
-    said = words(replace(bare, sites=frozen, findings=(none,)))
-    assert said.startswith("· Whether the running statistics fit the data was not measured: the network has no Batch")
+    assert next(iter(verdicts(replace(bare, sites=frozen, findings=(none,))))) == "fit-unmeasured"
     unread = warning("reference-unreadable", reason="absent")
-    assert "the reference cannot be read; see the warnings." in words(replace(bare, findings=(unread,), **given))
+    assert "fit-unread" in verdicts(replace(bare, findings=(unread,), **given))
     weights = warning("not-finite", tensors=["head.weight"])
-    assert words(replace(bare, findings=(weights,))).startswith("· Not healthy: weights contain NaN or infinity")
+    assert next(iter(verdicts(replace(bare, findings=(weights,))))) == "weights-not-finite"
 
 
 def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).random((4, 1, 6, 6), np.float32))
     run = resolve("run.toml", Options(device="cpu", out=tmp_path / "x.inspect.h5"), folder=tmp_path)
-    assert "was not measured: the reference has 4 points, fewer than 8." in words(inspect(run))
+    assert verdicts(inspect(run))["fit-unmeasured"].values["why"] == "the reference has 4 points, fewer than 8"
 
 
 @pytest.mark.parametrize("flag", ["vanishing", "frozen", "called-again", "untracked"])
-def test_nothing_stands_out_only_where_nothing_does(flag):
+def test_nothing_is_unusual_only_where_nothing_is(flag):
     bare = made_up_inspection.bare()
-    assert "nothing unusual" not in words(replace(bare, sites=(replace(bare.sites[0], flags=(flag,)), *bare.sites[1:])))
-    said = words(replace(bare, pipelines=made_up_inspection.ill().pipelines))
-    assert (
-        "nothing unusual" not in said
-        and "Whether the running statistics fit the data is doubtful: none of the pipelines" in said
-    )
-    assert "is reported below" in words(replace(bare, pipelines=made_up_inspection.pipelines()))
+    flagged = replace(bare, sites=(replace(bare.sites[0], flags=(flag,)), *bare.sites[1:]))
+    assert "nothing-unusual" not in verdicts(flagged)
+    unfit = verdicts(replace(bare, pipelines=made_up_inspection.ill().pipelines))
+    assert "nothing-unusual" not in unfit and "fit-doubtful" in unfit
+    assert "fit-by-pipeline" in verdicts(replace(bare, pipelines=made_up_inspection.pipelines()))
 
 
-def unfit(*candidates: Candidate) -> Inspection:
+def of_candidates(*candidates: Candidate) -> Inspection:
     return replace(made_up_inspection.bare(), pipelines=Pipelines(candidates, (), (), ""))
 
 
-def test_the_limit_that_the_closest_pipeline_fails_by_is_named_and_what_is_sure_of_it():
-    made = made_up_inspection.candidate
-    best = made("mnist", "", 5.9, median=4.5, passed=False, tied=True)
-    near, rival = made("fashion", "", 9.0, passed=False, tied=False), made("fashion", "", 60.0, tied=False)
-    said = words(unfit(best, near, rival))
-    assert (
-        "The closest is mnist, no augmentation: 4.5 times batch noise in the median layer (up to 3 is normal)." in said
-    )
-    assert "worst layer" not in said and "It is not recommended." in said
-    said = words(unfit(best, rival))
-    assert "Of the normalisations, mnist is by far the closest, though the running averages fit none." in said
-    assert "not recommended" not in said
-    both = words(unfit(replace(best, worst=17.0), rival))
-    assert "(up to 3 is normal) and 17.0 times batch noise in the worst layer, layer1.0.bn1 (up to 6" in both
+def test_the_limit_that_the_closest_pipeline_exceeds_is_named_and_what_is_sure_of_it():
+    candidate = made_up_inspection.candidate
+    best = candidate("mnist", "", 5.9, median=4.5, passed=False, tied=True)
+    near, rival = candidate("fashion", "", 9.0, passed=False, tied=False), candidate("fashion", "", 60.0, tied=False)
+    found = verdicts(of_candidates(best, near, rival))
+    assert found["no-pipeline-fits"].values["exceeded"] == [(4.5, "the median layer", 3)]
+    assert "closest-not-recommended" in found
+    found = verdicts(of_candidates(best, rival))
+    assert found["closest-normalization"].values["normalize"] == "mnist" and "closest-not-recommended" not in found
+    both = verdicts(of_candidates(replace(best, worst=17.0), rival))["no-pipeline-fits"].values["exceeded"]
+    assert [ratio for ratio, _, _ in both] == [4.5, 17.0]
 
 
 def test_where_none_fits_the_best_is_the_closest_in_table_and_picture(tmp_path, monkeypatch):
-    made = made_up_inspection.candidate
-    found = unfit(
-        made("mnist", "", 8.5, tied=True), made("mnist", "flip", 8.6, tied=True), made("fashion", "", 60.0, tied=False)
+    candidate = made_up_inspection.candidate
+    record = of_candidates(
+        candidate("mnist", "", 8.5, tied=True),
+        candidate("mnist", "flip", 8.6, tied=True),
+        candidate("fashion", "", 60.0, tied=False),
     )
-    shown = section(found, "Training pipelines tried")
-    assert [row.split()[-1] for row in shown.splitlines()[1:3]] == ["closest", "close"]
-    assert "as good" not in shown and "closest: none fits" in shown
-    seen = kept_axes(monkeypatch)
-    save_figures(found, tmp_path)
-    labels = seen[0].get_legend_handles_labels()[1]
-    assert "worst layer of the closest" in labels and not any("as good" in label for label in labels)
+    [table] = tables_of(record, PIPELINES)
+    assert [cells[-1].value for _, cells in table.rows] == ["closest", "as close", "no"]
+    assert "closest: none fits" in " ".join(drawn(record).split())
+    axes = drawn_axes(monkeypatch)
+    draw_pictures(report(record), tmp_path)
+    legend = axes[0].get_legend_handles_labels()[1]
+    assert "worst layer of the closest" in legend and not any("as good" in label for label in legend)
 
 
 def test_the_gap_by_noise_is_of_the_same_kind_as_the_gap():
     """A mean of absolute values beside √(2/π) of the root mean square."""
-    found = changed_layers(
+    record = changed_layers(
         made_up_inspection.healthy(),
         "gap",
         lambda one: replace(one, log_ratio=np.full_like(one.log_ratio, 0.5), explained_log_ratio=0.5),
     )
-    table = section(found, "Running statistics compared with the population")
-    assert re.search(r" 0\.50 +0\.40$", table, flags=re.MULTILINE)
+    [table] = tables_of(record, GAP)
+    assert [cell.value for cell in table.rows[0][1][-2:]] == ["0.50", "0.40"]
 
 
 def test_mixed_batches_of_one_domain_hold_the_reference_too():
@@ -384,99 +386,143 @@ def test_a_cumulative_average_is_called_so():
     bare = made_up_inspection.bare()
     norms = tuple(replace(one, momentum=None) for one in bare.sites if one.kind == "batchnorm")
     assert "and the running averages are cumulative." in " ".join(drawn(replace(bare, sites=norms)).split())
-    assert re.search(r" cumulative$", section(replace(bare, sites=(norms[0], *bare.sites[1:20])), SITES), re.MULTILINE)
+    [table] = tables_of(replace(bare, sites=(norms[0], *bare.sites[1:20])), SITES)
+    assert table.rows[0][1][table.header.index("momentum")].value == "cumulative"
     still = tuple(replace(one, momentum=0.0) for one in norms)  # of which nothing is updated
     assert "and momentum is 0." in " ".join(drawn(replace(bare, sites=still)).split())
 
 
 def test_why_there_is_no_slope_over_positions():
     noise = made_up_inspection.noise()
-    assert "to the power −0.41" in of_space(noise)
-    for value, told in ((-0.04, "this disagrees with Shekhovtsov"), (-0.9, "this agrees with Shekhovtsov")):
-        assert told in of_space(replace(noise, spatial_slope=Estimate(value, se=0.2)))
+    positions = tuple(replace(layer, positions=64) for layer in noise.layers)
+    for slope in (None, Estimate(-1.0), Estimate(-0.9, se=0.2), Estimate(-0.04, se=0.2)):
+        [text] = sentences([spatial_slope(replace(noise, layers=positions, spatial_slope=slope))])
+        assert text.startswith("Across layers")
+    assert spatial_slope(noise).values["slope"].value == pytest.approx(-0.41, abs=0.005)
+    for value, code in ((-0.04, "spatial-slope-disagrees"), (-0.9, "spatial-slope-agrees")):
+        assert spatial_slope(replace(noise, spatial_slope=Estimate(value, se=0.2))).code == code
+    assert spatial_slope(replace(noise, spatial_slope=Estimate(-1.0))).code == "spatial-slope-without-error"
     two = replace(noise, layers=noise.layers[:2], spatial_slope=None)
-    assert "at least 3 layers with a known variance, and the network has 2." in of_space(two)
-    alike = tuple(replace(one, positions=64) for one in noise.layers)
-    assert "the same number of positions, 64." in of_space(replace(noise, layers=alike, spatial_slope=None))
+    few = Finding("no-spatial-slope-few-layers", "verdict", {"known": 2})
+    assert spatial_slope(two) == few
+    alike = replace(noise, layers=tuple(replace(one, positions=64) for one in noise.layers), spatial_slope=None)
+    assert spatial_slope(alike) == Finding("no-spatial-slope-same-positions", "verdict", {"positions": 64})
     unknown = tuple(replace(one, sigma_v=math.nan) for one in noise.layers[2:])
-    two = replace(two, layers=(*noise.layers[:2], *unknown))
-    assert "and the network has 2." in of_space(two)
+    assert spatial_slope(replace(two, layers=(*noise.layers[:2], *unknown))) == few
 
 
-def test_dependent_values_are_told_with_what_the_law_gets_wrong():
-    said = words(made_up_inspection.healthy())
-    assert "not independent in 19 of 20 layers: in bn1, the effective sample size is 1,229" in said
-    assert "10.3 times too small" in said  # √(131072/1229)
+def test_dependent_values_are_reported_with_the_error_of_a_nominal_noise_model():
+    values = verdicts(made_up_inspection.healthy())["values-dependent"].values
+    assert (values["layer"], values["layers"], values["of"]) == ("bn1", 19, 20)
+    assert values["effective"] == pytest.approx(1229, abs=1)
+    assert values["factor"] == pytest.approx(math.sqrt(131072 / 1229), rel=1e-3)
     free = changed_layers(
         made_up_inspection.healthy(),
         "noise",
         lambda one: replace(one, values_mean=0.9 * one.nominal, values_deviation=1.1 * one.nominal),
     )
-    assert "the noise is within a factor √2 of that of n = b·z independent values; at worst, in bn1" in words(free)
-    assert "the effective sample size is 90 % of n." in words(free)
+    values = verdicts(free)["values-independent"].values
+    assert values["share"] == pytest.approx(0.9) and values["within"] == "within a factor √2 of"
     unknown = changed_layers(
         made_up_inspection.healthy(), "noise", lambda one: replace(one, values_mean=math.nan, values_deviation=math.nan)
     )
-    assert "independent" not in words(unknown)
-    less = changed_layers(free, "noise", lambda one: replace(one, values_mean=9.0 * one.nominal))
-    assert "in 20 of 20 layers the mean varies less" in words(less) and "bn1, 3.0 times less" in words(less)
+    assert not [code for code in verdicts(unknown) if code.startswith("values-")]
+    less = verdicts(changed_layers(free, "noise", lambda one: replace(one, values_mean=9.0 * one.nominal)))
+    assert less["values-independent"].values["within"] == "at most √2 times"
+    assert less["mean-steadier"].values == {"layers": 20, "of": 20, "layer": "bn1", "factor": pytest.approx(3)}
+    none = changed_layers(free, "noise", lambda one: replace(one, values_mean=0.0))
+    assert "values-fully-dependent" in verdicts(none)
 
 
-def test_a_slope_is_held_against_minus_one_and_at_few_values_against_what_few_give():
-    made = made_up_inspection.healthy()
-    assert "The noise falls as 1/b, as it should: slope of ln variance on ln b −1.01 to −0.98" in words(made)
-    flat = changed_layers(
-        made, "noise", lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.01, low=-0.65, high=-0.55))
+def test_a_slope_is_compared_with_minus_one_and_at_few_values_with_what_few_give():
+    record = made_up_inspection.healthy()
+    slopes = verdicts(record)["slopes-expected"].values["slopes"]
+    assert (min(slopes), max(slopes)) == pytest.approx((-1.01, -0.98), abs=0.005)
+    flat = Estimate(-0.6, mc_se=0.01, low=-0.65, high=-0.55)
+    off = verdicts(changed_layers(record, "noise", lambda one: replace(one, slope=flat)))["slopes-off"]
+    assert len(off.values["layers"]) == off.values["of"] == 20
+    vague = Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)
+    assert "slopes-uncertain" in verdicts(changed_layers(record, "noise", lambda one: replace(one, slope=vague)))
+    part = verdicts(
+        changed_layers(record, "noise", lambda one: replace(one, slope=vague) if one.name == "bn1" else one)
     )
-    assert "In 20 of 20 layers the noise does not fall as 1/b" in words(flat)
-    vague = changed_layers(made, "noise", lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)))
-    assert "The slopes are too uncertain to say whether the noise falls as 1/b" in words(vague)
-    part = changed_layers(
-        made,
-        "noise",
-        lambda one: replace(one, slope=Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)) if one.name == "bn1" else one,
-    )
-    assert "The noise falls as 1/b, as it should" in words(part)
-    assert "In 1 of 20 layers the slope is too uncertain to say: bn1." in words(part)
+    assert "slopes-expected" in part and part["slopes-partly-uncertain"].values == {"layers": ["bn1"], "of": 20}
     # 1/(n − 3) at n = 8 … 64 falls with a slope of about −1.2
+    assert record.noise is not None
     steep = changed_layers(
-        replace(made, noise=replace(made.noise, sizes=(64, 32, 16, 8))),  # type: ignore[type-var]
+        replace(record, noise=replace(record.noise, sizes=(64, 32, 16, 8))),
         "noise",
         lambda one: replace(one, positions=1, slope=Estimate(-1.17, mc_se=0.001, low=-1.18, high=-1.16)),
     )
-    assert "The noise falls as 1/b, as it should" in words(steep)
+    assert "slopes-expected" in verdicts(steep)
 
 
-def test_biased_or_unbiased_is_told_where_it_matters_and_where_not():
-    made = made_up_inspection.healthy()
-    assert "makes no difference here: at most 0.39 % in scale (head.bn, n = 128)" in words(made)
+def test_biased_or_unbiased_is_reported_where_it_matters_and_where_not():
+    record = made_up_inspection.healthy()
+    values = verdicts(record)["variance-bias-negligible"].values
+    assert (values["layer"], values["nominal"]) == ("head.bn", 128)
+    assert values["change"] == pytest.approx(0.0039, abs=5e-5)
     few = changed_layers(
-        made,
+        record,
         "noise",
         lambda one: replace(one, nominal=32, unbiased_scale=math.sqrt(32 / 31)) if one.name == "head.bn" else one,
     )
-    assert "matters in head.bn: at n = 32 values per channel they differ by 1.6 % in scale" in words(few)
+    values = verdicts(few)["variance-bias-matters"].values
+    assert (values["layers"], values["nominal"]) == (["head.bn"], 32)
 
 
-def test_domains_are_told_by_the_layers_that_tell_them_apart():
-    said = words(made_up_inspection.whole())
-    assert "No layer distinguishes jpeg from the reference: at most 2.5 times batch noise" in said
-    assert "digits is distinguishable from the reference, most in bn1 (40.0 times batch noise), layer1.0.bn1" in said
-    changes = "accuracy 0.880 → 0.910 (+0.030); PLL −0.400 → −0.370 (+0.030)."
-    assert f"jpeg with its own statistics, better: {changes}" in said
+def test_domains_are_distinguished_by_the_layers_that_differ_most():
+    found = verdicts(made_up_inspection.whole())
+    assert found["domain-alike"].values == {"name": "jpeg", "worst": pytest.approx(2.45)}
+    layers = found["domain-distinguishable"].values["layers"]
+    assert found["domain-distinguishable"].values["name"] == "digits" and layers[0] == ("bn1", pytest.approx(40))
+    changes = found["own-statistics-better"].values["changes"]
+    assert changes == {"accuracy": (0.88, 0.91, True), "pll": (-0.4, -0.37, True)}
+
+
+def test_what_a_domain_gains_has_its_sign_and_its_error():
+    whole = made_up_inspection.whole()
+    assert whole.domains is not None
+
+    def shifted(by: float) -> Inspection:
+        crossings = tuple(
+            replace(one, estimates={"accuracy": Estimate(0.8 + by * (one.statistics == one.domain), se=0.01)})
+            for one in whole.domains.crossings  # pyright: ignore[reportOptionalMemberAccess]
+        )
+        return replace(whole, domains=replace(whole.domains, crossings=crossings))  # type: ignore[type-var]
+
+    for by, code in ((0.1, "better"), (-0.1, "worse"), (0.02, "no-effect")):
+        assert f"own-statistics-{code}" in verdicts(shifted(by))
 
 
 def test_what_the_statistics_leave_open_is_said():
-    said = words(made_up_inspection.whole())
-    assert "The running statistics fit imagenet, pad 4, crop 32 best: 0.58 times batch noise" in said
-    assert "Undetermined by the statistics: flip: with and without it the statistics agree equally well." in said
+    found = verdicts(made_up_inspection.whole())
+    assert found["pipeline-fits"].values["pipeline"] == "imagenet, pad 4, crop 32"
+    assert found["pipeline-fits"].values["worst"] == pytest.approx(0.58, abs=0.005)
+    assert found["pipeline-undetermined"].values["text"].startswith("flip: with and without it")
 
 
-# ── the laws ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_pipelines_that_are_as_good_are_named_where_nothing_tells_what_differs():
+    pipelines = made_up_inspection.pipelines()
+    found = verdicts(replace(made_up_inspection.bare(), pipelines=replace(pipelines, undetermined=())))
+    assert found["pipelines-equivalent"].values["pipelines"] == ["imagenet, pad 4, crop 32, flip"]
+    assert "no-pipeline-tried" in verdicts(of_candidates())
+
+
+def test_a_domain_of_which_nothing_is_known_is_not_called_alike():
+    whole = made_up_inspection.whole()
+    assert whole.domains is not None
+    [jpeg, *others] = whole.domains.domains
+    unknown = replace(jpeg, ratio=np.full_like(jpeg.ratio, math.nan))
+    found = verdicts(replace(whole, domains=replace(whole.domains, domains=(unknown, *others))))
+    assert found["domain-unmeasured"].values["name"] == "jpeg" and "domain-alike" not in found
+
+
+# ── the formulas ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("count", [5, 32, 900, 1001, 32768])
-def test_the_laws_deviations_are_those_of_an_inverse_chi(count):
+def test_the_nominal_deviations_are_those_of_an_inverse_chi(count):
     exact = stats.chi2(count - 1)
     moments = [exact.expect(lambda x, k=k: (count / x) ** (k / 2)) for k in (1, 2)] if count < 1000 else None
     u, v = nominal_deviations(count)
@@ -496,22 +542,35 @@ def test_the_density_is_that_of_chi_squared_also_for_very_many_degrees():
 # ── pictures and pages ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def drawn_axes(monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The axes of the pictures that are saved from now on."""
+    axes: list[Axes] = []
+    save = drawing._save
+
+    def saving(figure: Any, *rest: Any) -> None:
+        axes.extend(figure.axes)
+        save(figure, *rest)
+
+    monkeypatch.setattr(drawing, "_save", saving)
+    return axes
+
+
 def test_every_part_has_its_pictures_and_none_shows_more_than_there_is(tmp_path):
     kinds = ["gap", "noise_by_layer", "values", "noise_panels", "spread", "domains", "pipelines"]
-    assert [kind for (kind,), _ in pictures_of(made_up_inspection.whole())] == kinds
-    assert save_figures(made_up_inspection.bare(), tmp_path / "b") == ()
+    assert [picture.kind for picture in report(made_up_inspection.whole()).pictures] == [(kind,) for kind in kinds]
+    assert draw_pictures(report(made_up_inspection.bare()), tmp_path / "b") == ()
 
 
 def test_what_is_not_finite_leaves_gaps_in_pictures(tmp_path):
-    found = save_figures(made_up_inspection.unfinite(), tmp_path, "png")
-    assert len(found) == 5 and all(path.read_bytes().startswith(b"\x89PNG") for path in found)
+    paths = draw_pictures(report(made_up_inspection.unfinite()), tmp_path, "png")
+    assert len(paths) == 5 and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-def test_the_three_panels_show_the_law_the_sizes_and_the_positions(tmp_path, monkeypatch):
-    seen = kept_axes(monkeypatch)
-    made = made_up_inspection.healthy()
-    assert noise_panels(made, tmp_path / "new").name == "noise_panels.svg"
-    first, second, third = seen
+def test_the_three_panels_show_the_distribution_the_sizes_and_the_positions(tmp_path, monkeypatch):
+    [panels] = [picture for picture in report(made_up_inspection.healthy()).pictures if "panels" in picture.kind[0]]
+    axes = drawn_axes(monkeypatch)
+    panels.draw(tmp_path / "panels.svg")
+    first, second, third = axes
     assert first.get_xlabel() == "n·S²/σ², n = 32,768"
     density, fitted = (line.get_ydata() for line in first.get_lines())
     x = np.asarray(first.get_lines()[0].get_xdata())
@@ -522,20 +581,17 @@ def test_the_three_panels_show_the_law_the_sizes_and_the_positions(tmp_path, mon
     np.testing.assert_allclose(slope, -1)
     assert len(second.get_lines()) == 20 + 1
     assert sorted(set(np.asarray(third.get_lines()[0].get_xdata()))) == [1, 64, 256, 1024]
-    with pytest.raises(RequestError, match="no noise to draw"):
-        noise_panels(made_up_inspection.bare(), tmp_path)
 
 
-def test_the_page_has_its_sections_and_says_what_to_do():
-    made = replace(made_up_inspection.whole(), findings=warnings(made_up_inspection.ill().findings), path=HERE)
-    text = page(page_parts(made, None, "there is no matplotlib."))
-    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
-        "In short", "Training pipelines tried", "Running statistics compared with the population",
-        "Noise of a batch", "Domains", "Sites, in execution order", "Warnings", "Provenance",
-    ]  # fmt: skip
+def test_the_page_has_its_sections_and_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(drawing, "why_not", lambda: "there is no matplotlib.")
+    record = replace(made_up_inspection.whole(), findings=warnings(made_up_inspection.ill().findings), path=HERE)
+    text = page(report(record))
+    titles = [SITES, GAP, "Noise of a batch", DOMAINS, PIPELINES, "Warnings", "Provenance"]
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == ["In short", *titles]
     assert "2 warnings below, with what to do: reference-unchecked, never-trained." in text
-    assert "What to do:" in text and "[sampling]" in text
-    assert "Figures are left out: there is no matplotlib." in text
+    assert "What to do:" in text and "[sampling]" in text and "SHA-256" in text
+    assert "Pictures are left out: there is no matplotlib." in text
 
 
 @pytest.mark.parametrize("name", ["bare", "whole"])
@@ -553,16 +609,13 @@ def test_bnuq_report_shows_an_inspection_in_every_form(name, tmp_path, capsys):
     code, out, _ = ran("report", str(path), "--json", "--html", str(page_path))
     assert code == 0 and out.startswith("{") and '"command": "inspect"' in out
     text = page_path.read_text(encoding="utf-8")
-    assert text.count("<figure") == (7 if name == "whole" else 0) and "Sites, in execution order" in text
-    assert text.count("<figcaption><strong>") == text.count("<strong>") - text.count("What to do:")
-    assert len(re.findall("</strong> <span>", text)) == text.count("<figure")  # each says how to read it
+    pictures = 7 if name == "whole" else 0
+    assert text.count("<figure") == pictures and SITES in text
+    assert len(re.findall("</strong> <span>", text)) == pictures  # each says how to read it
     code, out, _ = ran("report", str(path), "--markdown", "-")
     assert code == 0 and out.startswith("# bnuq inspect")
     code, out, err = ran("check", str(path), str(path))
-    assert (
-        code == 2
-        and out == ""
-        and "is not a result file of bnuq evaluate, but of bnuq inspect" in " ".join(err.split())
-    )
+    expected = "is not a result file of bnuq evaluate, but of bnuq inspect"
+    assert (code, out) == (2, "") and expected in " ".join(err.split())
     code, _, err = ran("report", str(path), str(path))
     assert code == 2 and "only those can be shown side by side" in " ".join(err.split())

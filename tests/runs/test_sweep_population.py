@@ -20,7 +20,8 @@ from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Option
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Compared, Sweep, read, summary, write
-from bnuq.report.sweep import print_sweep
+from bnuq.report.render import print_record
+from bnuq.report.sweep import report
 from bnuq.workflows.sweep import sweep
 
 
@@ -49,7 +50,7 @@ def stale(folder: Path) -> Sweep:
 
 def told(found: Sweep) -> str:
     stream = io.StringIO()
-    print_sweep(found, stream, 100)
+    print_record(report, found, stream, width=100)
     return " ".join(stream.getvalue().split())
 
 
@@ -158,7 +159,7 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
     write(replace(made, points=points), tmp_path / "s.h5")
     found = read(tmp_path / "s.h5")
     assert repr([point.compared_with for point in found.points]) == repr([point.compared_with for point in points])
-    assert told(found).count("compared with a single deterministic pass.") == 2
+    assert told(found).count("compared with a single deterministic pass") == 2
     with edited(tmp_path / "s.h5") as record:
         compared = next(point["compared_with"] for point in record["points"] if point["compared_with"])
         del compared[POPULATION]

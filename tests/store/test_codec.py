@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from bnuq.records.evaluation import Result
 from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary
 from bnuq.records.sweep import Sweep
-from bnuq.report.inspection import print_inspection
-from bnuq.report.sweep import print_sweep
+from bnuq.report import inspection as inspection_report
+from bnuq.report import sweep as sweep_report
+from bnuq.report.render import print_record
 from bnuq.report.terminal import print_report
 from bnuq.store.codec import kind_of_result, write
 
@@ -90,9 +92,15 @@ def lean_sweep() -> Sweep:
 
 
 KINDS = {
-    "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, print_sweep),
+    "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, partial(print_record, sweep_report.report)),
     "evaluation": Kind({}, lean_evaluation, result_file.read, result_summary, print_report, result_file.write),
-    "inspection": Kind(made_up_inspection.ALL, lean_inspection, inspection.read, inspection.summary, print_inspection),
+    "inspection": Kind(
+        made_up_inspection.ALL,
+        lean_inspection,
+        inspection.read,
+        inspection.summary,
+        partial(print_record, inspection_report.report),
+    ),
 }
 
 
@@ -390,8 +398,9 @@ def test_reading_an_inspection_needs_no_torch(tmp_path):
     write(lean_inspection(), path := tmp_path / "x.h5")
     script = (
         "import sys; from pathlib import Path; from bnuq.records.inspection import read, summary; "
-        "from bnuq.report.inspection import print_inspection; found = read(Path(sys.argv[1])); summary(found); "
-        "print_inspection(found, sys.stdout); assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
+        "from bnuq.report.inspection import report; from bnuq.report.render import print_record; "
+        "found = read(Path(sys.argv[1])); summary(found); "
+        "print_record(report, found, sys.stdout); assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
-"""What an inspection found, as a report, as a page and as pictures."""
+"""Reports inspections of a network."""
 
-from bnuq.report.inspection.page import page_parts
-from bnuq.report.inspection.plots import noise_panels, save_figures
-from bnuq.report.inspection.terminal import print_inspection, report_parts
+from bnuq.report.inspection.report import report
 
-__all__ = ["noise_panels", "page_parts", "print_inspection", "report_parts", "save_figures"]
+__all__ = ["report"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,66 +11,87 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.errors import RequestError
+from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Candidate, Domain, Inspection, LayerNoise, Noise
 from bnuq.report import drawing
-from bnuq.report.drawing import GREY, INK, PALE, Format, picture, short
-from bnuq.report.inspection.lines import MEDIAN_LIMIT, WORST_LIMIT, named, pipeline_of, share_of, values_of, worst_first
+from bnuq.report.document import Picture
+from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
+from bnuq.report.inspection.lookup import least_share, listed, pipeline_of, share_of, worst_first
 from bnuq.report.inspection.tables import nominal_deviations
-from bnuq.report.plots import Drawn, draw_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BAND = "#dbe9f4"  # of what is normal
-_TICKS = 22  # names that find room below a picture
+_TICKS = 22  # names that fit below a picture
 _LINES = 5  # domains with a line of their own
 _CANDIDATES = 14
 _BINS = (10, 36)
+_SIZE = (6.4, 4.6)  # inches, of a picture with the names of layers below it
+_HOW = {
+    "gap": (
+        "Layers in execution order. Inside the band, batch noise explains the difference between running "
+        "statistics and population; a layer above the dashed line was not trained on this reference and "
+        "pipeline. A wrong pipeline shows in the first layers; stale running statistics deviate more towards the "
+        "last."
+    ),
+    "noise_by_layer": (
+        "How much the scale and shift of a batch vary, in units of the channel's standard deviation. The dotted "
+        "lines show what independent values would give; the gap to the solid lines is the error of that "
+        "assumption."
+    ),
+    "values": (
+        "At 1, a channel's b·z values are effectively independent; at 0.01, batch statistics vary like those of "
+        "a hundredth as many independent values, because neighbouring positions of an image are correlated."
+    ),
+    "noise_panels": (
+        "First: a layer's batch variances, the χ² distribution of independent Gaussian values, and the "
+        "best-fitting scaled χ². Second: how the noise falls with the mini-batch size (dashed line: 1/b). Third: "
+        "how it depends on the number of positions of a channel. As in Figure 4 of Shekhovtsov & Flach 2018, for "
+        "this network."
+    ),
+    "spread": "The batch variances of the first layer, one in the middle and the last.",
+    "domains": (
+        "Inside the band, a domain's statistics match the reference's. Where a line lies above it, a mini-batch "
+        "from that domain normalises the layer differently than training did."
+    ),
+    "pipelines": (
+        "Further left is a better fit. Each line runs from the median to the worst layer. A pipeline whose "
+        "median lies right of the band, or whose worst layer lies right of the dashed line, is not the training "
+        "pipeline."
+    ),
+}
 
 
-def save_figures(inspection: Inspection, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
-    """Draw every picture that `inspection` has into `folder`, which is made where it is missing; their paths, in order.
+def pictures_of(record: Inspection) -> Iterator[Picture]:
+    """The pictures of what the inspection has, in reading order."""
+    noise, domains, pipelines = record.noise, record.domains, record.pipelines
+    draws: dict[str, Callable[[Path], None]] = {}
+    if record.gap is not None and record.gap.layers:
+        draws["gap"] = partial(_gap, record)
+    if noise is not None and noise.layers:
+        draws["noise_by_layer"] = partial(_deviations, record, noise)
+        draws["values"] = partial(_values, record, noise)
+        draws["noise_panels"] = partial(_noise_panels, record, noise)
+        if len(noise.layers) > 2 and noise.draws > 3:
+            draws["spread"] = partial(_spreads, record, noise)
+    if domains is not None and any(domain.layers for domain in domains.domains):
+        draws["domains"] = partial(_domains, record, domains.domains)
+    if pipelines is not None and len(pipelines.candidates) > 1:
+        draws["pipelines"] = partial(_pipelines, record, pipelines.candidates)
+    return (Picture((kind,), draw, _HOW[kind]) for kind, draw in draws.items())
 
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
+
+def noise_panels(record: Inspection, noise: Noise, name: str) -> Picture:
+    """n·S²/σ² against χ², the variance of the normalised output against batch size and against spatial size.
+
+    Source: Shekhovtsov & Flach 2018, Fig. 4.
     """
-    return tuple(path for _, path in draw_all(pictures_of(inspection), folder, kind))
+    return Picture((name,), partial(_noise_panels, record, noise), _HOW["noise_panels"])
 
 
-def noise_panels(inspection: Inspection, folder: Path, kind: Format = "svg", *, name: str = "noise_panels") -> Path:
-    """Draw `folder`/`name`.svg or .png, and make the folder where it is missing; the path of the picture.
-
-    n·S²/σ² against χ², the variance of the normalised output against batch size and against spatial size. Raises
-    RequestError without matplotlib, without noise to draw, or where `folder` is a file, ResultError where it cannot be
-    written. Source: Shekhovtsov & Flach 2018, Fig. 4.
-    """
-    if inspection.noise is None or not inspection.noise.layers:
-        raise RequestError(
-            "the inspection has no noise to draw: it was made without a reference. Add one with --train."
-        )
-    pictures = ((name,), partial(_noise_panels, inspection, inspection.noise))
-    [(_, path)] = draw_all([pictures], folder, kind)
-    return path
-
-
-def pictures_of(found: Inspection) -> Iterator[tuple[tuple[str, ...], Drawn]]:
-    """What each picture shows, and what draws it to a path."""
-    if found.gap is not None and found.gap.layers:
-        yield ("gap",), partial(_gap, found)
-    if found.noise is not None and found.noise.layers:
-        yield ("noise_by_layer",), partial(_deviations, found, found.noise)
-        yield ("values",), partial(_values, found, found.noise)
-        yield ("noise_panels",), partial(_noise_panels, found, found.noise)
-        if len(found.noise.layers) > 2 and found.noise.draws > 3:
-            yield ("spread",), partial(_spreads, found, found.noise)
-    if found.domains is not None and any(one.layers for one in found.domains.domains):
-        yield ("domains",), partial(_domains, found, found.domains.domains)
-    if found.pipelines is not None and len(found.pipelines.candidates) > 1:
-        yield ("pipelines",), partial(_pipelines, found, found.pipelines.candidates)
-
-
-def _about(found: Inspection, *words: str) -> str:
-    return ", ".join([Path(str(found.model["path"])).name, *words])
+def _about(record: Inspection, *words: str) -> str:
+    return ", ".join(filter(None, [Path(str(record.model["path"])).name, *words]))
 
 
 # ── by layer ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,135 +135,112 @@ def _normal_band(axes: Axes) -> None:
 
 
 def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing.Line, label: str) -> None:
-    told = _drawable(values)
-    axes.plot(np.arange(len(told)), told, **look.plotted, label=label)
+    axes.plot(np.arange(len(values)), _drawable(values), **look.plotted, label=label)
 
 
-def _gap(found: Inspection, path: Path) -> None:
-    assert found.gap is not None
-    layers = found.gap.layers
+def _gap(record: Inspection, path: Path) -> None:
+    assert record.gap is not None
+    layers = record.gap.layers
     looks = drawing.lines_of(["", "mean", "variance"])
-    means, variances = [one.ratio_mean for one in layers], [one.ratio_log_variance for one in layers]
-    about = _about(found, f"{found.gap.points:,} reference points")
-    with picture(path, title="Running statistics compared with the population", about=about, size=(6.4, 4.6)) as [axes]:
+    means, variances = [layer.ratio_mean for layer in layers], [layer.ratio_log_variance for layer in layers]
+    about = _about(record, f"{record.gap.points:,} reference points")
+    with picture(path, title="Running statistics compared with the population", about=about, size=_SIZE) as [axes]:
         _normal_band(axes)
         _plot_layers(axes, means, looks["mean"], "mean")
         _plot_layers(axes, variances, looks["variance"], "ln variance")
         _logarithmic(axes, [*means, *variances, 1.0, 1.2 * WORST_LIMIT])
-        _layer_axis(axes, [one.name for one in layers])
+        _layer_axis(axes, [layer.name for layer in layers])
         axes.set_ylabel("difference in units of batch noise")
-        _legend(axes)
+        legend_apart(axes)
 
 
-def _legend(axes: Axes, columns: int = 2) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, columnspacing=1.4
-        )
-
-
-def _deviations(found: Inspection, noise: Noise, path: Path) -> None:
-    looks = drawing.lines_of(["", "u", "v"])
-    rows = {
-        "u": ("σ_U", [one.sigma_u for one in noise.layers]),
-        "v": ("σ_V", [one.sigma_v for one in noise.layers]),
-    }
-    nominal = dict(zip(rows, zip(*(nominal_deviations(one.nominal) for one in noise.layers), strict=True), strict=True))
-    about = _about(found, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
-    with picture(path, title="Noise of scale and shift by layer", about=about, size=(6.4, 4.6)) as [axes]:
-        for key, (label, values) in rows.items():
-            _plot_layers(axes, values, looks[key], label)
-            told = _drawable(nominal[key])
+def _deviations(record: Inspection, noise: Noise, path: Path) -> None:
+    _, look_u, look_v = drawing.lines_of(["", "u", "v"]).values()
+    nominal_u, nominal_v = zip(*(nominal_deviations(layer.nominal) for layer in noise.layers), strict=True)
+    rows = (
+        ("σ_U", [layer.sigma_u for layer in noise.layers], nominal_u, look_u),
+        ("σ_V", [layer.sigma_v for layer in noise.layers], nominal_v, look_v),
+    )
+    about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
+    with picture(path, title="Noise of scale and shift by layer", about=about, size=_SIZE) as [axes]:
+        for label, values, nominal, look in rows:
+            _plot_layers(axes, values, look, label)
             axes.plot(
-                np.arange(len(told)), told, color=looks[key].colour, linestyle=":", linewidth=1.3,
+                np.arange(len(nominal)), _drawable(nominal), color=look.colour, linestyle=":", linewidth=1.3,
                 label=f"{label} for n = b·z independent values",
             )  # fmt: skip
-        _logarithmic(axes, [value for key, (_, values) in rows.items() for value in (*values, *nominal[key])])
-        _layer_axis(axes, [one.name for one in noise.layers])
+        _logarithmic(axes, [value for _, values, nominal, _ in rows for value in (*values, *nominal)])
+        _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("standard deviation over draws")
-        _legend(axes)
+        legend_apart(axes)
 
 
-def _values(found: Inspection, noise: Noise, path: Path) -> None:
-    looks = drawing.lines_of(["", "m", "s"])
-    shares = {
-        key: [share_of(getattr(one, f"values_{name}"), one) for one in noise.layers]
-        for key, name in (("m", "mean"), ("s", "deviation"))
-    }
-    about = _about(found, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
-    with picture(path, title="Effective sample size of a channel", about=about, size=(6.4, 4.6)) as [axes]:
+def _values(record: Inspection, noise: Noise, path: Path) -> None:
+    _, look_mean, look_deviation = drawing.lines_of(["", "m", "s"]).values()
+    means = [share_of(layer.values_mean, layer) for layer in noise.layers]
+    deviations = [share_of(layer.values_deviation, layer) for layer in noise.layers]
+    about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
+    with picture(path, title="Effective sample size of a channel", about=about, size=_SIZE) as [axes]:
         axes.axhline(1, color=INK, linewidth=1, linestyle="--", label="all n = b·z values independent")
-        _plot_layers(axes, shares["m"], looks["m"], "effective for the mean")
-        _plot_layers(axes, shares["s"], looks["s"], "effective for the standard deviation")
-        _logarithmic(axes, [*shares["m"], *shares["s"], 1.0])
-        _layer_axis(axes, [one.name for one in noise.layers])
+        _plot_layers(axes, means, look_mean, "effective for the mean")
+        _plot_layers(axes, deviations, look_deviation, "effective for the standard deviation")
+        _logarithmic(axes, [*means, *deviations, 1.0])
+        _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("effective sample size / n")
-        _legend(axes, columns=1)
+        legend_apart(axes, columns=1)
 
 
-def _domains(found: Inspection, domains: Sequence[Domain], path: Path) -> None:
-    def worst(one: Domain) -> float:
-        known = one.ratio[np.isfinite(one.ratio)]
-        return float(known.max()) if known.size else math.nan
+def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
+    def worst(domain: Domain) -> float:
+        return max((float(ratio) for ratio in domain.ratio if math.isfinite(ratio)), default=math.nan)
 
-    told = worst_first([one for one in domains if one.layers], worst)
+    ranked = worst_first([domain for domain in domains if domain.layers], worst)
     looks = list(drawing.lines_of(list(map(str, range(_LINES + 1)))).values())[1:]
-    names = list(dict.fromkeys(name for one in domains for name in one.layers))
-    about = _about(found, f"{len(domains)} domains" if len(domains) > 1 else domains[0].name)
-    with picture(path, title="Differences between domains by layer", about=about, size=(6.4, 4.6)) as [axes]:
+    names = list(dict.fromkeys(name for domain in domains for name in domain.layers))
+    about = _about(record, f"{len(domains)} domains" if len(domains) > 1 else domains[0].name)
+    with picture(path, title="Differences between domains by layer", about=about, size=_SIZE) as [axes]:
         _normal_band(axes)
-        every: list[float] = [1.0, 1.2 * WORST_LIMIT]
-        for number, one in reversed(list(enumerate(told))):
-            at = [names.index(name) for name in one.layers]
-            values = _drawable(one.ratio)
-            every += list(values)
+        for number, domain in reversed(list(enumerate(ranked))):
+            at, values = [names.index(name) for name in domain.layers], _drawable(domain.ratio)
             if number < _LINES:
-                axes.plot(at, values, **looks[number].plotted, label=short(one.name, 28), zorder=3)
+                axes.plot(at, values, **looks[number].plotted, label=short(domain.name, 28), zorder=3)
             else:
-                label = f"{len(told) - _LINES} others" if number == len(told) - 1 else "_"
+                label = f"{len(ranked) - _LINES} others" if number == len(ranked) - 1 else "_"
                 axes.plot(at, values, color=PALE, linewidth=1.2, label=label)
-        _logarithmic(axes, every)
+        _logarithmic(axes, [1.0, 1.2 * WORST_LIMIT, *(value for domain in ranked for value in domain.ratio)])
         _layer_axis(axes, names)
         axes.set_ylabel("difference in units of batch noise")
-        _legend(axes)
+        legend_apart(axes)
 
 
-def _pipelines(found: Inspection, candidates: Sequence[Candidate], path: Path) -> None:
+def _pipelines(record: Inspection, candidates: Sequence[Candidate], path: Path) -> None:
     shown = candidates[:_CANDIDATES]
-    every = [ratio for one in shown for ratio in (one.median, one.worst)]
-    known = [ratio for ratio in every if math.isfinite(ratio) and ratio > 0]
-    about = _about(found, f"the {len(shown)} best of {len(candidates)}" if len(shown) < len(candidates) else "")
+    about = _about(record, f"the {len(shown)} best of {len(candidates)}" if len(shown) < len(candidates) else "")
     at = np.arange(len(shown))
-    height = 1.5 + 0.42 * len(shown)
-    with picture(path, title="Training pipelines", about=about.rstrip(", "), size=(6.4, height)) as [axes]:
+    medians, worsts = (_drawable([getattr(candidate, key) for candidate in shown]) for key in ("median", "worst"))
+    close = np.array([candidate.tied or number == 0 for number, candidate in enumerate(shown)])
+    label = "worst layer, equivalent to the best" if shown[0].passed else "worst layer of the closest"
+    size = (_SIZE[0], 1.5 + 0.42 * len(shown))
+    with picture(path, title="Training pipelines", about=about, size=size) as [axes]:
         axes.axvspan(0, MEDIAN_LIMIT, color=_BAND, linewidth=0, zorder=0, label=f"normal, up to {MEDIAN_LIMIT:.0f}")
-        axes.axvline(
-            WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=f"limit for any layer, {WORST_LIMIT:.0f}"
-        )
-        medians, worsts = (_drawable([getattr(one, key) for one in shown]) for key in ("median", "worst"))
+        limit = f"limit for any layer, {WORST_LIMIT:.0f}"
+        axes.axvline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=limit)
         axes.hlines(at, medians, worsts, color=GREY, linewidth=1)
         axes.plot(medians, at, "o", color=GREY, markerfacecolor="white", label="median layer")
-        for tied, colour, label in (
-            (
-                True,
-                "#009E73",
-                "worst layer, equivalent to the best" if shown[0].passed else "worst layer of the closest",
-            ),
-            (False, "#D55E00", "worst layer"),
-        ):
-            chosen = np.array([(one.tied or number == 0) == tied for number, one in enumerate(shown)])
-            if chosen.any():
-                axes.plot(worsts[chosen], at[chosen], "o" if tied else "^", color=colour, label=label)
+        axes.plot(worsts[close], at[close], "o", color="#009E73", label=label)
+        if not close.all():
+            axes.plot(worsts[~close], at[~close], "^", color="#D55E00", label="worst layer")
         axes.set_xscale("log")
-        if known:
-            axes.set_xlim(max(min(*known, 1.0) / 1.6, 1e-300), min(max(*known, 8.0) * 1.6, 1e300))
+        if (known := np.concatenate([medians, worsts]))[np.isfinite(known)].size:
+            low, high = float(np.nanmin(known)), float(np.nanmax(known))
+            axes.set_xlim(max(min(low, 1.0) / 1.6, 1e-300), min(max(high, 8.0) * 1.6, 1e300))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_yticks(at)
-        axes.set_yticklabels([_two_lines(pipeline_of(one)) for one in shown], fontsize=9)
+        axes.set_yticklabels([_two_lines(pipeline_of(candidate)) for candidate in shown], fontsize=9)
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("difference in units of batch noise")
-        _legend(axes)
+        legend_apart(axes)
 
 
 def _two_lines(text: str) -> str:
@@ -250,37 +248,35 @@ def _two_lines(text: str) -> str:
     return f"{short(first, 24)}{comma.strip()}\n{short(rest, 28)}" if rest else short(first, 28)
 
 
-# ── the law of the noise ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the distribution of the noise ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _noise_panels(found: Inspection, noise: Noise, path: Path) -> None:
-    one = _typical(noise)
-    about = _about(found, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
+def _noise_panels(record: Inspection, noise: Noise, path: Path) -> None:
+    about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(
         path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True
     ) as [first, second, third]:  # fmt: skip
-        _spread(first, one)
+        _spread(first, _typical(noise))
         _by_size(second, noise)
         _by_positions(third, noise)
 
 
 def _typical(noise: Noise) -> LayerNoise:
     """The layer in the middle of those by the share of independent values."""
-    drawable = [one for one in noise.layers if _ratios(one).size] or list(noise.layers)
-    ordered = worst_first(drawable, lambda one: share_of(values_of(one), one))
-    return ordered[len(ordered) // 2]
+    drawable = [layer for layer in noise.layers if _ratios(layer).size] or list(noise.layers)
+    return worst_first(drawable, least_share)[len(drawable) // 2]
 
 
-def _ratios(one: LayerNoise) -> np.ndarray:
+def _ratios(layer: LayerNoise) -> np.ndarray:
     """S²/σ² of every draw and channel that has one, in float64."""
-    flat = np.asarray(one.spread, np.float64).ravel()
+    flat = np.asarray(layer.spread, np.float64).ravel()
     return flat[np.isfinite(flat) & (flat > 0) & (flat < 1e6)]
 
 
-def _spread(axes: Axes, one: LayerNoise) -> None:
+def _spread(axes: Axes, layer: LayerNoise) -> None:
     """n·S²/σ² over draws and channels, the χ² of independent values, and the one with degrees that fit."""
-    ratios, n = _ratios(one), one.nominal
-    axes.set_title(short(one.name, 34))
+    ratios, n = _ratios(layer), layer.nominal
+    axes.set_title(short(layer.name, 34))
     axes.set_xlabel(f"n·S²/σ², n = {n:,}")
     axes.set_ylabel("density")
     axes.set_yticks([])
@@ -300,7 +296,7 @@ def _spread(axes: Axes, one: LayerNoise) -> None:
     x = np.unique(np.concatenate([x, near[(near >= low) & (near <= high)]]))  # a narrow density needs points of its own
     nominal = chi2_density(n * x, n - 1)
     axes.plot(n * x, nominal, color=INK, linewidth=1.6, label="χ² with n − 1 degrees of freedom")
-    freedom = _fitted(one)
+    freedom = _fitted(layer)
     if freedom is not None:
         scale = float(ratios.mean()) / freedom
         fitted = chi2_density(x / scale, freedom) / scale / n
@@ -319,9 +315,9 @@ def _legend_below(axes: Axes) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=1.2)
 
 
-def _fitted(one: LayerNoise) -> float | None:
+def _fitted(layer: LayerNoise) -> float | None:
     """ν of the layer: 2·mean²/variance of its channels' draws, pooled."""
-    spread = np.asarray(one.spread, np.float64)
+    spread = np.asarray(layer.spread, np.float64)
     spread = spread[:, np.isfinite(spread).all(axis=0) & (spread > 0).all(axis=0) & (spread < 1e6).all(axis=0)]
     if len(spread) < 3 or not spread.size:
         return None
@@ -337,25 +333,26 @@ def chi2_density(x: Float[np.ndarray, " point"], freedom: float) -> Float[np.nda
 
 
 def _by_size(axes: Axes, noise: Noise) -> None:
-    """ln variance of the normalised output on ln b, a line a layer, with the slope −1 through the middle."""
+    """ln variance of the normalised output on ln b, a line for each layer, with the slope −1 through the middle."""
     sizes = np.array(noise.sizes, np.float64)
-    every = np.array([_drawable(one.variances) for one in noise.layers]).reshape(len(noise.layers), -1)
+    every = np.array([_drawable(layer.variances) for layer in noise.layers]).reshape(len(noise.layers), -1)
     axes.set_xlabel("mini-batch size b")
     axes.set_ylabel("variance of (x − M)/S at x = μ")
-    known = [bool(np.isfinite(values).any()) for values in every]
-    if sizes.size < 2 or not any(known) or np.ptp(sizes) == 0:
+    known = [layer for layer, values in zip(noise.layers, every, strict=True) if np.isfinite(values).any()]
+    if sizes.size < 2 or not known or np.ptp(sizes) == 0:
         axes.text(0.5, 0.5, "fewer than two sizes", transform=axes.transAxes, ha="center", color=GREY)
         return
     order = np.argsort(sizes)
-    kept = _told_apart([one for one, there in zip(noise.layers, known, strict=True) if there])
-    looks = dict(zip((one.name for one in kept), list(drawing.lines_of("0123").values())[1:], strict=False))
-    for one, values in zip(noise.layers, every, strict=True):
-        if one.name not in looks:
+    names = (layer.name for layer in _ends_and_middle(known))
+    looks = dict(zip(names, list(drawing.lines_of("0123").values())[1:], strict=False))
+    for layer, values in zip(noise.layers, every, strict=True):
+        if layer.name not in looks:
             axes.plot(sizes[order], values[order], color=PALE, linewidth=1.2)
-    for one, values in zip(noise.layers, every, strict=True):
-        if one.name in looks:
-            slope = "" if one.slope is None else f", slope {one.slope.value:.2f}".replace("-", "−")
-            axes.plot(sizes[order], values[order], **looks[one.name].plotted, label=f"{short(one.name, 18)}{slope}")
+    for layer, values in zip(noise.layers, every, strict=True):
+        if layer.name in looks:
+            slope = "" if layer.slope is None else f", slope {layer.slope.value:.2f}".replace("-", "−")
+            label = f"{short(layer.name, 18)}{slope}"
+            axes.plot(sizes[order], values[order], **looks[layer.name].plotted, label=label)
     middle = math.exp(float(np.nanmean(np.log(every))))
     centre = math.exp(float(np.log(sizes).mean()))
     axes.plot(sizes[order], middle * centre / sizes[order], color=INK, linewidth=1, linestyle="--", label="slope −1")
@@ -367,14 +364,14 @@ def _by_size(axes: Axes, noise: Noise) -> None:
     _legend_below(axes)
 
 
-def _told_apart(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
+def _ends_and_middle(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
     """The first layer, the one in the middle and the last."""
     places = sorted({0, len(layers) // 2, len(layers) - 1})
     return [layers[place] for place in places]
 
 
 def _by_positions(axes: Axes, noise: Noise) -> None:
-    """ln(b·variance) at b on ln z, a dot a layer."""
+    """ln(b·variance) at b on ln z, a dot for each layer."""
     axes.set_xlabel("positions of a channel z")
     axes.set_ylabel("b · variance of (x − M)/S at x = μ")
     if noise.batch_size in noise.sizes:
@@ -382,9 +379,9 @@ def _by_positions(axes: Axes, noise: Noise) -> None:
     else:
         at = int(np.argmax(noise.sizes)) if noise.sizes else -1
     rows = [
-        (one.positions, noise.sizes[at] * float(one.variances[at]))
-        for one in noise.layers
-        if at >= 0 and one.positions > 0
+        (layer.positions, noise.sizes[at] * float(layer.variances[at]))
+        for layer in noise.layers
+        if at >= 0 and layer.positions > 0
     ]
     rows = [(z, value) for z, value in rows if math.isfinite(value) and value > 0]
     if not rows:
@@ -409,12 +406,12 @@ def _by_positions(axes: Axes, noise: Noise) -> None:
     _legend_below(axes)
 
 
-def _spreads(found: Inspection, noise: Noise, path: Path) -> None:
+def _spreads(record: Inspection, noise: Noise, path: Path) -> None:
     """The first panel for the first layer, the one in the middle and the last."""
-    shown = _told_apart(noise.layers)
-    about = _about(found, named([one.name for one in shown]))
+    layers = _ends_and_middle(noise.layers)
+    about = _about(record, listed([layer.name for layer in layers]))
     with picture(
-        path, title="The batch variance against χ²", about=about, columns=len(shown), size=(4.4, 4.0), apart=True
+        path, title="The batch variance against χ²", about=about, columns=len(layers), size=(4.4, 4.0), apart=True
     ) as panels:
-        for axes, one in zip(panels, shown, strict=True):
-            _spread(axes, one)
+        for axes, layer in zip(panels, layers, strict=True):
+            _spread(axes, layer)

@@ -1,6 +1,5 @@
-"""Sweeps over the mini-batch size, as a report and as a picture."""
+"""Reports sweeps over the mini-batch size."""
 
-from bnuq.report.sweep.plots import save_figures
-from bnuq.report.sweep.terminal import print_sweep, report_parts
+from bnuq.report.sweep.report import report
 
-__all__ = ["print_sweep", "report_parts", "save_figures"]
+__all__ = ["report"]

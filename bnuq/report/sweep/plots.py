@@ -14,13 +14,11 @@ from bnuq.metrics import METRICS
 from bnuq.records.sweep import Recommended, Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
-from bnuq.report.numbers import named
-from bnuq.report.sweep.lines import (
+from bnuq.report.numbers import error_of, named, three_digits
+from bnuq.report.sweep.lookup import (
     Line,
     auroc_of,
     behind_best,
-    brief,
-    error_of,
     estimate_of,
     lines_of,
     names_of,
@@ -32,18 +30,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tuple[Path, ...]:
-    """Draw `folder`/sweep.svg or sweep.png, and make the folder where it is missing; the path of the picture.
+def draw(sweep: Sweep, path: Path) -> None:
+    """Draw the picture to `path`: mean mutual information (variance, of a regression) against the size, below it the
+    AUROC and the ELBO, where there are any; the two protocols beside each other.
 
-    Mean mutual information (variance, of a regression) against the size, below it the AUROC and the ELBO, where there
-    are any; the two protocols beside each other. Raises RequestError without matplotlib, or where `folder` is a file,
-    ResultError where it cannot be written. Source: the layout is that of Teye, Azizpour & Smith 2018, Fig. 1.
+    Source: the layout is that of Teye, Azizpour & Smith 2018, Fig. 1.
     """
-    drawing.check()
-    drawing.make_folder(folder)
-    path = folder / f"sweep.{kind}"
     lines = lines_of(sweep)
-    single, matched = ([line for line in lines if (line.model is None) is own] for own in (False, True))
+    single, matched = ([line for line in lines if (line.model is None) is by_size] for by_size in (False, True))
     columns = [column for column in (single, matched) if column]
     ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
@@ -60,19 +54,18 @@ def save_figures(sweep: Sweep, folder: Path, kind: drawing.Format = "svg") -> tu
         apart=True,
     ) as panels:
         for row, draw_row in enumerate(rows):
-            ours = panels[row * len(columns) : (row + 1) * len(columns)]
-            for axes, column in zip(ours, columns, strict=True):
+            row_panels = panels[row * len(columns) : (row + 1) * len(columns)]
+            for axes, column in zip(row_panels, columns, strict=True):
                 _size_axis(axes, sweep, column)
                 draw_row(axes, sweep, column)
                 if row == len(rows) - 1:
                     axes.set_xlabel("mini-batch size b" if column[0].model else "mini-batch size b, as in training")
             if draw_row is not _draw_elbo:  # two scales of what is compared would mislead
-                low, high = min(axes.get_ylim()[0] for axes in ours), max(axes.get_ylim()[1] for axes in ours)
-                for axes in ours:
-                    axes.set_ylim(low, high)
+                lows, highs = zip(*(axes.get_ylim() for axes in row_panels), strict=True)
+                for axes in row_panels:
+                    axes.set_ylim(min(lows), max(highs))
         for axes, column in zip(panels, columns, strict=False):
             axes.set_title(column[0].title if len(column) == 1 else "One network at several sizes")
-    return (path,)
 
 
 def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
@@ -174,14 +167,14 @@ def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     axes.axhline(0.5, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
     for place, line in enumerate(column):
         for name in names_of(sweep, "ood"):
-            found = [auroc_of(sweep, point, name) for point in line.random]
-            estimates = [None if one is None else one.estimate for one in found]
+            aurocs = [auroc_of(sweep, point, name) for point in line.random]
+            estimates = [None if auroc is None else auroc.estimate for auroc in aurocs]
             _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
     axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
 
 
 def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
-    """How far each size lies behind the best of its line, the size that was recommended, and b*."""
+    """How far each size lies behind the best of its line, with b*."""
     lowest, highest = axes.get_xlim()
     looks = list(drawing.lines_of(["", *map(str, range(len(column)))]).values())[1:]
     for line, look in zip(column, looks, strict=True):
@@ -194,7 +187,7 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
         predicted = line.model.elbo.predicted
         if predicted is not None and math.isfinite(predicted.value):
             whose = "" if len(column) == 1 else f"{short(line.model.name, 20)}: "
-            at = f"{whose}b* = {brief(predicted.value)}"
+            at = f"{whose}b* = {three_digits(predicted.value)}"
             if lowest < predicted.value < highest:
                 colour = drawing.GREY if len(column) == 1 else look.colour
                 axes.axvline(predicted.value, color=colour, linestyle="--", linewidth=1.2, label=at)

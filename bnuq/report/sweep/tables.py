@@ -1,4 +1,4 @@
-"""The tables of a sweep: estimates by size, the ELBO with what it assumes, and the slopes."""
+"""The tables of a sweep: estimates by size, the ELBO with its assumptions, and the slopes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.records.sweep import ElboTerms, Sweep, SweepPoint
+from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, Table, dim
 from bnuq.report.drawing import short
-from bnuq.report.numbers import decimals, named, number, total, with_error
-from bnuq.report.parts import GAP, Cell, Paragraph, Part, Row, Table, title
-from bnuq.report.sweep.lines import (
-    Line,
+from bnuq.report.numbers import (
     and_error,
+    decimals,
+    error_of,
+    exponent,
+    interval_of,
+    named,
+    number,
+    three_digits,
+    total,
+    with_error,
+)
+from bnuq.report.sweep.lookup import (
+    Line,
     auroc_of,
     behind_best,
-    brief,
     by_elbo_of,
     compared_by,
-    error_of,
     estimate_of,
-    interval_of,
     names_of,
-    power,
     score_name,
-    spread_name,
     spread_of,
 )
 
 _OF_TEST = {"classification": ("accuracy", "pll", "ece"), "regression": ("crps", "pll", "rmse")}
-_AFTER = {"classification": (), "regression": ("coverage95",)}  # behind the spread of the draws
+_AFTER = {"classification": (), "regression": ("coverage95",)}  # after the spread of the samples
 _PRIORS = {
     "unit": "unit information (q at one value, around the population statistics)",
     "gaussian": "Gaussian",
@@ -52,7 +57,8 @@ def table(sweep: Sweep, line: Line) -> Table:
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
     spread, [test, *_], ood = spread_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
     wanted = [(metric, test, named(metric, roomy=False)) for metric in _OF_TEST.get(sweep.task, ())]
-    of_sets = [(spread, name, f"{_column_name(sweep)} {short(name, 18)}".strip()) for name in (test, *ood)]
+    column = "MI" if sweep.task == "classification" else "variance"
+    of_sets = [(spread, name, f"{column} {short(name, 18)}") for name in (test, *ood)]
     wanted += of_sets
     wanted += [(metric, test, named(metric, roomy=False)) for metric in _AFTER.get(sweep.task, ())]
     for metric, name, header in wanted:
@@ -65,11 +71,10 @@ def table(sweep: Sweep, line: Line) -> Table:
                 for point, estimate in zip(line.points, estimates, strict=True)
             ]
     for name in ood:
-        found = [auroc_of(sweep, point, name) for point in line.points]
-        if any(found):
-            columns[f"↑ AUROC {short(name, 18)}"] = [
-                with_error(None if one is None else one.estimate, 3) for one in found
-            ]
+        aurocs = [auroc_of(sweep, point, name) for point in line.points]
+        if any(aurocs):
+            header = f"↑ AUROC {short(name, 18)}"
+            columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
         (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
         for row, point in enumerate(line.points)
@@ -82,13 +87,9 @@ def _other_size(point: SweepPoint) -> bool:
 
 
 def _by_size(header: tuple[str, ...], rows: Sequence[Row]) -> Table:
-    """Sizes to the right, below a "b"."""
-    room = max(len(label) for label, _ in rows)
-    return Table(header, tuple((f"{label:>{room}}", cells) for label, cells in rows), stacks=True)
-
-
-def _column_name(sweep: Sweep) -> str:
-    return "MI" if sweep.task == "classification" else "variance"
+    """A row for each size, which stands to the right."""
+    width = max(len(label) for label, _ in rows)
+    return Table(header, tuple((f"{label:>{width}}", cells) for label, cells in rows), stacks=True)
 
 
 def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int:
@@ -96,57 +97,61 @@ def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int:
     spread = METRICS[metric].unit == "nats" and METRICS[metric].direction == "none"  # falls as 1/b
     if METRICS[metric].digits is not None and not spread:
         return 4
-    known = [one for one in estimates if one is not None and math.isfinite(one.value) and one.value != 0]
+    known = [each for each in estimates if each is not None and math.isfinite(each.value) and each.value != 0]
     if not known:
         return 4
-    values = [abs(one.value) for one in known]
-    errors = [error for one in known if 0 < (error := total(one) or 0.0) < math.inf]
-    finest = max(1 - power(min(values)), -power(min(errors)) if errors else 0)
+    values = [abs(estimate.value) for estimate in known]
+    errors = [error for estimate in known if 0 < (error := total(estimate) or 0.0) < math.inf]
+    finest = max(1 - exponent(min(values)), -exponent(min(errors)) if errors else 0)
     return min(7, max(0, decimals(values) - 1, finest))
 
 
 def compared_parts(line: Line) -> Iterator[Part]:
-    """MCBN beside the networks of a single pass, where the running statistics do not fit the reference."""
+    """MCBN beside deterministic networks, where the running statistics do not fit the reference."""
     if not (metric := compared_by(line)):
         return
-    beside = {
+    networks = {
         point.batch_size: [point.compared_with[name][metric] for name in SINGLE_SAMPLE_METHODS]
         for point in line.compared
     }
     estimates = {
-        size: [*(one.estimate for one in networks), *(one.difference for one in networks)]
-        for size, networks in beside.items()
+        size: [*(each.estimate for each in pair), *(each.difference for each in pair)]
+        for size, pair in networks.items()
     }
     digits = _digits(metric, (estimate for row in estimates.values() for estimate in row))
     rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
-    yield from (
-        GAP,
-        title(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass. {line.title}"),
-    )
+    yield Heading(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass")
     yield _by_size(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
 
 
-def elbo_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
+def elbo_parts(sweep: Sweep, lines: Sequence[Line]) -> Iterator[Part]:
+    """The ELBO of each line by size, with its asymptotics, and what it assumes."""
+    lines = [line for line in lines if any(point.elbo is not None for point in line.points)]
+    for line in lines:
+        if len(lines) > 1:
+            yield Heading(line.title)
+        yield from _line_elbo(sweep, line)
+    yield from dim(dict.fromkeys(_assumptions(sweep, line) for line in lines))
+
+
+def _line_elbo(sweep: Sweep, line: Line) -> Iterator[Part]:
     bounded = [(place, point, point.elbo) for place, point in enumerate(line.points) if point.elbo is not None]
-    if not bounded:
-        return
     behind = behind_best(sweep, line)
-    estimates = [one for _, _, elbo in bounded for one in (elbo.elbo, elbo.expected_log_likelihood)]
-    digits = min(2, max(0, decimals([abs(one.value) for one in estimates] + [abs(e.kl) for _, _, e in bounded]) - 1))
+    values = [abs(each.value) for _, _, elbo in bounded for each in (elbo.elbo, elbo.expected_log_likelihood)]
+    digits = min(2, max(0, decimals([*values, *(abs(elbo.kl) for _, _, elbo in bounded)]) - 1))
     rows: list[Row] = []
     for place, point, elbo in bounded:
-        away = behind.get(place)
+        difference = behind.get(place)
         cells = (
             _cell(elbo.expected_log_likelihood, digits),
             Cell(number(elbo.kl, digits)),
             _cell(elbo.elbo, digits),
-            Cell("–") if away is None else Cell("best") if away.value == 0 else _cell(away, digits),
+            Cell("–") if difference is None else Cell("best") if difference.value == 0 else _cell(difference, digits),
         )
         rows.append((f"{point.batch_size:,}", cells))
-    yield from (GAP, title(f"ELBO, nats. {line.title}"))
     yield _by_size(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
     if len(behind) > 1 and (sweep.recommended is None or not by_elbo_of(sweep.recommended, line)):
-        yield Paragraph("From best: ± over draws only, which the sizes share.", "dim")
+        yield Paragraph("From best: ± over draws only, which the sizes share.", dim=True)
     if line.model is None:
         yield Paragraph(
             "These networks have different weights: their likelihoods are not directly comparable, and the prior "
@@ -170,20 +175,20 @@ def _asymptotics(terms: ElboTerms) -> str:
     )
 
 
-def assumptions(sweep: Sweep, line: Line) -> str:
-    """What the ELBO of the networks of a line rests on."""
+def _assumptions(sweep: Sweep, line: Line) -> str:
+    """What the ELBO of the networks of a line assumes; empty where none has terms."""
     models = [sweep.models[number] for number in dict.fromkeys(point.model for point in line.points)]
     terms = [model.elbo for model in models if model.elbo is not None]
     if not terms:
         return ""
     first = terms[0]
-    parameters = ", ".join(f"{key} = {brief(value)}" for key, value in first.prior_parameters.items())
+    parameters = ", ".join(f"{key} = {three_digits(value)}" for key, value in first.prior_parameters.items())
     prior = _PRIORS.get(first.prior, first.prior) + (f" ({parameters})" if parameters else "")
     improper = "; it is improper, so that only differences between sizes mean anything" * (
         first.prior in IMPROPER_PRIORS
     )
     weight = "" if first.kl_weight == 1 else f"; the KL has weight {first.kl_weight:g}"
-    noise = "" if first.tau is None else f", observation precision τ = {brief(first.tau)}"
+    noise = "" if first.tau is None else f", observation precision τ = {three_digits(first.tau)}"
     return (
         f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "
         f"are assumed independent; where they are not, the KL is overestimated{weight}. {_counted(terms)} The prior "
@@ -198,24 +203,23 @@ def _counted(terms: Sequence[ElboTerms]) -> str:
         return "Each position of a channel counts as an independent value."
     shares = [
         value / layer.nominal
-        for one in terms
-        for layer in one.layers
+        for each in terms
+        for layer in each.layers
         for value in (layer.mean, layer.sd)
         if layer.nominal > 0 and math.isfinite(value)
     ]
     text = "The effective sample size of a channel was measured"
     if not shares:
         return f"{text}."
-    return f"{text}: {brief(min(shares))} to {brief(max(shares))} of its positions."
+    return f"{text}: {three_digits(min(shares))} to {three_digits(max(shares))} of its positions."
 
 
-def decay_parts(sweep: Sweep, lines: Sequence[Line]) -> Iterator[Part]:
-    told = [line.model for line in lines if line.model is not None and line.model.decay]
-    if not told:
-        return
+def decay_parts(lines: Sequence[Line]) -> Iterator[Part]:
+    """The log-log slopes of the spread, network by network and set by set."""
+    models = [line.model for line in lines if line.model is not None and line.model.decay]
     rows: list[Row] = []
-    for model in told:
-        if len(told) > 1:
+    for model in models:
+        if len(models) > 1:
             rows.append((model.name, ()))
         for name, decay in model.decay.items():
             low, high = interval_of(decay.slope)
@@ -223,11 +227,8 @@ def decay_parts(sweep: Sweep, lines: Sequence[Line]) -> Iterator[Part]:
             interval = "–" if math.isnan(low) else f"{number(low, 2)} to {number(high, 2)}"
             cells = (Cell(number(decay.slope.value, 3)), Cell(interval), Cell(number(decay.residual, 3)), Cell(sizes))
             rows.append((short(name, 30), cells))
-    yield from (
-        GAP,
-        title(f"Log-log slope of mean {spread_name(sweep).removeprefix('the ')} against b; −1 is a fall as 1/b"),
-    )
-    yield Table(("slope", "95 % interval", "off by at most", "sizes"), tuple(rows))
+    if rows:
+        yield Table(("slope", "95 % interval", "max. deviation", "sizes"), tuple(rows))
 
 
 def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
@@ -250,6 +251,6 @@ def legend(sweep: Sweep, lines: Sequence[Line]) -> Iterator[str]:
         )
     if any(line.model is not None and line.model.decay for line in lines):
         yield (
-            "Slopes are corrected for the finite reference. off by at most: the largest distance from the line, "
+            "Slopes are corrected for the finite reference. max. deviation: the largest distance from the fitted line, "
             "in ln units."
         )

@@ -1,0 +1,104 @@
+"""What of a sweep is reported together, and how its estimates are looked up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnuq.estimates import Estimate
+from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
+from bnuq.report.numbers import named
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points that are reported together: of one network at several sizes, or (`model` None) of one network a size."""
+
+    model: SweptModel | None
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def random(self) -> list[SweepPoint]:
+        """The points at which a draw changes an output."""
+        return [point for point in self.points if not point.degenerate]
+
+    @property
+    def compared(self) -> list[SweepPoint]:
+        """The points that are compared with deterministic networks."""
+        return [point for point in self.random if point.compared_with]
+
+    @property
+    def title(self) -> str:
+        return "A network for each size" if self.model is None else f"One network: {self.model.name}"
+
+
+def lines_of(sweep: Sweep) -> list[Line]:
+    single = [Line(model, sweep.line(number)) for number, model in enumerate(sweep.models)]
+    return [line for line in (*single, Line(None, sweep.matched)) if line.points]
+
+
+def spread_of(sweep: Sweep) -> str:
+    """The metric of the disagreement between samples."""
+    return "mutual_information" if sweep.task == "classification" else "variance"
+
+
+def spread_name(sweep: Sweep) -> str:
+    return "MI" if sweep.task == "classification" else "variance of samples"
+
+
+def score_name(sweep: Sweep) -> str:
+    return "MI" if sweep.score == "mutual_information" else named(sweep.score)
+
+
+def names_of(sweep: Sweep, *roles: str) -> list[str]:
+    return [swept.name for role in roles for swept in sweep.sets if swept.role == role]
+
+
+def estimate_of(point: SweepPoint, metric: str, name: str) -> Estimate | None:
+    repeated = point.estimates.get(metric, {}).get(name)
+    return None if repeated is None else repeated.estimate
+
+
+def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
+    return point.auroc.get(sweep.score, {}).get(name)
+
+
+def compared_by(line: Line) -> str:
+    """The metric that MCBN is compared with deterministic networks by; empty where nothing is compared."""
+    networks = [estimates for point in line.compared for estimates in point.compared_with.values()]
+    return next((metric for metric in ("pll", "mae") if networks and all(metric in each for each in networks)), "")
+
+
+def behind_best(sweep: Sweep, line: Line) -> dict[int, Estimate]:
+    """The ELBO of each size minus that of the best, by place in the line; empty where none is known."""
+    known = {
+        place: point.elbo
+        for place, point in enumerate(line.points)
+        if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
+    }
+    if not known:
+        return {}
+    chosen = sweep.recommended
+    if chosen is not None and by_elbo_of(chosen, line):
+        behind = {place: chosen.behind.get(line.points[place].batch_size) for place in known}
+        if None not in behind.values():
+            return {place: estimate for place, estimate in behind.items() if estimate is not None}
+    best = known[max(known, key=lambda place: known[place].elbo.value)]
+    differences = {}
+    for place, elbo in known.items():
+        terms, error = sweep.models[line.points[place].model].elbo, None
+        if terms is not None and len(elbo.log_likelihood) == len(best.log_likelihood) > 1:
+            with np.errstate(invalid="ignore", over="ignore"):
+                sd = float(np.std(elbo.log_likelihood - best.log_likelihood, ddof=1))
+            error = terms.train_size * sd / math.sqrt(len(elbo.log_likelihood))
+        differences[place] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
+    return differences
+
+
+def by_elbo_of(chosen: Recommended, line: Line) -> bool:
+    """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
+    first = line.points[0]
+    same = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
+    return chosen.criterion == "elbo" and same

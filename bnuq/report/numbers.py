@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
 
 from bnuq.estimates import Estimate
 from bnuq.metrics.registry import metric_of
-from bnuq.report.parts import Cell
+from bnuq.report.document import Cell
 
 UNITS = {"nats": " nats", "percent": " %"}  # behind a number in a sentence; others go without saying
 
@@ -139,3 +142,12 @@ def count(amount: int, what: str) -> str:
 def of_reference(reference: str) -> str:
     """The file or the known name in a reference, without its folder and the name that was given to it."""
     return Path(reference.rpartition("=")[2]).name
+
+
+def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: float, high: float) -> str:
+    """The values as a row of bars between `low` and `high`."""
+    bars = "▁▂▃▄▅▆▇█"
+    if high <= low:
+        return bars[3] * len(values)
+    span = high / 4 - low / 4  # in quarters, whose differences are finite
+    return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)

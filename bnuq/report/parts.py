@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
-from jaxtyping import Float
 from rich.console import Console
 from rich.text import Text
 
@@ -239,12 +237,3 @@ GAP = Paragraph()
 
 def title(text: str, style: str = "bold") -> Paragraph:
     return Paragraph(text, style)
-
-
-def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: float, high: float) -> str:
-    """The values as a row of bars between `low` and `high`."""
-    bars = "▁▂▃▄▅▆▇█"
-    if high <= low:
-        return bars[3] * len(values)
-    span = high / 4 - low / 4  # in quarters, whose differences are finite
-    return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)

@@ -24,11 +24,12 @@ from bnuq.report.numbers import (
     share,
     share_with_error,
     signed,
+    sparkline,
     total,
     with_error,
     written,
 )
-from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, sparkline, title
+from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, title
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")

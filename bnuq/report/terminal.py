@@ -19,6 +19,7 @@ from bnuq.report.numbers import (
     number,
     of_reference,
     share_with_error,
+    sparkline,
     with_error,
 )
 from bnuq.report.parts import (
@@ -33,7 +34,6 @@ from bnuq.report.parts import (
     Table,
     columns_of,
     draw,
-    sparkline,
     title,
 )
 from bnuq.report.remedies import advised, noted

@@ -121,6 +121,11 @@ def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     assert text.index("<ul>") < text.index("<dl>") < text.index("<nav") < text.index("<svg") < text.index("<table>")
 
 
+def test_what_several_pictures_say_of_how_to_read_them_is_said_once() -> None:
+    text = of(Section("A", tuple(picture(name, how="read it so") for name in "abc")), picture("d", how="read it so"))
+    assert text.count("<span>read it so</span>") == 1 and text.count("<figure") == 4
+
+
 def test_without_pictures_what_is_drawn_in_characters_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = Section("A", (picture(instead=(Drawing(("▁▂<b>",), "so"),)),))
     assert "▁▂" not in of(curve) and "<svg" in of(curve)

@@ -16,7 +16,7 @@ from bnuq.findings import note, warning, warnings
 from bnuq.metrics import standard_error
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.report.parts import sparkline
+from bnuq.report.numbers import sparkline
 from bnuq.report.sanitize import printable
 from bnuq.report.terminal import print_report
 

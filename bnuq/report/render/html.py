@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -133,12 +133,11 @@ def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
 def _blocks(
     parts: Sequence[Part], drawn: dict[tuple[str, ...], Drawn], numbers: Iterator[int], caption: str
 ) -> Iterator[Block]:
-    """What the template draws; pictures that follow each other stand side by side, what all say is said once."""
+    """What the template draws; pictures that follow each other stand side by side."""
     row: list[Drawn] = []
     for part in parts:
         if isinstance(part, Picture) and part.kind in drawn:
-            picture = _inlined(drawn[part.kind], numbers)
-            row.append(replace(picture, how="") if row and row[-1].how == picture.how else picture)
+            row.append(_inlined(drawn[part.kind], numbers))
             continue
         if row:
             yield {"kind": "Pictures", "pictures": tuple(row)}

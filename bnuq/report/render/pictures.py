@@ -40,12 +40,19 @@ def draw_pictures(report: Report, folder: Path, form: drawing.Format = "svg") ->
 
 
 def drawn_for_page(report: Report) -> dict[tuple[str, ...], Drawn]:
-    """Every picture of the report by its kind, as it stands on a page; none without matplotlib."""
+    """Every picture of the report by its kind, as it stands on a page; none without matplotlib.
+
+    What several pictures say of how to read them, the first of them says.
+    """
     if not report.pictures or drawing.why_not() is not None:
         return {}
     with tempfile.TemporaryDirectory() as folder, drawing.for_page():
         paths = _files(report.pictures, Path(folder), "svg")
-        return {picture.kind: _read(path, picture.how) for picture, path in zip(report.pictures, paths, strict=True)}
+        hows = [picture.how for picture in report.pictures]
+        return {
+            picture.kind: _read(path, "" if picture.how in hows[:number] else picture.how)
+            for number, (picture, path) in enumerate(zip(report.pictures, paths, strict=True))
+        }
 
 
 def _files(pictures: Sequence[Picture], folder: Path, form: drawing.Format) -> list[Path]:

@@ -175,13 +175,17 @@ def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Ite
     yield Text()
     if title:
         yield from _paragraph(title, width, clean, style="bold")
-    for number, part in enumerate(shown):
-        apart = (isinstance(part, Heading | Drawing | Listing) and not isinstance(shown[number - 1], Heading)) or (
-            isinstance(part, Table) and not title
+    before: Part | None = None
+    for part in shown:
+        apart = (
+            (isinstance(part, Heading | Drawing | Listing) and not isinstance(before, Heading))
+            or (isinstance(part, Table) and not title)
+            or (isinstance(part, Table | Paragraph) and isinstance(before, Table))
         )
-        if number and (apart or (isinstance(part, Paragraph) and part.dim and isinstance(shown[number - 1], Table))):
+        if before is not None and apart:
             yield Text()
         yield from _part(part, width, clean)
+        before = part
 
 
 # ── its parts ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,35 @@
+"""A report on a terminal: what stands for a picture stands in its place, and blank lines keep parts apart."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from bnuq.report.document import Cell, Paragraph, Picture, Report, Section, Table
+from bnuq.report.render import print_report
+
+
+def lines_of(*sections: Section) -> list[str]:
+    stream = io.StringIO()
+    print_report(Report("bnuq x", sections=sections), stream, width=80)
+    return stream.getvalue().splitlines()
+
+
+def picture(*instead: Paragraph | Table) -> Picture:
+    def draw(_: Path) -> None:
+        raise AssertionError("a terminal draws no pictures")
+
+    return Picture(("p",), draw, "how", instead)
+
+
+TABLE = Table(("",), (("a", (Cell("1"),)),))
+
+
+def test_what_stands_for_a_picture_keeps_its_parts_apart() -> None:
+    section = Section("A", (picture(Paragraph("first"), TABLE, Paragraph("second"), TABLE), TABLE))
+    row = " a  1"
+    assert lines_of(section) == ["bnuq x", "", "A", "first", row, "", "second", row, "", row]
+
+
+def test_a_section_of_nothing_but_pictures_is_left_out() -> None:
+    assert lines_of(Section("A", (picture(),))) == ["bnuq x"]

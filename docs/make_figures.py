@@ -34,9 +34,10 @@ from bnuq.estimates import Estimate
 from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
 from bnuq.report import sweep as sweep_report
+from bnuq.report.evaluation import report
 from bnuq.report.numbers import total
 from bnuq.report.render import draw_pictures, print_record
-from bnuq.report.terminal import print_report
+from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
@@ -116,14 +117,14 @@ def main() -> None:
             run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
             result = evaluate(run)
             if result.model["task"] == "regression":
-                print_report(replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression, full=True)
+                print_record(report, replace(result, path=Path("diabetes_mlp.bnuq.h5")), regression, full=True)
                 continue
             rows[job.title] = rows_of(job.title, result)
             print("\n".join(rows[job.title]), flush=True)
             if job.title == "quickstart":
                 shown = replace(result, path=Path("fashion_cnn.bnuq.h5"))
-                print_report(shown, demo)
-                print_report(shown, whole_demo, full=True)
+                print_record(report, shown, demo)
+                print_record(report, shown, whole_demo, full=True)
     text = evaluate_page(rows, demo=whole_demo.getvalue(), regression=regression.getvalue())
     (MEASURED / "evaluate.md").write_text(text, encoding="utf-8")
     put(ROOT / "README.md", "demo", f"```text\n{demo.getvalue()}```")

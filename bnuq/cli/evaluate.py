@@ -78,13 +78,14 @@ def command(
     run = _run(model, again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
     from bnuq.records.summary import summary
-    from bnuq.report.terminal import print_report
+    from bnuq.report.evaluation import report
+    from bnuq.report.render import print_record
     from bnuq.workflows.evaluate import evaluate
 
     look = None if gate is None else gate.check_sets
     result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
     if gate is None:
-        show = partial(print_report, full=printing.full)
+        show = partial(print_record, report, full=printing.full)
         print_result(
             result, summary=summary, show=show, as_json=printing.json, quiet=printing.quiet, strict=printing.strict
         )

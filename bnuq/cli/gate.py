@@ -94,7 +94,7 @@ class Gate:
         from bnuq.records.summary import summary
         from bnuq.report import check
         from bnuq.report.render import print_record
-        from bnuq.report.terminal import print_report
+        from bnuq.report.render import print_record
 
         quiet = self._quiet
         try:
@@ -105,7 +105,7 @@ class Gate:
                 print_result(
                     result,
                     summary=summary,
-                    show=partial(print_report, full=self._full),
+                    show=partial(print_record, evaluation.report, full=self._full),
                     as_json=False,
                     quiet=quiet,
                     strict=False,
@@ -118,7 +118,7 @@ class Gate:
             return {**summary(result), "check": of_verdict(verdict)}
 
         def show(result: Result, stream: TextIO) -> None:
-            print_report(result, stream, full=self._full)
+            print_record(evaluation.report, result, stream, full=self._full)
             stream.write("\n")
             print_record(check.report, verdict, stream)
 

@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -302,26 +301,9 @@ def _write_html(kind: Kind, record: Any, page: Path) -> None:
 def _evaluate() -> Kind:
     from bnuq.records.evaluation_file import read
     from bnuq.records.summary import summary
-    from bnuq.report.plots import draw_figures
-    from bnuq.report.terminal import print_report, report_parts
+    from bnuq.report.evaluation import report
 
-    def on_page(record: Any, folder: Path | None, without: str) -> Iterator[Any]:
-        from bnuq.report.page import page_parts, shown_of
-        from bnuq.report.plots import pictures_of
-
-        shown = {} if folder is None else shown_of(pictures_of(record), folder)
-        return page_parts(record, shown, without=without)
-
-    return Kind(
-        "bnuq evaluate",
-        read,
-        summary,
-        print_report,
-        report_parts,
-        draw_figures,
-        on_page,
-        partial(print_report, full=True),
-    )
+    return Kind("bnuq evaluate", read, summary, report=report)
 
 
 def _side_by_side() -> Kind:

@@ -1,4 +1,4 @@
-"""Which pictures a result has, drawn from what its file holds."""
+"""The pictures of a result, drawn from what its file holds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from jaxtyping import Float
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import drawing, ood
+from bnuq.report import drawing
+from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import named, number
+from bnuq.report.ood import best_score_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,14 +31,6 @@ CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "
 _UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
 
 Drawn = Callable[[Path], None]
-
-
-def draw_figures(result: Result, folder: Path, kind: Format = "svg") -> tuple[Path, ...]:
-    """Draw every picture that `result` has into `folder`, which is made where it is missing; their paths, in order.
-
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
-    """
-    return tuple(path for _, path in draw_all(pictures_of(result), folder, kind))
 
 
 def draw_all(
@@ -58,32 +52,81 @@ def draw_all(
     return [(parts, path) for path, parts in found.items()]
 
 
-def pictures_of(result: Result) -> Iterator[tuple[tuple[str, ...], Drawn]]:
-    """What each picture shows (its kind, and of which method or set), and what draws it to a path."""
-    regression = result.model.get("task") == "regression"
-    if regression:
-        for name, method in result.methods.items():
-            curve = method.uncertainty_error
-            if len(curve.get("sigma", ())) > 1 and np.ptp(curve["sigma"]) > 0:
-                yield ("uncertainty_error", name), partial(_uncertainty_error, result, name)
-        calibrated = {name: method for name, method in result.methods.items() if "level" in method.calibration}
-        if calibrated:
-            yield ("interval_calibration",), partial(_interval_calibration, result, calibrated)
-    else:
-        yield ("reliability",), partial(_reliability, result)
-    ranked = {name: method for name, method in result.methods.items() if len(method.risk.get("risk", ())) > 1}
-    if ranked:
-        yield ("risk_coverage",), partial(_risk_coverage, result, ranked)
+_DIAGONAL = (
+    "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
+)
+HOW = {
+    "reliability": f"{_DIAGONAL} The histogram below shows how many points have which confidence.",
+    "calibration": _DIAGONAL,
+    "interval_calibration": (
+        "On the diagonal, a central interval covers as many targets as it should; below it the intervals are too "
+        "narrow, above it too wide. Within the band, chance alone explains the difference."
+    ),
+    "risk_coverage": (
+        "Error of the retained points when the most uncertain ones are deferred: the lower the curve, the better "
+        "the uncertainty identifies errors. A flat curve means that uncertain points are wrong no more often "
+        "than others."
+    ),
+    "ood": (
+        "The less the two overlap, the better OOD points are separated from test points. Shown is the score with "
+        "the largest AUROC."
+    ),
+    "roc": (
+        "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
+        "area under a curve is its AUROC."
+    ),
+    "convergence": (
+        "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
+    ),
+    "uncertainty_error": (
+        "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
+        "separates large errors from small ones; dots far above the bands are unexpected errors."
+    ),
+}
+
+
+def calibration(result: Result) -> Iterator[Picture]:
+    """Accuracy over confidence, or the coverage of central intervals, where they were computed."""
+    if result.model.get("task") != "regression":
+        yield _picture("reliability", draw=partial(_reliability, result))
+    elif calibrated := {name: each for name, each in result.methods.items() if "level" in each.calibration}:
+        yield _picture("interval_calibration", draw=partial(_interval_calibration, result, calibrated))
+
+
+def risk_coverage(result: Result) -> Iterator[Picture]:
+    """The error of the most certain points over how many they are."""
+    if ranked := {name: each for name, each in result.methods.items() if len(each.risk.get("risk", ())) > 1}:
+        yield _picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
+
+
+def separation(result: Result, name: str) -> Iterator[Picture]:
+    """The best score on the test set and on an OOD set, and the ROC curves of all scores."""
+    yield _picture("ood", name, draw=partial(_separation, result, name))
+    yield _picture("roc", name, draw=partial(_roc, result, name))
+
+
+def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
+    """Estimates over the number of samples, where any are finite."""
     metrics = [
         metric
-        for metric in CONVERGING["regression" if regression else "classification"]
+        for metric in CONVERGING["regression" if result.model.get("task") == "regression" else "classification"]
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
-        yield ("convergence",), partial(_convergence, result, metrics)
-    for name in ood.names(result):
-        yield ("ood", name), partial(_told_apart, result, name)
-        yield ("roc", name), partial(_roc, result, name)
+        yield _picture("convergence", draw=partial(_convergence, result, metrics), instead=instead)
+
+
+def uncertainty_error(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
+    """Of each method whose σ varies, errors over points sorted by σ; `instead` stands for all of them together."""
+    for name, method in result.methods.items():
+        sigma = method.uncertainty_error.get("sigma", ())
+        if len(sigma) > 1 and np.ptp(sigma) > 0:
+            yield _picture("uncertainty_error", name, draw=partial(_uncertainty_error, result, name), instead=instead)
+            instead = ()
+
+
+def _picture(*kind: str, draw: Drawn, instead: Iterable[Part] = ()) -> Picture:
+    return Picture(kind, draw, HOW[kind[0]], tuple(instead))
 
 
 def _about(result: Result, *, sampled: bool = True) -> str:
@@ -234,7 +277,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
         panels[0].legend(loc="best")
 
 
-def _told_apart(result: Result, name: str, path: Path) -> None:
+def _separation(result: Result, name: str, path: Path) -> None:
     """The score of largest AUROC, on the test set and on the OOD set."""
     method, score, auroc = best_score_of(result, name)
     values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
@@ -244,18 +287,6 @@ def _told_apart(result: Result, name: str, path: Path) -> None:
     words = named(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)
-
-
-def best_score_of(result: Result, name: str) -> tuple[str, str, float]:
-    """Method and score of the largest AUROC by which an OOD set is told apart, and that AUROC."""
-    return max(
-        (
-            (method, score, estimates["auroc"].value)
-            for method, one in result.methods.items()
-            for score, estimates in one.ood.get(name, {}).items()
-        ),
-        key=lambda row: row[2],
-    )
 
 
 def draw_histograms(
@@ -287,16 +318,17 @@ def draw_histograms(
 
 def _roc(result: Result, name: str, path: Path) -> None:
     """Every score of every method: the colour tells the method, the dashes the score."""
-    lines, scores = _lines(result), list(dict.fromkeys(s for one in result.methods.values() for s in one.ood[name]))
+    lines = _lines(result)
+    scores = list(dict.fromkeys(score for each in result.methods.values() for score in each.ood[name]))
     dashes = dict(zip(scores, ("-", "--", "-.", ":"), strict=False))
     model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
     about = f"{model}, {points['test']} test and {points[name]} other points"
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
         axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
-        for method, one in result.methods.items():
-            aurocs = [estimates["auroc"].value for estimates in one.ood[name].values()]
-            for score in one.ood[name]:
-                curve = roc_curve(*(one.sets[s].points[score] for s in ("test", name)))
+        for method, each in result.methods.items():
+            aurocs = [estimates["auroc"].value for estimates in each.ood[name].values()]
+            for score in each.ood[name]:
+                curve = roc_curve(*(each.sets[s].points[score] for s in ("test", name)))
                 axes.plot(*curve, color=lines[method].colour, linestyle=dashes.get(score, "-"), linewidth=1.4)
             if aurocs:
                 label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
@@ -323,8 +355,8 @@ def roc_curve(
     ]
     false, true = rates
     along = np.searchsorted(false + true, np.linspace(0, 2, 1000)) if len(false) > 1000 else np.arange(len(false))
-    kept = np.unique(np.append(np.clip(along, 0, len(false) - 1), len(false) - 1))
-    return false[kept], true[kept]
+    steps = np.unique(np.append(np.clip(along, 0, len(false) - 1), len(false) - 1))
+    return false[steps], true[steps]
 
 
 def _edges(values: Float[np.ndarray, " point"]) -> tuple[Float[np.ndarray, " edge"], bool]:

@@ -1,20 +1,20 @@
-"""What is told of a regression: in words, in tables, in small drawings, and what the words in them mean."""
+"""The tables of a regression, small drawings of errors over σ, and what the words in them mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Float
 
-from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
+from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import noise_models, ood
-from bnuq.report.networks import compared_with, of_whom, repair_in_words
+from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
+from bnuq.report.evaluation_findings import noise_sd
 from bnuq.report.numbers import (
     decimals,
     digits_of,
@@ -23,13 +23,9 @@ from bnuq.report.numbers import (
     number,
     share,
     share_with_error,
-    signed,
     sparkline,
-    total,
     with_error,
-    written,
 )
-from bnuq.report.parts import GAP, Cell, Items, Paragraph, Part, Row, Table, title
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")
@@ -38,274 +34,91 @@ _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def in_words(result: Result) -> Iterator[str]:
-    """What the test set says: of the network as it is, and of every method beside it."""
-    plain = result.methods[DETERMINISTIC]
-    rmse, mae = (_plain(plain.sets["test"].estimates[name]) for name in ("rmse", "mae"))
-    yield f"Deterministic network: RMSE {rmse}, MAE {mae}{_constant_in_words(plain)}."
-    yield from _repair(result)
-    sampled = {name: method for name, method in result.methods.items() if name not in SINGLE_SAMPLE_METHODS}
-    if "tau" not in plain.sets["test"].estimates:
-        yield (
-            "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
-            f"coverage, CRPS excludes observation noise{', and σ is that of the samples alone' if sampled else ''}."
-        )
-    for name, method in sampled.items():
-        yield from _scores_in_words(name, method, result)
-        yield _ranking_in_words(name, method, result)
-
-
-def _repair(result: Result) -> Iterator[str]:
-    """What the population statistics of the reference change by themselves."""
-    told = ""
-    if POPULATION in result.methods:
-        plain, repaired = (result.methods[name].sets["test"].estimates for name in SINGLE_SAMPLE_METHODS)
-        told = ", ".join(
-            f"{shown} {_plain(plain[metric])} → {_plain(repaired[metric])}"
-            for metric, shown in (("rmse", "RMSE"), ("mae", "MAE"))
-        )
-    yield from repair_in_words(result, "mae", told)
-
-
-def _plain(estimate: Estimate) -> str:
-    digits, error = max(0, decimals([estimate.value]) - 1), total(estimate)
-    return number(estimate.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
-
-
-def _constant_in_words(plain: MethodResult) -> str:
-    estimates = plain.sets["test"].estimates
-    if "tau" not in estimates:
-        return ""
-    sd = _noise(estimates["tau"].value)
-    noise = number(sd, max(0, decimals([sd]) - 2))
-    return f"; with observation noise of sd {noise}, {_coverage_in_words(estimates, None)}"
-
-
-def _coverage_in_words(estimates: Mapping[str, Estimate], points: int | None) -> str:
-    """How much the 50 and 95 % intervals hold, and where `points` are told, what is wrong with that."""
-    held = {level: estimates[f"coverage{level}"] for level in (50, 95)}
-    text = "its 50 and 95 % intervals cover " + " and ".join(f"{100 * f.value:.0f}" for f in held.values())
-    text += " % of the targets"
-    if points is None:
-        return text
-    wrong = []
-    for level, estimate in held.items():
-        away = estimate.value - level / 100
-        by_chance = math.sqrt(level / 100 * (1 - level / 100) / points)
-        if abs(away) > 2 * max(total(estimate) or math.inf, by_chance):
-            wrong.append(f"too {'wide' if away > 0 else 'narrow'} at {level} %")
-    return text + (f" ({', '.join(wrong)})" if wrong else "")
-
-
-def _noise(tau: float) -> float:
-    return tau**-0.5 if tau > 0 else math.inf
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A score against a baseline, as a gain: more is better. `error` is None where it cannot be told."""
-
-    metric: str
-    before: float
-    after: float
-    error: float | None
-    share: Estimate | None
-
-    @property
-    def verdict(self) -> str:
-        gain = (self.after - self.before) * (-1 if METRICS[self.metric].direction == "lower" else 1)
-        assert self.error is not None
-        if abs(gain) < 2 * self.error or gain == 0:
-            return "about as well as"
-        return "better than" if gain > 0 else "worse than"
-
-    @property
-    def told(self) -> str:
-        """From what to what, by how much, and how far between constant and optimum that is."""
-        digits, _, unit = written(self.metric)
-        digits = max(0, decimals([self.before, self.after]) - 1) if digits is None else digits
-        text = f"{named(self.metric, roomy=True)} {number(self.before, digits)} → {number(self.after, digits)}{unit}"
-        brackets = []
-        if self.error is not None:
-            brackets.append(f"{signed(self.after - self.before, digits)} ± {number(self.error, digits)}")
-        if self.share is not None and math.isfinite(self.share.value):
-            brackets.append(f"normalised {share(self.share.value)} %")
-        return text + (f" ({'; '.join(brackets)})" if brackets else "")
-
-
-def _scores_in_words(name: str, method: MethodResult, result: Result) -> Iterator[str]:
-    against = "a constant σ"
-    if "constant" not in method.bounds:
-        against = f"{of_whom(compared_with(name, result))} with the same τ"
-    changes = [change for metric in ("crps", "pll") if (change := _change(metric, name, result))]
-    if not changes:
-        return
-    told = ", ".join(change.told for change in changes)
-    if any(change.error is None for change in changes):
-        yield f"{name} and {against}: {told}; too few points or samples to tell whether they differ."
-        return
-    verdicts = [change.verdict for change in changes]
-    if len(set(verdicts)) == 1:
-        yield f"{name} explains the targets {verdicts[0]} {against}: {told}."
-    else:
-        yield f"{name} explains the targets {verdicts[0]} {against} by CRPS, {verdicts[1]} it by PLL: {told}."
-
-
-def _change(metric: str, name: str, result: Result) -> _Change | None:
-    """The score against that of the constant baseline, or where there is none, of the network it is compared with.
-
-    Its error is that of the paired difference, over points and over draws, which both sides share.
-    """
-    method = result.methods[name]
-    test, plain = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
-    of_draws_alone = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
-    if metric not in test.points or of_draws_alone:
-        return None
-    ours = test.estimates[metric]
-    if "constant" in method.bounds:
-        theirs, baseline = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
-    else:
-        theirs, baseline = plain.estimates[metric], plain.points.get(metric)
-    error = None
-    if baseline is not None and ours.se is not None and ours.mc_se is not None and math.isfinite(theirs.value):
-        paired = standard_error(test.points[metric] - baseline, group=result.sets["test"].group)
-        error = math.hypot(paired, _over_draws(ours, theirs))
-    told = error if error is not None and math.isfinite(error) else None
-    return _Change(metric, theirs.value, ours.value, told, method.normalized.get(metric))
-
-
-def _over_draws(ours: Estimate, theirs: Estimate) -> float:
-    if ours.jackknife is None:
-        return ours.mc_se or 0.0
-    return float(jackknife_error(ours.jackknife - (0.0 if theirs.jackknife is None else theirs.jackknife)))
-
-
-def _ranking_in_words(name: str, method: MethodResult, result: Result) -> str:
-    estimates = method.sets["test"].estimates
-    text = f"{name}: {_ranked(estimates.get('spearman'))}"
-    if "coverage50" not in estimates:
-        return f"{text}."
-    one = result.sets["test"]
-    points = one.n if one.group is None else len(np.unique(one.group))
-    return f"{text}; {_coverage_in_words(estimates, points)}."
-
-
-def _ranked(estimate: Estimate | None) -> str:
-    if estimate is None or math.isnan(estimate.value):
-        return "σ is the same at every point"
-    value = f"rank correlation {number(estimate.value, 2)}"
-    if estimate.low is None or estimate.high is None:
-        return f"σ and |error|: {value}, from too few points to judge"
-    value += f", {number(estimate.low, 2)} to {number(estimate.high, 2)}"
-    if estimate.high < 0:
-        return f"σ is larger where the errors are smaller ({value})"
-    if estimate.low <= 0:
-        return f"σ does not follow the size of the errors ({value})"
-    how = "follows" if estimate.value >= 0.5 else "partly follows" if estimate.value >= 0.2 else "hardly follows"
-    return f"σ {how} the size of the errors ({value})"
-
-
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The estimates of the test set, where they lie between their bounds, intervals, and whether errors grow with σ."""
-    yield Table(
-        tuple(map(noise_models.labelled, result.methods)), tuple(_estimate_rows(result, roomy=roomy)), stacks=True
-    )
+    """The estimates of the test set, where they lie between their bounds, and what its intervals cover."""
+    labels = tuple(map(noise_models.labelled, result.methods))
+    yield Table(labels, tuple(_estimate_rows(result, roomy=roomy)), stacks=True)
     yield from _bounds(result)
     yield from _intervals(result)
-    yield from _errors_by_sigma(result)
 
 
 def _estimate_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
-    estimates = {name: method.sets["test"].estimates for name, method in result.methods.items()}
+    columns = [method.sets["test"].estimates for method in result.methods.values()]
     for name in METRICS:
-        if any(name in of for of in estimates.values()):
-            row = [of.get(name) for of in estimates.values()]
-            digits = digits_of(name, (of.value for of in row if of))
-            yield (
-                headed(name, roomy=roomy),
-                tuple(with_error(estimate, digits) for estimate in row),
-            )
-    if any("tau" in of for of in estimates.values()):
-        noise = [Estimate(_noise(of["tau"].value)) if "tau" in of else None for of in estimates.values()]
-        yield "  noise sd, 1/√τ", tuple(with_error(estimate, _digits(noise)) for estimate in noise)
+        if any(name in estimates for estimates in columns):
+            row = [estimates.get(name) for estimates in columns]
+            yield headed(name, roomy=roomy), _cells(row, digits_of(name, _values(row)))
+    noise = [Estimate(noise_sd(estimates["tau"].value)) if "tau" in estimates else None for estimates in columns]
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
-    if any(constant):
-        yield "  constant σ", tuple(with_error(estimate, _digits(constant)) for estimate in constant)
+    for label, row in {"  noise sd, 1/√τ": noise, "  constant σ": constant}.items():
+        if any(row):
+            yield label, _cells(row, decimals(_values(row)))
 
 
-def _digits(estimates: list[Estimate | None]) -> int:
-    return decimals(estimate.value for estimate in estimates if estimate is not None)
+def _cells(row: Iterable[Estimate | None], digits: int) -> tuple[Cell, ...]:
+    return tuple(with_error(estimate, digits) for estimate in row)
+
+
+def _values(row: Iterable[Estimate | None]) -> Iterator[float]:
+    return (estimate.value for estimate in row if estimate is not None)
 
 
 def _bounds(result: Result) -> Iterator[Part]:
     rows: list[Row] = []
     bounded = {name: method for name, method in result.methods.items() if "constant" in method.bounds}
     for metric in ("crps", "pll"):
-        told = {name: row for name, method in bounded.items() if (row := _bounded(metric, method))}
-        if told:
-            rows += [(named(metric, roomy=True), ()), *((f"  {name}", row) for name, row in told.items())]
+        cells = {name: row for name, method in bounded.items() if (row := _bounded(metric, method))}
+        if cells:
+            rows += [(named(metric), ()), *((f"  {name}", row) for name, row in cells.items())]
     if not rows:
         return
-    yield from (GAP, title("Between constant uncertainty and the per-point optimum"))
+    yield Heading("Between constant uncertainty and the per-point optimum")
     yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
-    if flags := tuple(flag for name, method in bounded.items() for flag in _flags(name, method)):
-        yield Items(flags)
+    if limits := tuple(text for name, method in bounded.items() for text in _limits(name, method)):
+        yield Items(limits)
 
 
 def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
-    own = method.sets["test"].estimates.get(metric)
     constant, optimum = (method.bounds[bound].get(metric) for bound in ("constant", "optimum"))
-    if own is None or constant is None or optimum is None:
+    row = [constant, method.sets["test"].estimates.get(metric), optimum]
+    if any(estimate is None for estimate in row):
         return None
-    estimates = (constant, own, optimum)
-    digits = digits_of(metric, (estimate.value for estimate in estimates))
-    return *(Cell(number(estimate.value, digits)) for estimate in estimates), share_with_error(
-        method.normalized.get(metric)
-    )
+    values = list(_values(row))
+    digits = digits_of(metric, values)
+    return *(Cell(number(value, digits)) for value in values), share_with_error(method.normalized.get(metric))
 
 
-def _flags(name: str, method: MethodResult) -> Iterator[str]:
+def _limits(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
     if name in SINGLE_SAMPLE_METHODS:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:
-        text = (
-            f"{name}: the optimal PLL is infinite, as {exact} {'point is' if exact == 1 else 'points are'} predicted "
-            "exactly"
-        )
+        points = "1 point is" if exact == 1 else f"{exact} points are"
         others = method.normalized.get("pll_without_exact")
-        yield text + (f"; the normalised PLL of the others is {share(others.value)} %." if others else ".")
-    over = [
-        metric
-        for metric, names in {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}.items()
-        if any(n in method.normalized and method.normalized[n].value > 100 for n in names)
-    ]
-    if over:
+        rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
+        yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
+    scores = {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}
+    normalised = {metric for metric, estimate in method.normalized.items() if estimate.value > 100}
+    if above := [label for label, metrics in scores.items() if normalised.intersection(metrics)]:
         yield (
-            f"{name}: {' and '.join(over)} above 100 %: a mixture of samples can exceed the bound, which is for "
+            f"{name}: {' and '.join(above)} above 100 %: a mixture of samples can exceed the bound, which is for "
             "Gaussians."
         )
 
 
 def _intervals(result: Result) -> Iterator[Part]:
-    found = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
+    curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
     rows = tuple(
         (name, tuple(Cell(number(float(np.interp(level, curve["level"], curve["coverage"])))) for level in _LEVELS))
-        for name, curve in found.items()
+        for name, curve in curves.items()
     )
     if rows:
-        yield from (GAP, title("Share of targets inside the central intervals"))
+        yield Heading("Share of targets inside the central intervals")
         yield Table(tuple(f"of {100 * level:.0f} %" for level in _LEVELS), rows)
 
 
-def _errors_by_sigma(result: Result) -> Iterator[Part]:
+def errors_by_sigma(result: Result) -> Iterator[Part]:
     """Small drawings of |error| over groups of points by σ, beside what σ lets expect."""
     grouped = {
         name: groups for name, method in result.methods.items() if (groups := _by_sigma(method, result)) is not None
@@ -313,7 +126,6 @@ def _errors_by_sigma(result: Result) -> Iterator[Part]:
     if not grouped:
         return
     fitted = any("tau" in method.sets["test"].estimates for method in result.methods.values())
-    number_of = len(next(iter(grouped.values()))[0])
     high = max(float(values.max()) for groups in grouped.values() for values in groups)
     digits = max(0, decimals([high]) - 2)
     rows: list[Row] = []
@@ -322,10 +134,10 @@ def _errors_by_sigma(result: Result) -> Iterator[Part]:
         for label, values in zip(("  mean |error|", "  0.8 σ"), groups, strict=True):
             ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
             rows.append((label, (Cell(sparkline(values, low=0.0, high=high), style="cyan"), Cell(ends))))
-    yield from (GAP, title(f"|error| in {number_of} groups of test points, from the smallest σ to the largest"))
+    yield Paragraph(f"|error| in {_GROUPS} groups of test points, from the smallest σ to the largest:")
     yield Table(("", ""), tuple(rows))
-    of_what = "is the mean |error| of a Gaussian of this σ" if fitted else "of the samples alone (no τ)"
-    yield Paragraph(f" Bars from 0 to {number(high, digits)}; 0.8 σ {of_what}.", "dim")
+    meaning = "is the mean |error| of a Gaussian of this σ" if fitted else "of the samples alone (no τ)"
+    yield Paragraph(f"Bars from 0 to {number(high, digits)}; 0.8 σ {meaning}.", dim=True)
 
 
 def _by_sigma(
@@ -337,14 +149,9 @@ def _by_sigma(
     if test.sigma is None or targets is None or len(targets) < 2 * _GROUPS or not np.ptp(curve) > 0:
         return None
     order = np.argsort(np.sqrt((test.sigma**2).mean(-1)), kind="stable")
-    away, expected = np.abs(targets - test.predicted).mean(-1), _MEAN_OVER_SD * test.sigma.mean(-1)
+    error, expected = np.abs(targets - test.predicted).mean(-1), _MEAN_OVER_SD * test.sigma.mean(-1)
     groups = np.array_split(order, _GROUPS)
-    return np.array([away[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
-
-
-def ood_tables(result: Result, name: str) -> Iterator[Part]:  # noqa: ARG001 - as for a classification
-    """What an OOD set has beside its scores: nothing."""
-    return iter(())
+    return np.array([error[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
 
 
 # ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -363,7 +170,7 @@ _CRPS = {
 
 
 def legend(result: Result) -> Iterator[str]:
-    """Only of what is there."""
+    """What the words of the report mean, of those that are in it."""
     scoring = result.run.get("scoring") or {}
     estimates = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."

@@ -1,4 +1,4 @@
-"""What the mini-batches of an evaluation were, in words, where they were other than usual, and what its laws were."""
+"""How the mini-batches of an evaluation were drawn, where other than usual, and how its noise models were fitted."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ def sampler_in_words(result: Result) -> str:
     """How MCBN's mini-batches were drawn; "" where that was as usual, or no method drew any."""
     if not any("mcbn" in method for method in result.methods):
         return ""
-    asked = result.run.get("sampling", {})
+    sampling = result.run.get("sampling", {})
     group = result.run.get("data", {}).get("group", "group")
-    told = (
-        (asked.get("batches") == "stratified", "stratified by class"),
-        (asked.get("batches") == "group", f"each from one {group}"),
-        (asked.get("replacement"), "drawn with replacement"),
-        (asked.get("per_query"), "new for every query"),
-        (asked.get("query_in_batch"), "the query included"),
-        (asked.get("variance") == "unbiased", "unbiased variance"),
-    )
-    return ", ".join(words for holds, words in told if holds)
+    options = {
+        "stratified by class": sampling.get("batches") == "stratified",
+        f"each from one {group}": sampling.get("batches") == "group",
+        "drawn with replacement": sampling.get("replacement"),
+        "new for every query": sampling.get("per_query"),
+        "the query included": sampling.get("query_in_batch"),
+        "unbiased variance": sampling.get("variance") == "unbiased",
+    }
+    return ", ".join(words for words, holds in options.items() if holds)
 
 
 def laws_in_words(result: Result) -> str:
-    """How the analytic laws were fitted, as "counts measured (64 mini-batches), covariance layer"; "" where no method
-    is of one."""
-    laws = [method for method in result.methods if method in ANALYTIC]
-    asked = result.run.get("sampling", {})
-    told: list[tuple[str, bool]] = []  # with whether mini-batches were recorded for it
-    if any(method != "mcbn-empirical" for method in laws):
+    """How the analytic noise models were fitted, as "counts measured (64 mini-batches), covariance layer"; "" where no
+    method is of one."""
+    models = [method for method in result.methods if method in ANALYTIC]
+    sampling = result.run.get("sampling", {})
+    recorded = f" ({sampling.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"  # said once
+    parts: list[str] = []
+    if any(method != "mcbn-empirical" for method in models):
         by_default = "measured" if result.run.get("data", {}).get("train") else "nominal"
-        counts = asked.get("counts", by_default)
-        told.append((f"counts {counts}", counts == "measured"))
-    if "mcbn-empirical" in laws:
-        told.append((f"covariance {asked.get('covariance', DEFAULT_SAMPLER.covariance)}", True))
-    fitted = [recorded for _, recorded in told].index(True) if any(recorded for _, recorded in told) else None
-    number = f" ({asked.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"
-    return ", ".join(words + number * (place == fitted) for place, (words, _) in enumerate(told))
+        counts = sampling.get("counts", by_default)
+        parts.append(f"counts {counts}{recorded if counts == 'measured' else ''}")
+    if "mcbn-empirical" in models:
+        covariance = f"covariance {sampling.get('covariance', DEFAULT_SAMPLER.covariance)}"
+        parts.append(covariance if any(recorded in part for part in parts) else covariance + recorded)
+    return ", ".join(parts)

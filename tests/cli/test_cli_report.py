@@ -38,7 +38,7 @@ def there(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_regression_is_shown_again(cli):
     outcome = cli("report", RESULT, "--full")
     assert outcome.code == 0 and "Between constant uncertainty and the per-point optimum" in outcome.out
-    assert "Estimates:" not in outcome.out and outcome.err == ""
+    assert "Figures:" not in outcome.out and outcome.err == ""
 
 
 @pytest.mark.parametrize(("form", "start"), [(None, b"<?xml"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
@@ -49,7 +49,7 @@ def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path, form, star
     told = re.findall(r"^ · (\S+\.(?:svg|png))$", outcome.out, flags=re.MULTILINE)
     assert sorted(told) == sorted(path.name for path in folder.iterdir()) and len(told) == 8
     assert all((folder / name).read_bytes().startswith(start) for name in told)
-    assert f"Estimates: {folder}" in outcome.out.replace("Estimates:\n", "Estimates: ")
+    assert f"Figures: {folder}" in outcome.out.replace("Figures:\n", "Figures: ")
 
 
 def test_json_stays_alone_beside_pictures(cli, tmp_path):

@@ -22,7 +22,8 @@ from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import RESAMPLES, replicate_weights
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.render import print_record
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine, tiles
 from bnuq.sampling.engine import Stochastic
@@ -288,7 +289,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert read.methods["mcbn"].sets["test"].log_likelihood.shape == (8, 150)  # pyright: ignore
     assert summary(read)["sampling"]["bank"] == 40
     stream = io.StringIO()
-    print_report(read, stream, full=True)
+    print_record(report, read, stream, full=True)
     assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
 
     again = resolve_again(dict(read.run), small / "model.bnuq.h5", Options(out=Path("again.h5")), folder=small)

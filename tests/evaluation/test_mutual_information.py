@@ -19,7 +19,8 @@ from bnuq.evaluation import classification
 from bnuq.evaluation.estimates import detection_estimates, replicate_weights
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.render import print_record
 
 ESTIMATORS = ("plug-in", "corrected", "jackknife")
 N, K = 24, 3
@@ -214,7 +215,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
         again = resolve_again(dict(result.run), result.path, Options(), folder=tmp_path)
         assert again.mutual_information == estimator
         stream = io.StringIO()
-        print_report(result, stream, full=True)
+        print_record(report, result, stream, full=True)
         told[estimator] = " ".join(stream.getvalue().split())
         points = result.methods["mcbn"].sets["test"].points["mutual_information"]
         assert result.methods["mcbn"].sets["test"].estimates["mutual_information"].value == pytest.approx(points.mean())
@@ -223,7 +224,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
     run_file.write_text(small_run.RUN)
     plain = small_run.evaluated(tmp_path)
     stream = io.StringIO()
-    print_report(plain, stream, full=True)
+    print_record(report, plain, stream, full=True)
     assert "MI is corrected" not in " ".join(stream.getvalue().split())
     assert plain.sampling["mutual_information"] == "plug-in"
     ratio = result.methods["mcbn"].sets["test"].points["mutual_information"]

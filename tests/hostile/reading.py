@@ -12,12 +12,13 @@ from bnuq.data import load_points
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.render import print_record
 
 
 def _result(path: Path) -> None:
     result = result_file.read(path)
-    print_report(result, io.StringIO(), full=True)
+    print_record(report, result, io.StringIO(), full=True)
     json.dumps(summary(result), allow_nan=False)
 
 

@@ -16,7 +16,8 @@ from records_at_rest import edited, read_text, write_text
 from bnuq.errors import ResultError
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.summary import summary
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.render import print_record
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def outcome(path: Path) -> str:
         assert len(str(refused).splitlines()) == 1
         return "refused"
     stream = io.StringIO()
-    print_report(result, stream, full=True)
+    print_record(report, result, stream, full=True)
     json.dumps(summary(result), allow_nan=False)
     assert not [c for c in stream.getvalue() if not c.isprintable() and c != "\n"]
     return "shown"
@@ -59,10 +60,10 @@ def test_names_and_texts_cannot_drive_the_terminal_or_the_markup(lean, tmp_path)
         record["provenance"]["bnuq"] = EVIL
         record["sets"]["test"]["reference"] = EVIL
     stream = io.StringIO()
-    print_report(result_file.read(path), stream, full=True)
-    report = stream.getvalue()
-    assert "\\x1b[2J" in report and "[bold red]\\u202e[/]" in "".join(report.split("\n"))
-    assert not [c for c in report if not c.isprintable() and c != "\n"]
+    print_record(report, result_file.read(path), stream, full=True)
+    text = stream.getvalue()
+    assert "\\x1b[2J" in text and "[bold red]\\u202e[/]" in "".join(text.split("\n"))
+    assert not [c for c in text if not c.isprintable() and c != "\n"]
 
 
 def test_a_set_or_method_of_an_evil_name_is_shown_harmlessly_or_refused(lean, tmp_path):

@@ -16,7 +16,7 @@ from bnuq.report import comparison, render
 from inspection, render, sweep
 from bnuq.report.html import page
 from bnuq.report.page import page_parts, shown_of
-from bnuq.report.plots import pictures_of
+from bnuq.report.render import page as page_of
 
 pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
@@ -33,8 +33,8 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
     results = {"first": four, LONG: two}
     texts = {
-        "classification": page(page_parts(four, shown_of(pictures_of(four), folder / "a"))),
-        "regression": page(page_parts(regression, shown_of(pictures_of(regression), folder / "b"))),
+        "classification": page_of(report(four)),
+        "regression": page_of(report(regression)),
         "sweep": render.page(sweep.report(small_sweep.both())),
         "beside": render.page(comparison.report(results)),
         "inspection": render.page(inspection.report(made_up_inspection.whole())),

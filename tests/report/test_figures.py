@@ -23,7 +23,13 @@ from bnuq.metrics import auroc
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing, plots
-from bnuq.report.plots import draw_figures, roc_curve
+from bnuq.report.evaluation import report
+from bnuq.report.plots import roc_curve
+from bnuq.report.render import draw_pictures
+
+
+def draw(result: Result, folder: Path, form: drawing.Format = "svg") -> tuple[Path, ...]:
+    return draw_pictures(report(result), folder, form)
 
 
 def names(paths: tuple[Path, ...]) -> list[str]:
@@ -59,34 +65,34 @@ def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
         (
             "regression",
             [
+                *("interval_calibration", "risk_coverage", "ood_far", "roc_far", "convergence"),
                 *("uncertainty_error_mcbn", "uncertainty_error_mcdo", "uncertainty_error_mcbn+mcdo"),
-                *("interval_calibration", "risk_coverage", "convergence", "ood_far", "roc_far"),
             ],
         ),
         (
             "without_tau",
-            ["uncertainty_error_mcbn", "uncertainty_error_mcdo", "risk_coverage", "convergence", "ood_far", "roc_far"],
+            ["risk_coverage", "ood_far", "roc_far", "convergence", "uncertainty_error_mcbn", "uncertainty_error_mcdo"],
         ),
-        ("four_methods", ["reliability", "risk_coverage", "convergence", "ood_other", "roc_other"]),
+        ("four_methods", ["reliability", "risk_coverage", "ood_other", "roc_other", "convergence"]),
         ("deterministic", ["reliability", "risk_coverage"]),
     ],
 )
 def test_a_result_has_the_pictures_that_its_estimates_allow(request, tmp_path, name, expected):
     result = result_file.read(request.getfixturevalue(name).path)
-    assert names(draw_figures(result, tmp_path)) == expected
+    assert names(draw(result, tmp_path)) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{stem}.svg" for stem in expected)
 
 
 def test_a_result_gives_the_same_bytes_every_time_without_a_date(regression, two_outputs, tmp_path):
     for result in (regression, two_outputs):
-        first = [path.read_bytes() for path in draw_figures(result, tmp_path / "a")]
-        again = [path.read_bytes() for path in draw_figures(result, tmp_path / "b")]
+        first = [path.read_bytes() for path in draw(result, tmp_path / "a")]
+        again = [path.read_bytes() for path in draw(result, tmp_path / "b")]
         assert first == again
         assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in first)
 
 
 def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
-    for path in draw_figures(four_methods, tmp_path, "png"):
+    for path in draw(four_methods, tmp_path, "png"):
         with Image.open(path) as picture:
             assert picture.format == "PNG" and picture.width > 700
             pixels = np.asarray(picture.convert("L"))
@@ -97,7 +103,7 @@ def test_png_is_drawn_where_it_is_asked_for(four_methods, tmp_path):
 
 
 def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(regression, tmp_path, drawn):
-    draw_figures(regression, tmp_path)
+    draw(regression, tmp_path)
     [axes] = drawn["uncertainty_error_mcdo"]
     method = regression.methods["mcdo"]
     curve = method.uncertainty_error
@@ -120,14 +126,14 @@ def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several
     without_tau, two_outputs, tmp_path, drawn
 ):
     for result in (without_tau, two_outputs):
-        draw_figures(result, tmp_path)
+        draw(result, tmp_path)
         [axes] = drawn["uncertainty_error_mcdo"]
         labels = [text.get_text() for text in axes.get_legend().get_texts()]
         assert {"0.67 σ", "1.96 σ"} <= set(labels) and not any("expected" in label for label in labels)
 
 
 def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn):
-    draw_figures(regression, tmp_path / "a")
+    draw(regression, tmp_path / "a")
     for name, method in regression.methods.items():
         x, y = line(drawn["interval_calibration"][0], name)
         np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
@@ -136,7 +142,7 @@ def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn)
         found = regression.methods["mcbn"].convergence
         np.testing.assert_allclose(line(axes, "mcbn"), (found["samples"], found[metric]))
     assert crps.get_ylabel() == "CRPS (target unit)" and pll.get_ylabel() == "PLL (nats)"
-    draw_figures(four_methods, tmp_path / "b")
+    draw(four_methods, tmp_path / "b")
     for name, method in four_methods.methods.items():
         np.testing.assert_allclose(
             line(drawn["risk_coverage"][0], name), (method.risk["coverage"], method.risk["risk"])
@@ -151,7 +157,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
     changed = replace(method, calibration=calibration)
     result = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed})
-    draw_figures(result, tmp_path)
+    draw(result, tmp_path)
     upper, lower = drawn["reliability"]
     ece = method.sets["test"].estimates["ece"].value
     joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")
@@ -167,7 +173,7 @@ def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_pat
         for method, found in four_methods.methods.items()
         for score, estimates in found.ood["other"].items()
     )
-    draw_figures(four_methods, tmp_path)
+    draw(four_methods, tmp_path)
     [axes] = drawn["ood_other"]
     title, about = (text.get_text() for text in axes.figure.texts)
     assert title.startswith("other against the test set: ")
@@ -186,7 +192,7 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
             for s, one in method.sets.items()
         }
         methods[name] = replace(method, sets=sets)
-    draw_figures(replace(four_methods, methods=methods), tmp_path)
+    draw(replace(four_methods, methods=methods), tmp_path)
     [axes] = drawn["ood_other"]
     shares = [patch.get_data().values.sum() for patch in axes.patches if patch.get_label() in ("test set", "other")]
     assert shares == pytest.approx([100, 100])
@@ -194,7 +200,7 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
 
 
 def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_path, drawn):
-    draw_figures(four_methods, tmp_path)
+    draw(four_methods, tmp_path)
     [axes] = drawn["roc_other"]
     curves = [one for one in axes.get_lines() if len(one.get_xdata()) > 2]
     scores = [(method, score) for method, one in four_methods.methods.items() for score in one.ood["other"]]
@@ -247,7 +253,7 @@ def renamed(result: Result, name: str) -> Result:
 @pytest.mark.parametrize("name", ["../../etc/x", "$\\frac{", "字", "a\x1b[31m", "x" * 300, "..", "con/../.."])
 def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path, name):
     folder = tmp_path / "deep" / "er"
-    for path in draw_figures(renamed(four_methods, name), folder):
+    for path in draw(renamed(four_methods, name), folder):
         assert path.parent == folder and path.is_file()
         assert re.fullmatch(r"[\w+-]{1,80}\.svg", path.name)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["er"]
@@ -255,29 +261,29 @@ def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, 
 
 
 def test_settings_of_matplotlib_are_neither_used_nor_changed(deterministic, tmp_path):
-    plain = [path.read_bytes() for path in draw_figures(deterministic, tmp_path / "a")]
+    plain = [path.read_bytes() for path in draw(deterministic, tmp_path / "a")]
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": "other"}):
         before = dict(mpl.rcParams)
-        assert [path.read_bytes() for path in draw_figures(deterministic, tmp_path / "b")] == plain
+        assert [path.read_bytes() for path in draw(deterministic, tmp_path / "b")] == plain
         assert dict(mpl.rcParams) == before
 
 
 def test_without_matplotlib_nothing_is_drawn_and_the_way_out_is_told(four_methods, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RequestError, match=r'not installed\. Install it: pip install "bnuq\[figures\]"'):
-        draw_figures(four_methods, tmp_path / "none")
+        draw(four_methods, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_folder_that_is_a_file_is_refused(four_methods, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RequestError, match=r"figures cannot be put there: it is a file\. Name a folder"):
-        draw_figures(four_methods, tmp_path / "file")
+        draw(four_methods, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_an_old_picture_stays_where_the_new_one_cannot_be_written(deterministic, tmp_path):
-    [first, *_] = draw_figures(deterministic, tmp_path)
+    [first, *_] = draw(deterministic, tmp_path)
     old = first.read_bytes()
     with pytest.raises(ZeroDivisionError), drawing.picture(first, title="half") as [axes]:
         axes.plot([0, 1])

@@ -5,77 +5,71 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from bnuq.config import read_run_file
 from bnuq.findings import note, warning
-from bnuq.records.evaluation import Result
-from bnuq.report.html import Picture, page
-from bnuq.report.markdown import markdown
-from bnuq.report.page import HOW, page_parts, run_file, shown_of
-from bnuq.report.parts import Listing, Part
-from bnuq.report.plots import pictures_of
-from bnuq.report.terminal import report_parts
+from bnuq.report import drawing
+from bnuq.report.document import Part, Picture, Table
+from bnuq.report.evaluation import report
+from bnuq.report.plots import HOW
+from bnuq.report.provenance import run_file
+from bnuq.report.render import markdown, page
+from bnuq.report.render.pictures import drawn_for_page
 
 PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
-
-
-@pytest.fixture
-def paged(tmp_path: Path) -> Callable[[Result], list[Part | Picture | Listing]]:
-    return lambda result: list(page_parts(result, shown_of(pictures_of(result), tmp_path)))
 
 
 def headings(text: str) -> list[str]:
     return re.findall(r"<h2[^>]*>([^<]+)</h2>", text)
 
 
-def test_a_classification_has_its_sections_in_reading_order(four_methods, paged) -> None:
+def test_a_classification_has_its_sections_in_reading_order(four_methods) -> None:
     warned = replace(four_methods, findings=(warning("reference-unchecked"), note("mcbn-added")))
-    text = page(paged(warned))
+    text = page(report(warned))
     assert headings(text) == [
-        *("In short", "Methods side by side", "Calibration", "Error against coverage", "other against the test set"),
-        *("Over the number of samples", "Warnings", "Notes", "Provenance"),
+        *("In short", "Test set, 60 points", "Calibration", "Error against coverage"),
+        *("other, 50 points, against the test set", "Over the number of samples", "Computational cost"),
+        *("Warnings", "Notes", "Provenance"),
     ]
     assert "<title>bnuq evaluate: model.pt</title>" in text
     assert text.index("In short") < text.index("Deterministic network") < text.index("<dt>model</dt>")
     assert "1 warning below, with what to do: reference-unchecked." in text
 
 
-def test_a_regression_has_its_sections_in_reading_order(regression, paged) -> None:
-    text = page(paged(regression))
-    found = headings(text)
-    expected = [
-        *("In short", "Methods side by side", "Calibration", "Error against coverage", "far against the test set"),
-        *("Over the number of samples", "Uncertainty and error", "Provenance"),
+def test_a_regression_has_its_sections_in_reading_order(regression) -> None:
+    assert headings(page(report(regression))) == [
+        *("In short", "Test set, 60 points", "Calibration", "Error against coverage"),
+        *("far, 40 points, against the test set", "Over the number of samples", "Uncertainty and error"),
+        *("Computational cost", "Notes", "Provenance"),
     ]
-    assert [heading for heading in found if heading in expected] == expected
 
 
 @pytest.mark.parametrize("name", ["four_methods", "regression", "deterministic", "two_sets", "without_tau"])
-def test_every_picture_stands_on_the_page_once_under_its_section_and_says_how_to_read_it(request, name, paged) -> None:
-    result = request.getfixturevalue(name)
-    parts = paged(result)
-    pictures = [part for part in parts if isinstance(part, Picture)]
-    expected = [kind for (kind, *_), _ in pictures_of(result)]
-    assert len(pictures) == len(expected) and len({picture.name for picture in pictures}) == len(pictures)
-    explained = [picture.how for picture in pictures if picture.how]
-    assert sorted(explained) == sorted({HOW[kind] for kind in expected})  # each sentence once
-    text = page(parts)
-    assert text.count("<svg") == sum(len(picture.svgs) for picture in pictures)
+def test_every_picture_stands_on_the_page_once_and_how_to_read_it_is_said_once(request, name) -> None:
+    made = report(request.getfixturevalue(name))
+    drawn = drawn_for_page(made).values()
+    assert len(drawn) == len(made.pictures) == len({picture.name for picture in drawn})
+    text = page(made)
+    assert text.count("<figure") == len(drawn) and text.count("<svg") == sum(len(picture.svgs) for picture in drawn)
+    for how in {HOW[picture.kind[0]] for picture in made.pictures}:
+        assert text.count(f"<span>{how}</span>") == 1
 
 
-def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(four_methods) -> None:
-    text = page(page_parts(four_methods, {}, without="no matplotlib"))
-    assert "<svg" not in text and "Figures are left out: no matplotlib" in text
+def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(four_methods, monkeypatch) -> None:
+    assert "PLL of the first" not in page(report(four_methods))
+    monkeypatch.setattr(drawing, "why_not", lambda: "no matplotlib")
+    text = page(report(four_methods))
+    assert "<svg" not in text and "Pictures are left out: no matplotlib" in text
     assert "PLL of the first" in text and "Calibration" not in headings(text)
 
 
-def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods, paged) -> None:
-    text = page(paged(four_methods))
+def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods) -> None:
+    text = page(report(four_methods))
     for method in four_methods.methods.values():
         for estimate in method.sets["test"].estimates.values():
             assert f"{estimate.value:.4f}".replace("-", "−") in text
@@ -83,14 +77,31 @@ def test_the_page_holds_every_estimate_of_the_terminals_report(four_methods, pag
             assert f"{scores['auroc'].value:.4f}" in text
 
 
-def test_provenance_tells_versions_hashes_and_the_command(four_methods, paged) -> None:
-    text = page(paged(four_methods))
-    told = text[text.index('id="provenance"') :]
-    hashes = [one.sha256 for one in four_methods.sets.values()]
-    assert all(sha in told for sha in [*hashes, four_methods.model["sha256"]])
+def test_provenance_has_versions_hashes_and_the_path(four_methods) -> None:
+    text = page(report(four_methods))
+    provenance = text[text.index('id="provenance"') :]
+    hashes = [evaluated.sha256 for evaluated in four_methods.sets.values()]
+    assert all(sha in provenance for sha in [*hashes, four_methods.model["sha256"]])
     for key in ("bnuq", "torch", "numpy", "time"):
-        assert str(four_methods.provenance[key]) in told
-    assert str(four_methods.path) in told
+        assert str(four_methods.provenance[key]) in provenance
+    assert str(four_methods.path) in provenance
+
+
+@pytest.mark.parametrize("name", ["four_methods", "deterministic", "validated", "regression", "without_tau"])
+def test_in_markdown_the_report_has_all_its_tables_and_its_answer(request, name) -> None:
+    result = request.getfixturevalue(name)
+    made = report(result)
+    document = markdown(made)
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(document)
+    tables = [part for section in made.sections for part in _with_instead(section.parts) if isinstance(part, Table)]
+    assert sum(token.type == "table_open" for token in tokens) == len(tables) > 0
+    assert sum(token.type == "tr_open" for token in tokens) == sum(1 + len(table.rows) for table in tables)
+    assert "### In short" in document and f"`{result.path}`" in document and "Provenance" not in document
+    assert document.count("- Deterministic network: ") == 1
+
+
+def _with_instead(parts: tuple[Part, ...]) -> list[Part]:
+    return [each for part in parts for each in (part.instead if isinstance(part, Picture) else (part,))]
 
 
 # ── the run, to be copied ────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,14 +130,12 @@ def test_any_text_and_number_in_a_run_comes_back_from_toml() -> None:
 # ── what to do ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_warning_stands_beside_what_to_do_on_the_page_and_in_markdown_and_as_ever_on_the_terminal(
-    deterministic, paged
-) -> None:
+def test_a_warning_stands_beside_what_to_do_on_the_page_and_in_markdown(deterministic) -> None:
     findings = (warning("constant-targets", set="<the> set"), warning("made-up", text="Unheard of."))
-    result = replace(deterministic, findings=findings)
-    text = page(paged(result))
+    made = report(replace(deterministic, findings=findings))
+    text = page(made)
     assert "All targets of &lt;the&gt; set are the same. <code" in text and "Unheard of. <code" in text
     advice = text[text.index('<ul class="advice">') :]
     assert advice[: advice.index("</ul>")].count("What to do:") == 1
-    document = markdown(report_parts(result))
+    document = markdown(made)
     assert "**What to do:** Check that the right column" in document and "Unheard of. `made-up`" in document

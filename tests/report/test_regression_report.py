@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnuq.config import DETERMINISTIC, POPULATION
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MethodResult, Result
+from bnuq.report.evaluation import report
 from bnuq.report.numbers import decimals, number
-from bnuq.report.terminal import print_report
+from bnuq.report.render import print_record
 
 
 def drawn(result: Result, *, width: int = 80, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_report(result, stream, full=True, width=width)
+    print_record(report, result, stream, full=True, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -31,8 +31,8 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def numbers_in(report: str) -> np.ndarray:
-    return np.array([float(text.replace("−", "-")) for text in re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", report)])
+def numbers_in(text: str) -> np.ndarray:
+    return np.array([float(text.replace("−", "-")) for text in re.findall(r"−?\d+\.?\d*(?:e[−+]\d+)?", text)])
 
 
 def changed(result: Result, method: str, **changes: object) -> Result:
@@ -89,11 +89,11 @@ def test_a_row_of_nothing_but_zeros_has_the_usual_decimals():
 
 
 def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
-    report = drawn(regression)
-    of_ood = report[report.index("far, 40 points, against") :]
+    text = drawn(regression)
+    of_ood = text[text.index("far, 40 points, against") :]
     assert re.search(r"^ mcbn$\n^   variance of samples", of_ood, flags=re.MULTILINE)
     assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
-    assert "by the variance of samples of" in one_line(report)
+    assert "by the variance of samples of" in one_line(text)
 
 
 def test_noise_is_told_beside_its_precision(regression):
@@ -102,99 +102,21 @@ def test_noise_is_told_beside_its_precision(regression):
     assert row and np.abs(numbers_in(row[0]) - tau**-0.5).min() < 1e-3
 
 
-# ── against the constant baseline ────────────────────────────────────────────────────────────────────────────────────
-
-
-def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: float = 0.0) -> Result:
-    """The result, with mcdo's scores better than the constant's by so much, ± `noise` a point, ± `mc_error`."""
-    method = result.methods["mcdo"]
-    test, bounds = method.sets["test"], method.bounds
-    points, estimates = dict(test.points), dict(test.estimates)
-    for metric, gain in gains.items():
-        sign = -1 if metric == "crps" else 1
-        each = np.resize([-noise, noise], len(points[metric]))
-        points[metric] = points[f"{metric}_constant"] + sign * (gain + each)
-        constant = bounds["constant"][metric]
-        draws = np.asarray(constant.jackknife)
-        moved = np.resize([-1.0, 1.0], len(draws)) * mc_error / math.sqrt(len(draws) - 1)
-        estimates[metric] = replace(
-            estimates[metric], value=constant.value + sign * gain, jackknife=draws + sign * (gain + moved)
-        )
-    return with_test(result, "mcdo", points=points, estimates=estimates)
-
-
-@pytest.mark.parametrize(
-    ("crps", "pll", "words"),
-    [
-        (0.5, 0.5, "mcdo explains the targets better than a constant σ: CRPS"),
-        (-0.5, -0.5, "mcdo explains the targets worse than a constant σ: CRPS"),
-        (0.01, -0.01, "mcdo explains the targets about as well as a constant σ: CRPS"),
-        (0.5, -0.5, "better than a constant σ by CRPS, worse than it by PLL: CRPS"),
-        (0.5, 0.01, "better than a constant σ by CRPS, about as well as it by PLL: CRPS"),
-    ],
-)
-def test_a_method_is_called_better_only_beyond_twice_the_paired_error(regression, crps, pll, words):
-    result = against(regression, {"crps": crps, "pll": pll}, noise=0.5)  # ± 0.065 over 60 points
-    assert words in one_line(drawn(result))
-
-
-def test_less_crps_is_better(regression):
-    report = one_line(drawn(against(regression, {"crps": 1.0, "pll": 0.5}, noise=0.1)))
-    found = re.search(r"mcdo explains [^:]*: CRPS ([\d.]+) → ([\d.]+) \((−[\d.]+)", report)
-    assert found and float(found[1]) - float(found[2]) == pytest.approx(1.0, abs=0.002)
-
-
-def test_the_error_of_a_difference_is_paired_over_points_and_over_draws(regression):
-    def error(result: Result) -> float:
-        return float(re.search(r"mcdo explains [^;]*? ± ([\d.]+);", one_line(drawn(result)))[1])
-
-    points = error(against(regression, {"crps": 0.5, "pll": 0.5}, noise=0.3))
-    assert points == pytest.approx(0.3 / math.sqrt(59), abs=0.001)
-    both = error(against(regression, {"crps": 0.5, "pll": 0.5}, noise=0.3, mc_error=0.2))
-    assert both == pytest.approx(math.hypot(points, 0.2), abs=0.002)
-    alike = replace(regression.sets["test"], group=np.arange(60) // 4 * 2 + np.arange(60) % 2)  # pairs that err alike
-    grouped = replace(regression, sets=dict(regression.sets) | {"test": alike})
-    result = against(grouped, {"crps": 0.5, "pll": 0.5}, noise=0.3)
-    assert error(result) == pytest.approx(0.3 / math.sqrt(29), abs=0.001)
-
-
-def test_too_few_passes_get_no_verdict(regression):
-    test = regression.methods["mcdo"].sets["test"]
-    few = {name: replace(test.estimates[name], mc_se=None) for name in ("crps", "pll")}
-    report = one_line(drawn(with_estimates(regression, "mcdo", **few)))
-    assert "mcdo and a constant σ: CRPS" in report
-    assert "too few points or samples to tell whether they differ" in report
-
-
-def test_the_repair_tells_both_errors_from_what_to_what(regression):
-    plain = regression.methods[DETERMINISTIC]
-    test = plain.sets["test"]
-    halved = {name: replace(test.estimates[name], value=test.estimates[name].value / 2) for name in ("rmse", "mae")}
-    points = dict(test.points) | {"mae": test.points["mae"] / 2}
-    better = replace(test, estimates=dict(test.estimates) | halved, points=points)
-    repaired = replace(plain, sets=dict(plain.sets) | {"test": better})
-    report = one_line(
-        drawn(replace(regression, methods={DETERMINISTIC: plain, POPULATION: repaired, **regression.methods}))
-    )
-    number = r"([\d.]+) ± [\d.]+"
-    found = re.search(rf"RMSE {number} → {number}, MAE {number} → {number} \(−", report)
-    assert found, report
-    assert [float(found[k]) / float(found[k + 1]) for k in (1, 3)] == pytest.approx([2, 2], rel=0.02)
+# ── what there is no τ or no constant for ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given_tau):
-    report = one_line(drawn(given_tau))
-    assert re.search(r"mcdo explains the targets \w+ .*? the deterministic network with the same τ", report)
-    assert "τ: observation precision, as given." in report
-    assert "Between constant uncertainty" not in report and "Normalised: 0 %" not in report
+    text = one_line(drawn(given_tau))
+    assert "τ: observation precision, as given." in text
+    assert "Between constant uncertainty" not in text and "Normalised: 0 %" not in text
 
 
 def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
-    report = one_line(drawn(without_tau))
-    assert "The observation precision τ is unknown because no validation points were named." in report
-    assert "there is no PLL or coverage, CRPS excludes observation noise, and σ is that of the samples alone" in report
-    assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available" in report
-    assert "0.8 σ of the samples alone (no τ)" in report
+    text = one_line(drawn(without_tau))
+    assert "The observation precision τ is unknown because no validation points were named." in text
+    assert "there is no PLL or coverage, CRPS excludes observation noise, and σ is that of the samples alone" in text
+    assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available" in text
+    assert "0.8 σ of the samples alone (no τ)" in text
     assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
 
 
@@ -210,64 +132,27 @@ def normalised(result: Result, exact: int, **values: float) -> Result:
 
 
 def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
-    report = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
-    assert "mcdo: the optimal PLL is infinite, as 3 points are predicted exactly" in report
-    assert "the normalised PLL of the others is −12.3 %." in report
+    text = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
+    assert "mcdo: the optimal PLL is infinite, as 3 points are predicted exactly" in text
+    assert "the normalised PLL of the others is −12.3 %." in text
     alone = one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
     assert "1 point is predicted exactly." in alone
 
 
 def test_a_score_above_its_bound_is_explained(regression):
-    report = one_line(drawn(normalised(regression, 0, crps=5.0, pll=100.4)))
-    assert "mcdo: PLL above 100 %: a mixture of samples can exceed the bound, which is for Gaussians." in report
+    text = one_line(drawn(normalised(regression, 0, crps=5.0, pll=100.4)))
+    assert "mcdo: PLL above 100 %: a mixture of samples can exceed the bound, which is for Gaussians." in text
     assert "above 100 %" not in one_line(drawn(normalised(regression, 0, crps=5.0, pll=99.0)))
 
 
 def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
-    report = drawn(normalised(regression, 1, crps=5.0, pll=math.nan), width=100)
-    assert "nan" not in report
-    of_pll = report[report.index("\n PLL\n") :]
+    text = drawn(normalised(regression, 1, crps=5.0, pll=math.nan), width=100)
+    assert "nan" not in text
+    of_pll = text[text.index("\n PLL\n") :]
     assert re.search(r"^   mcdo .* –$", of_pll, flags=re.MULTILINE)
 
 
 # ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("estimate", "words"),
-    [
-        (
-            Estimate(0.7, low=0.5, high=0.9),
-            "mcdo: σ follows the size of the errors (rank correlation 0.70, 0.50 to 0.90)",
-        ),
-        (Estimate(0.3, low=0.1, high=0.5), "mcdo: σ partly follows the size of the errors"),
-        (Estimate(0.1, low=0.05, high=0.15), "mcdo: σ hardly follows the size of the errors"),
-        (Estimate(0.1, low=-0.1, high=0.3), "mcdo: σ does not follow the size of the errors"),
-        (Estimate(-0.5, low=-0.7, high=-0.3), "mcdo: σ is larger where the errors are smaller"),
-        (Estimate(0.5), "mcdo: σ and |error|: rank correlation 0.50, from too few points to judge"),
-        (Estimate(math.nan), "mcdo: σ is the same at every point"),
-    ],
-)
-def test_the_words_for_a_rank_correlation_are_those_of_its_size_and_interval(regression, estimate, words):
-    assert words in one_line(drawn(with_estimates(regression, "mcdo", spearman=estimate)))
-
-
-@pytest.mark.parametrize(
-    ("at50", "at95", "words"),
-    [
-        (0.50, 0.95, "cover 50 and 95 % of the targets."),
-        (0.80, 0.97, "cover 80 and 97 % of the targets (too wide at 50 %)."),
-        (0.20, 0.70, "cover 20 and 70 % of the targets (too narrow at 50 %, too narrow at 95 %)."),
-        (0.55, 1.00, "cover 55 and 100 % of the targets."),
-    ],
-)
-def test_intervals_are_called_wrong_only_beyond_what_chance_explains(regression, at50, at95, words):
-    coverage = {
-        f"coverage{level}": Estimate(value, se=math.sqrt(value * (1 - value) / 60), mc_se=0.0)
-        for level, value in ((50, at50), (95, at95))
-    }
-    report = one_line(drawn(with_estimates(regression, "mcdo", **coverage)))
-    assert re.search(rf"mcdo: σ [^;]*; its 50 and 95 % intervals {re.escape(words)}", report)
 
 
 def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
@@ -287,8 +172,8 @@ def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
     return with_test(result, "mcdo", predicted=targets - errors[:, None], sigma=sigma[:, None])
 
 
-def bars(report: str, label: str) -> tuple[str, float, float]:
-    found = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", report, flags=re.MULTILINE)
+def bars(text: str, label: str) -> tuple[str, float, float]:
+    found = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", text, flags=re.MULTILINE)
     assert found
     return found[1], float(found[2]), float(found[3])
 
@@ -296,18 +181,18 @@ def bars(report: str, label: str) -> tuple[str, float, float]:
 def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(1.0, 11.0), 6))
     expected = math.sqrt(2 / math.pi) * groups
-    report = drawn(ranked(regression, expected, groups))
-    errors, first, last = bars(report, "mean |error|")
-    assert (errors, first, last) == bars(report, "0.8 σ")
+    text = drawn(ranked(regression, expected, groups))
+    errors, first, last = bars(text, "mean |error|")
+    assert (errors, first, last) == bars(text, "0.8 σ")
     assert len(errors) == 10 and errors[0] == "▁" and errors[-1] == "█"
     assert (first, last) == (pytest.approx(0.798, abs=0.005), pytest.approx(7.98, abs=0.05))
-    assert "Bars from 0 to 7.98" in report
+    assert "Bars from 0 to 7.98" in text
 
 
 def test_bars_begin_at_zero_so_that_equal_errors_look_equal(regression):
     errors = np.resize([-9.9, 10.1], 60)
-    report = drawn(ranked(regression, errors, np.linspace(1, 2, 60)))
-    assert bars(report, "mean |error|")[0] == "█" * 10
+    text = drawn(ranked(regression, errors, np.linspace(1, 2, 60)))
+    assert bars(text, "mean |error|")[0] == "█" * 10
 
 
 def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regression):
@@ -317,8 +202,8 @@ def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regres
 
 
 def test_the_calibration_of_intervals_is_that_of_the_file(regression):
-    report = drawn(regression)
-    table = report[report.index("Share of targets inside the central intervals") :]
+    text = drawn(regression)
+    table = text[text.index("Share of targets inside the central intervals") :]
     curve = regression.methods["mcbn"].calibration
     row = re.search(r"^ mcbn .*$", table, flags=re.MULTILINE)
     levels = [int(np.flatnonzero(np.isclose(curve["level"], level))[0]) for level in (0.5, 0.8, 0.95)]
@@ -326,9 +211,9 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
 
 
 def test_convergence_is_drawn_of_crps_and_pll(regression):
-    report = drawn(regression)
+    text = drawn(regression)
     for metric in ("CRPS", "PLL"):
-        part = report[report.index(f"{metric} of the first 1, 2, 4, … 16 samples") :]
+        part = text[text.index(f"{metric} of the first 1, 2, 4, … 16 samples") :]
         values = regression.methods["mcdo"].convergence[metric.lower()]
         row = re.search(r"^ mcdo +([▁-█]{5}) .*$", part, flags=re.MULTILINE)
         assert row and numbers_in(row[0]) == pytest.approx([values[0], values[-1]], abs=5e-4)
@@ -347,8 +232,8 @@ def test_convergence_is_drawn_of_crps_and_pll(regression):
     ],
 )
 def test_the_legend_says_which_scores_these_are(regression, scoring, words):
-    report = one_line(drawn(replace(regression, run=dict(regression.run) | {"scoring": scoring})))
-    assert words in report
+    text = one_line(drawn(replace(regression, run=dict(regression.run) | {"scoring": scoring})))
+    assert words in text
 
 
 def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs):
@@ -357,5 +242,5 @@ def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs)
 
 def test_methods_are_not_needed_beside_the_network_as_it_is(regression):
     alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
-    report = one_line(drawn(replace(regression, methods=alone)))
-    assert "with observation noise of sd" in report and "AUROC" not in report and "ρ(σ, |e|): Spearman" not in report
+    text = one_line(drawn(replace(regression, methods=alone)))
+    assert "with observation noise of sd" in text and "AUROC" not in text and "ρ(σ, |e|): Spearman" not in text

@@ -14,6 +14,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of, warned
+from verdicts import verdict
 
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
@@ -22,7 +23,9 @@ from bnuq.records.approximation import approximations
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 from bnuq.report.comparison import compared
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.evaluation_findings import findings
+from bnuq.report.render import print_record
 
 LAWS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
 ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference
@@ -67,9 +70,11 @@ def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
 
 def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     stream = io.StringIO()
-    print_report(beside, stream, full=True, width=100)
+    print_record(report, beside, stream, full=True, width=100)
     text = stream.getvalue()
     assert "Analytic noise models compared with mcbn" in text and "≈ mcbn-chi2" in text
+    shown = [finding for finding in findings(beside) if finding.code.startswith("noise-model-")]
+    assert [finding.values["model"].method for finding in shown] == list(LAWS)
     assert "mcbn-chi2 is an analytic noise model, not MCBN" in text
     told = summary(beside)["approximations"]
     assert list(told) == list(LAWS)
@@ -80,7 +85,7 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
 def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
     def facts(result):
         stream = io.StringIO()
-        print_report(result, stream, full=True, width=100)
+        print_record(report, result, stream, full=True, width=100)
         return stream.getvalue()
 
     def with_keys(methods, **sampling):
@@ -128,9 +133,7 @@ def test_without_a_reference_the_running_statistics_are_enough_and_the_law_is_to
     assert warned(result) == ["law-unchecked"]
     assert result.methods["mcbn-chi2"].sets["test"].estimates["mutual_information"].value > 0
     assert approximations(result) == () and "approximations" not in summary(result)
-    stream = io.StringIO()
-    print_report(result, stream, full=True, width=100)
-    assert "not checked against it here" in " ".join(stream.getvalue().split())
+    assert verdict(result, "noise-model").values["methods"] == ("mcbn-chi2", "mcbn-gaussian")
 
 
 def test_what_needs_a_reference_says_so_without_one(tmp_path):
@@ -158,6 +161,7 @@ def test_a_law_that_is_badly_off_is_a_warning(tmp_path):
     result = small_run.evaluated(tmp_path, methods=("mcbn-chi2",), samples=32, counts="nominal")
     assert approximations(result)[0].understates
     assert "law-understates" in warned(result)
+    assert verdict(result, "noise-model-").code == "noise-model-understates"
 
 
 @pytest.mark.parametrize("covariance", ["nothing", "layer:0", "layer:x"])
@@ -228,7 +232,7 @@ def test_no_verdict_is_given_where_the_error_is_not_known(beside):
 def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
     def told(result) -> str:
         stream = io.StringIO()
-        print_report(result, stream, full=True, width=100)
+        print_record(report, result, stream, full=True, width=100)
         return stream.getvalue()
 
     alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))

@@ -23,7 +23,8 @@ from bnuq.gate.compatibility import check_comparable, check_request_comparable, 
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
-from bnuq.report.terminal import print_report
+from bnuq.report.evaluation import report
+from bnuq.report.render import print_record
 from bnuq.sampling import counter_rng
 from bnuq.workflows.sweep import sweep
 
@@ -85,8 +86,8 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
     assert {key: getattr(again.sampler, key) for key in kept} == kept
     told, before = StringIO(), StringIO()
-    print_report(result, told, full=True, width=200)
-    print_report(usual, before, full=True, width=200)
+    print_record(report, result, told, full=True, width=200)
+    print_record(report, usual, before, full=True, width=200)
     assert f"batches  {WORDS[name]}\n" in told.getvalue()
     assert "batches  " not in before.getvalue()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,14 @@ import small_regression
 import small_run
 import torch
 from findings_of import values_of
+from verdicts import said, verdict
 
-from bnuq.config import POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_all
+from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve, resolve_all
 from bnuq.gate import Settings, check
 from bnuq.gate.compatibility import check_request_comparable
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
-from bnuq.report.markdown import markdown
-from bnuq.report.terminal import print_report, report_parts
 from bnuq.workflows.multirun import evaluate_several
 
 METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
@@ -59,12 +57,6 @@ def sound(folder: Path) -> Result:
     return evaluated(folder, "sound.h5", "run.toml")
 
 
-def report(result: Result) -> str:
-    stream = io.StringIO()
-    print_report(result, stream, full=True, width=100)
-    return " ".join(stream.getvalue().split())
-
-
 def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(
     stale: Result, sound: Result
 ) -> None:
@@ -81,13 +73,10 @@ def test_the_network_passes_with_population_statistics_where_the_reference_check
 
 
 def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
-    for told in (report(stale), " ".join(markdown(report_parts(stale)).split())):
-        assert "mcbn explains the labels about as well as the network with population statistics" in told
-        assert "better than the deterministic network" not in told
-        assert (
-            "This is a repair, not a gain from uncertainty: mcbn and mcbn+mcdo are compared with this network" in told
-        )
-    assert "mcdo explains the labels" in report(stale)
+    assert verdict(stale, "population-statistics").values["methods"] == ("mcbn", "mcbn+mcdo")
+    compared = verdict(stale, "explains-labels-as-well", method="mcbn")
+    assert compared.values["network"] == POPULATION
+    assert verdict(stale, "explains-labels", method="mcdo").values["network"] == DETERMINISTIC
 
 
 def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:
@@ -105,7 +94,7 @@ def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Resul
     )
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
     assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
-    assert "This is a repair, not a gain from uncertainty: mcbn is compared with this network" in report(found)
+    assert verdict(found, "population-statistics").values["methods"] == ("mcbn",)
     assert POPULATION not in evaluated(folder, "sound-by-query.h5", "run.toml", **options, limit=20).methods
 
 
@@ -119,9 +108,9 @@ def test_a_query_in_a_batch_of_the_whole_reference_is_compared_too(folder: Path)
 
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
     other = evaluated(folder, "other-seed.h5", seed=1)
-    for verdict in (check(stale, stale), check(other, stale)):
-        assert verdict.passed
-        ours = [one for one in verdict.comparisons if one.method == POPULATION]
+    for checked in (check(stale, stale), check(other, stale)):
+        assert checked.passed
+        ours = [one for one in checked.comparisons if one.method == POPULATION]
         assert ours and {one.outcome for one in ours} == {"not gated"}
     gone = check(sound, stale)
     assert POPULATION not in {one.method for one in gone.comparisons}
@@ -135,11 +124,8 @@ def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     let_go_stale(tmp_path, "1")
     found = evaluated(tmp_path, "stale.h5")
     assert found.reference_check is not None and not found.reference_check.passed
-    told = report(found)
-    assert "in place of its running statistics: RMSE" in told
-    assert "mcbn explains the targets" in told
-    assert "better than the deterministic network" not in told.partition("mcdo explains")[0]
-    assert "the network with population statistics with the same τ" in told
+    assert "in place of its running statistics: RMSE" in said(verdict(found, "population-statistics"))
+    assert verdict(found, "explains-targets", method="mcbn").values["network"] == POPULATION
 
 
 def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:

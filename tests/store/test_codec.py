@@ -33,7 +33,7 @@ from bnuq.records.sweep import Sweep
 from bnuq.report import inspection as inspection_report
 from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
-from bnuq.report.terminal import print_report
+from bnuq.report.sweep import print_sweep
 from bnuq.store.codec import kind_of_result, write
 
 
@@ -93,7 +93,9 @@ def lean_sweep() -> Sweep:
 
 KINDS = {
     "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, partial(print_record, sweep_report.report)),
-    "evaluation": Kind({}, lean_evaluation, result_file.read, result_summary, print_report, result_file.write),
+    "evaluation": Kind(
+        {}, lean_evaluation, result_file.read, result_summary, partial(print_record, report), result_file.write
+    ),
     "inspection": Kind(
         made_up_inspection.ALL,
         lean_inspection,

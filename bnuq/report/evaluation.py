@@ -1,0 +1,238 @@
+"""The report of one evaluation: what was evaluated, what it shows, and every estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.findings import sentence
+from bnuq.records.evaluation import Result
+from bnuq.report import classification, noise_models, ood, plots, regression
+from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
+from bnuq.report.evaluation_findings import SENTENCES, findings
+from bnuq.report.numbers import (
+    count,
+    digits_of,
+    headed,
+    named,
+    number,
+    of_reference,
+    share_with_error,
+    sparkline,
+    with_error,
+)
+from bnuq.report.provenance import provenance_section
+from bnuq.report.remedies import advised, noted
+from bnuq.report.sampler import laws_in_words, sampler_in_words
+
+_ROOMY = 60  # columns from which names are written out
+
+
+def report(result: Result, *, columns: int = 100) -> Report:
+    """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
+    return Report(
+        command="bnuq evaluate",
+        version=str(result.provenance["bnuq"]),
+        subject=Path(str(result.model["path"])).name,
+        facts=tuple(_facts(result)),
+        summary=tuple(sentence(finding, SENTENCES) for finding in findings(result)),
+        sections=tuple(_sections(result, roomy=columns >= _ROOMY)),
+        warnings=advised(result.findings),
+        notes=noted(result.findings),
+        path=None if result.path is None else PathLine(result.path),
+        one_screen=tuple(_one_screen(result, roomy=columns >= _ROOMY)),
+    )
+
+
+def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
+    task = regression if _is_regression(result) else classification
+    of_ood = tuple(ood.legend(result))
+    legend = [_of_errors(result), *(text for text in task.legend(result) if text not in of_ood)]
+    tables = task.test_tables(result, roomy=roomy)
+    yield Section(f"Test set, {result.sets['test'].n} points", (*tables, *dim(legend)))
+    yield from section("Calibration", plots.calibration(result))
+    yield from section("Error against coverage", plots.risk_coverage(result))
+    for name in ood.names(result):
+        parts = (*plots.separation(result, name), *ood.tables(result, name, roomy=roomy), *dim(of_ood))
+        yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
+        of_ood = ()  # said once
+    yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
+    curves = (part for metric in task.CONVERGING for part in _curves(result, metric))
+    yield from section("Over the number of samples", plots.convergence(result, curves))
+    if _is_regression(result):
+        errors = plots.uncertainty_error(result, regression.errors_by_sigma(result))
+        yield from section("Uncertainty and error", errors)
+    if work := tuple(_work(result)):
+        yield Section("Computational cost", (Items(work),), folded=True)
+    yield _provenance(result)
+
+
+def _is_regression(result: Result) -> bool:
+    return result.model.get("task") == "regression"
+
+
+def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A table of the methods and one of the OOD sets."""
+    task = regression if _is_regression(result) else classification
+    yield _methods_table(result, task.HEADLINE, roomy=roomy)
+    if ood.names(result):
+        yield ood.short_table(result)
+    ratios = {
+        name: work.ratio
+        for name, work in result.work.methods.items()
+        if work.ratio and name not in SINGLE_SAMPLE_METHODS
+    }
+    costs = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    yield from dim([_of_errors(result), f"Cost relative to deterministic passes: {costs}." if costs else ""])
+
+
+def _methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
+    """A row a method, a column a metric of the test set that some method has."""
+    test = {name: method.sets["test"].estimates for name, method in result.methods.items()}
+    shown = [metric for metric in metrics if any(metric in estimates for estimates in test.values())]
+    normalized = [m for m in ("pll", "crps") if any(m in method.normalized for method in result.methods.values())][:1]
+    header = [headed(metric, roomy=False).strip() for metric in shown]
+    header += [f"↑ normalised {named(metric, roomy=roomy)}" for metric in normalized]
+    rows = tuple(
+        (
+            noise_models.labelled(name),
+            (
+                *(with_error(test[name].get(metric)) for metric in shown),
+                *(share_with_error(method.normalized.get(metric)) for metric in normalized),
+            ),
+        )
+        for name, method in result.methods.items()
+    )
+    return Table(tuple(header), rows, stacks=True)
+
+
+def _of_errors(result: Result) -> str:
+    sampled = len(result.methods) > 1
+    over = "points and samples together" if sampled else "points"
+    if sampled and int(result.sampling["samples"]) < 8:
+        over = "points only; too few samples for a Monte Carlo error"
+    return f"± standard error over {over}. ↑ higher, ↓ lower is better."
+
+
+# ── what was evaluated ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _facts(result: Result) -> Iterator[tuple[str, str]]:
+    model, sampling = result.model, result.sampling
+    parts = (
+        f"{model['parameters']:,} parameters",
+        count(model["batchnorm_layers"], "BatchNorm layer"),
+        count(model["dropout_layers"], "dropout layer"),
+        f"{model['classes']} classes" if "classes" in model else count(model["outputs"], "output"),
+    )
+    yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
+    for kind in ("test", "validation", "ood"):
+        for name, evaluated in result.sets.items():
+            if evaluated.kind == kind:
+                file = of_reference(evaluated.reference)
+                source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
+                yield kind, f"{source}, {evaluated.n} points"
+    if len(result.methods) > 1:
+        yield "samples", _samples(result)
+        rows = (
+            ("layers", _layers(result)),
+            ("batches", sampler_in_words(result)),
+            ("noise models", laws_in_words(result)),
+        )
+        yield from ((name, text) for name, text in rows if text)
+    yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
+
+
+def _samples(result: Result) -> str:
+    sampling, reference = result.sampling, result.run.get("data", {}).get("train")
+    bank = f" of a bank of {sampling['bank']}" if sampling.get("bank") is not None else ""
+    batches = ""
+    if sampling["batch_size"] is not None:
+        source = f" from {of_reference(reference)}" if reference else ""
+        batches = f", mini-batches of {sampling['batch_size']}{source}"
+    return f"{sampling['samples']}{bank} per point{batches}, seed {sampling['seed']}"
+
+
+def _layers(result: Result) -> str:
+    """Which BatchNorms were sampled, where that is not all."""
+    layers, total = result.sampling.get("layers"), int(result.model["batchnorm_layers"])
+    names = list(map(str, layers)) if isinstance(layers, list | tuple) else []
+    if not names or len(names) >= total:
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{len(names)} of {total} BatchNorm layers: {', '.join(names[:5])}{more}"
+
+
+# ── convergence and cost ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _curves(result: Result, metric: str) -> Iterator[Part]:
+    """Small drawings of a metric over the number of samples."""
+    convergence = {name: m.convergence for name, m in result.methods.items() if metric in m.convergence}
+    values = {name: np.asarray(curves[metric]) for name, curves in convergence.items()}
+    finite = {name: curve for name, curve in values.items() if np.isfinite(curve).all() and len(curve) > 1}
+    if not finite:
+        return
+    sizes = [int(size) for size in next(iter(convergence.values()))["samples"]]
+    counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
+    low, high = (float(end(np.concatenate(list(finite.values())))) for end in (np.min, np.max))
+    digits = digits_of(metric, (low, high))
+    rows = tuple(
+        (
+            name,
+            (
+                Cell(sparkline(curve, low=low, high=high), style="cyan"),
+                Cell(f"{number(float(curve[0]), digits)} → {number(float(curve[-1]), digits)}"),
+            ),
+        )
+        for name, curve in finite.items()
+    )
+    yield Paragraph(f"{named(metric)} of the first {counted} samples:")
+    yield Table(("", ""), rows)
+
+
+def _work(result: Result) -> Iterator[str]:
+    """What was computed once and what T times, at what speed, in which memory."""
+    for method, work in result.work.methods.items():
+        if method in SINGLE_SAMPLE_METHODS:
+            continue
+        text = f"{method}: {work.passes:,} forward passes, {work.passes / max(work.seconds, 1e-9):,.0f} per second"
+        if work.ratio is not None:
+            text += f", {work.ratio:.2f} of the cost of as many deterministic passes"
+        if work.once is not None and work.each is not None:
+            share = work.once / max(1, work.once + work.each)
+            text += f"; {100 * share:.3g} % of a pass's arithmetic was shared by all samples"
+        if work.folded:
+            text += f", {count(work.folded, 'BatchNorm')} folded into the preceding weights"
+        if (work.stacked or 1) > 1:
+            text += f", up to {work.stacked} samples per pass"
+        if work.why_plain:
+            text += f". The whole network was run for every sample: {work.why_plain}"
+        yield text + "."
+    if result.work.peak_bytes:
+        memory = "GPU memory" if str(result.sampling["device"]).startswith("cuda") else "memory"
+        yield f"{result.work.peak_bytes / 1e9:.2g} GB peak {memory}, including the network and torch."
+
+
+# ── where it comes from ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _provenance(result: Result) -> Section:
+    provenance, sampling = result.provenance, result.sampling
+    device = (sampling["device"], provenance.get("device"), provenance.get("platform"), sampling["precision"])
+    return provenance_section(provenance, result.seconds, result.run, device=device, sources=tuple(_sources(result)))
+
+
+def _sources(result: Result) -> Iterator[tuple[str, str]]:
+    """The checkpoint and the data, with their hashes."""
+    model, sha256 = result.model, result.provenance.get("reference_sha256")
+    yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
+    reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
+    if reference and sha256:
+        yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"
+    for name, evaluated in result.sets.items():
+        label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
+        yield label, f"{evaluated.reference}, {evaluated.n} points, SHA-256 `{evaluated.sha256}`"

@@ -1,0 +1,462 @@
+"""What an evaluation shows: findings, computed from its record, and the sentences that say them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
+from bnuq.estimates import Estimate
+from bnuq.findings import Catalogue, Entry, Finding
+from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.evaluation import Estimates, ReferenceCheck, Result
+from bnuq.report import ood
+from bnuq.report.networks import compared_with, of_whom, samples_batches
+from bnuq.report.noise_models import labelled
+from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
+
+PerPoint = Float[np.ndarray, " point"]
+Verdict = Literal["better", "as-well", "worse", "unknown"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A metric before and after; `error` is that of the difference, over points and samples, None where it is unknown.
+
+    `normalised` says how far between constant and optimal uncertainty the metric lies, in percent.
+    """
+
+    metric: str
+    before: float
+    after: float
+    error: float | None
+    normalised: Estimate | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better or worse where the difference exceeds twice its error."""
+        gain = (self.after - self.before) * (-1 if METRICS[self.metric].direction == "lower" else 1)
+        if self.error is None:
+            return "unknown"
+        if abs(gain) < 2 * self.error or gain == 0:
+            return "as-well"
+        return "better" if gain > 0 else "worse"
+
+
+def findings(result: Result) -> Iterator[Finding]:
+    """The answers: whether the reference fits, then of the test set, of each OOD set, of the noise models."""
+    check = result.reference_check
+    if check is not None and not check.passed:
+        yield _finding("reference-mismatch")
+    yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
+    yield from (_separation(result, name) for name in ood.names(result))
+    yield from _noise_models(result)
+    if check is not None and check.passed:
+        yield _reference_match(check)
+
+
+def _finding(code: str, **values: Any) -> Finding:
+    return Finding(code, "verdict", values)
+
+
+def _reference_match(check: ReferenceCheck) -> Finding:
+    ratios = [getattr(check, quantity) / check.expected for quantity in ("mean", "log_variance")]
+    median, worst = (max(float(statistic(ratio)) for ratio in ratios) for statistic in (np.median, np.max))
+    return _finding("reference-match", median=median, worst=worst)
+
+
+# ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_classification(result: Result) -> Iterator[Finding]:
+    test = result.methods[DETERMINISTIC].sets["test"].estimates
+    yield _finding("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
+    yield from _population(result, "pll")
+    yield from (_labels(name, result) for name in result.methods if name not in SINGLE_SAMPLE_METHODS)
+
+
+def _labels(name: str, result: Result) -> Finding:
+    network = compared_with(name, result)
+    after, before = (result.methods[method].sets["test"] for method in (name, network))
+    pll, accuracy = (
+        _change(
+            metric,
+            before.estimates[metric],
+            after.estimates[metric],
+            (before.points[metric], after.points[metric]),
+            result,
+        )
+        for metric in ("pll", "accuracy")
+    )
+    ece = tuple(test.estimates["ece"].value for test in (before, after))
+    return _finding(f"explains-labels-{pll.verdict}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+
+
+def _change(
+    metric: str,
+    before: Estimate,
+    after: Estimate,
+    points: tuple[PerPoint, PerPoint] | None,
+    result: Result,
+    *,
+    over_samples: float | None = None,
+    normalised: Estimate | None = None,
+) -> Change:
+    """The change of a metric of the test set, `points` being what each point had before and has after."""
+    error = math.nan
+    if points is not None and after.se is not None and after.mc_se is not None and math.isfinite(before.value):
+        over_points = standard_error(_difference(*points), group=result.sets["test"].group)
+        error = math.hypot(over_points, after.mc_se if over_samples is None else over_samples)
+    known = math.isfinite(error) and math.isfinite(after.value)
+    return Change(metric, before.value, after.value, error if known else None, normalised)
+
+
+def _difference(before: PerPoint, after: PerPoint) -> PerPoint:
+    with np.errstate(invalid="ignore"):  # of two PLLs of −∞ it is NaN
+        return after - before
+
+
+def _population(result: Result, metric: str) -> Iterator[Finding]:
+    """What the population statistics of the reference change by themselves, where the reference check failed."""
+    if POPULATION not in result.methods:
+        return
+    before, after = (result.methods[name].sets["test"] for name in SINGLE_SAMPLE_METHODS)
+    difference = _difference(before.points[metric], after.points[metric])
+    yield _finding(
+        "population-statistics",
+        before=before.estimates,
+        after=after.estimates,
+        change=float(np.mean(difference)),
+        error=standard_error(difference, group=result.sets["test"].group),
+        methods=tuple(method for method in result.methods if samples_batches(method)),
+    )
+
+
+# ── the test set of a regression ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_regression(result: Result) -> Iterator[Finding]:
+    test = result.methods[DETERMINISTIC].sets["test"].estimates
+    yield _finding("deterministic-regression", test=test)
+    yield from _population(result, "mae")
+    sampled = [name for name in result.methods if name not in SINGLE_SAMPLE_METHODS]
+    if "tau" not in test:
+        yield _finding("tau-unknown", sampled=bool(sampled))
+    for name in sampled:
+        yield from _targets(name, result)
+        yield _ranking(name, result)
+        yield from _intervals(name, result)
+
+
+def _targets(name: str, result: Result) -> Iterator[Finding]:
+    """Whether the scores are better than those of a constant σ, or where there is none, of a deterministic network."""
+    changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
+    if changes:
+        verdicts = {change.verdict for change in changes}
+        verdict = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
+        constant = "constant" in result.methods[name].bounds
+        network = None if constant else compared_with(name, result)
+        yield _finding(f"explains-targets-{verdict}", method=name, network=network, changes=changes)
+
+
+def _score_change(metric: str, name: str, result: Result) -> Change | None:
+    """Its error is that of the difference paired over points and over samples, which both sides share."""
+    method = result.methods[name]
+    test, network = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
+    without_noise = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
+    if metric not in test.points or without_noise:
+        return None
+    if "constant" in method.bounds:
+        before, baseline = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
+    else:
+        before, baseline = network.estimates[metric], network.points.get(metric)
+    after = test.estimates[metric]
+    over_samples = None
+    if after.jackknife is not None:
+        over_samples = float(jackknife_error(after.jackknife - (0 if before.jackknife is None else before.jackknife)))
+    points = None if baseline is None else (baseline, test.points[metric])
+    normalised = method.normalized.get(metric)
+    return _change(metric, before, after, points, result, over_samples=over_samples, normalised=normalised)
+
+
+def _ranking(name: str, result: Result) -> Finding:
+    """Whether errors are larger where σ is."""
+    correlation = result.methods[name].sets["test"].estimates.get("spearman")
+    if correlation is None or math.isnan(correlation.value):
+        code = "sigma-constant"
+    elif correlation.low is None or correlation.high is None:
+        code = "sigma-unjudged"
+    elif correlation.high < 0:
+        code = "sigma-opposes-errors"
+    elif correlation.low <= 0:
+        code = "sigma-unrelated-to-errors"
+    else:
+        how = "" if correlation.value >= 0.5 else "partly-" if correlation.value >= 0.2 else "hardly-"
+        code = f"sigma-{how}follows-errors"
+    return _finding(code, method=name, correlation=correlation)
+
+
+def _intervals(name: str, result: Result) -> Iterator[Finding]:
+    """Whether central intervals cover as many targets as they should, beyond twice the error and what chance gives."""
+    estimates, test = result.methods[name].sets["test"].estimates, result.sets["test"]
+    if "coverage50" not in estimates:
+        return
+    independent = test.n if test.group is None else len(np.unique(test.group))
+    wrong: dict[int, str] = {}
+    for level in (50, 95):
+        estimate = estimates[f"coverage{level}"]
+        excess = estimate.value - level / 100
+        by_chance = math.sqrt(level / 100 * (1 - level / 100) / independent)
+        if abs(excess) > 2 * max(total(estimate) or math.inf, by_chance):
+            wrong[level] = "wide" if excess > 0 else "narrow"
+    code = "intervals-miscalibrated" if wrong else "intervals-calibrated"
+    yield _finding(code, method=name, test=estimates, wrong=wrong)
+
+
+# ── OOD sets and noise models ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _separation(result: Result, name: str) -> Finding:
+    """How well the best of all scores separates a set from the test set, and the best that takes a single pass."""
+    aurocs = {
+        (method, score): estimates["auroc"]
+        for method, each in result.methods.items()
+        for score, estimates in each.ood[name].items()
+    }
+    method, score = max(aurocs, key=lambda key: aurocs[key].value)
+    single = max(
+        (key for key in aurocs if key[0] in SINGLE_SAMPLE_METHODS), key=lambda key: aurocs[key].value, default=None
+    )
+    auroc = aurocs[method, score]
+    return _finding(
+        _separation_code(auroc),
+        name=name,
+        method=method,
+        score=score,
+        auroc=auroc,
+        scores=len(aurocs),
+        single=None if method in SINGLE_SAMPLE_METHODS or single is None else (*single, aurocs[single].value),
+    )
+
+
+def _separation_code(auroc: Estimate) -> str:
+    if auroc.low is None or auroc.high is None:
+        return "ood-unjudged"
+    if auroc.high < 0.5:
+        return "ood-more-familiar"
+    if auroc.low <= 0.5:
+        return "ood-not-separated"
+    return f"ood-{'well' if auroc.value >= 0.9 else 'partly' if auroc.value >= 0.7 else 'hardly'}-separated"
+
+
+def _noise_models(result: Result) -> Iterator[Finding]:
+    """How far every analytic noise model is from MCBN, where that was evaluated."""
+    compared = approximations(result)
+    for model in compared:
+        verdict = "understates" if model.understates else "overstates" if model.overstates else "compared"
+        yield _finding(f"noise-model-{verdict}", model=model)
+    if not compared and (methods := [name for name in result.methods if name in ANALYTIC]):
+        yield _finding("noise-model-unchecked", methods=tuple(methods))
+
+
+# ── sentences ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _deterministic_classification(accuracy: Estimate, pll: Estimate) -> str:
+    return f"Deterministic network: accuracy {percent(accuracy)}, PLL {number(pll.value)} nats."
+
+
+def _deterministic_regression(test: Estimates) -> str:
+    text = f"Deterministic network: RMSE {_with_error(test['rmse'])}, MAE {_with_error(test['mae'])}"
+    if "tau" in test:
+        sd = noise_sd(test["tau"].value)
+        text += f"; with observation noise of sd {number(sd, max(0, decimals([sd]) - 2))}, {_coverage(test)}"
+    return f"{text}."
+
+
+def _with_error(estimate: Estimate) -> str:
+    digits, error = max(0, decimals([estimate.value]) - 1), total(estimate)
+    return number(estimate.value, digits) + (f" ± {number(error, digits)}" if error is not None else "")
+
+
+def noise_sd(tau: float) -> float:
+    """The standard deviation of observation noise of this precision; infinite at 0."""
+    return tau**-0.5 if tau > 0 else math.inf
+
+
+def _coverage(test: Estimates) -> str:
+    shares = " and ".join(f"{100 * test[f'coverage{level}'].value:.0f}" for level in (50, 95))
+    return f"its 50 and 95 % intervals cover {shares} % of the targets"
+
+
+def _interval_sentence(method: str, test: Estimates, wrong: Mapping[int, str]) -> str:
+    how = ", ".join(f"too {which} at {level} %" for level, which in wrong.items())
+    return f"{method}: {_coverage(test)}{f' ({how})' if how else ''}."
+
+
+def _population_sentence(
+    before: Estimates, after: Estimates, change: float, error: float, methods: Sequence[str]
+) -> str:
+    if "accuracy" in before:
+        text = f"accuracy {percent(before['accuracy'])} → {percent(after['accuracy'])}, "
+        text += f"PLL {number(before['pll'].value)} → {number(after['pll'].value)} nats"
+    else:
+        names = {"rmse": "RMSE", "mae": "MAE"}
+        text = ", ".join(f"{names[m]} {_with_error(before[m])} → {_with_error(after[m])}" for m in names)
+    return (
+        f"Network with population statistics of the reference in place of its running statistics: {text} "
+        f"({signed(change)} ± {error:.4f}). This is a repair, not a gain from uncertainty: {' and '.join(methods)} "
+        f"{'is' if len(methods) == 1 else 'are'} compared with this network."
+    )
+
+
+_AS_GOOD = {"better": "better than", "as-well": "about as well as", "worse": "worse than"}
+
+
+def _labels_sentence(method: str, network: str, pll: Change, accuracy: Change, ece: tuple[float, float]) -> str:
+    name = labelled(method)
+    text = _change_in_words(pll)
+    if accuracy.verdict in ("better", "worse"):
+        link = "and" if accuracy.verdict == pll.verdict or pll.error is None else "but"
+        often = "more" if accuracy.verdict == "better" else "less"
+        text += f", {link} is right {often} often: {_change_in_words(accuracy)}"
+    text += f"; ECE {100 * ece[0]:.1f} → {100 * ece[1]:.1f} %"
+    if pll.error is None:
+        return f"{name}: {text}; too few points or samples to tell whether PLL differs."
+    return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {of_whom(network)}: {text}."
+
+
+def _targets_sentence(method: str, network: str | None, changes: Sequence[Change]) -> str:
+    baseline = "a constant σ" if network is None else f"{of_whom(network)} with the same τ"
+    text = ", ".join(map(_change_in_words, changes))
+    verdicts = [_AS_GOOD.get(change.verdict) for change in changes]
+    if None in verdicts:
+        return f"{method} and {baseline}: {text}; too few points or samples to tell whether they differ."
+    if len(set(verdicts)) == 1:
+        return f"{method} explains the targets {verdicts[0]} {baseline}: {text}."
+    return f"{method} explains the targets {verdicts[0]} {baseline} by CRPS, {verdicts[1]} it by PLL: {text}."
+
+
+def _change_in_words(change: Change) -> str:
+    """From what to what, by how much, and how far between constant and optimum that is."""
+    digits, scale, unit = written(change.metric)
+    before, after = scale * change.before, scale * change.after
+    digits = max(0, decimals([before, after]) - 1) if digits is None else digits
+    text = f"{named(change.metric)} {number(before, digits)} → {number(after, digits)}{unit}"
+    brackets = []
+    if change.error is not None:
+        brackets.append(f"{signed(after - before, digits)} ± {number(scale * change.error, digits)}")
+    if change.normalised is not None and math.isfinite(change.normalised.value):
+        brackets.append(f"normalised {share(change.normalised.value)} %")
+    return text + (f" ({'; '.join(brackets)})" if brackets else "")
+
+
+def _ranking_sentence(words: str, method: str, correlation: Estimate) -> str:
+    value = f"rank correlation {number(correlation.value, 2)}"
+    if correlation.low is not None:
+        value += f", {number(correlation.low, 2)} to {number(correlation.high, 2)}"
+    return words.format(method=method, value=value)
+
+
+def _separation_sentence(
+    words: str,
+    *,
+    name: str,
+    method: str,
+    score: str,
+    auroc: Estimate,
+    scores: int,
+    single: tuple[str, str, float] | None,
+) -> str:
+    interval = "" if auroc.low is None else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
+    text = f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {of_whom(method)}"
+    if scores > 1:
+        text += f", the best of {scores} scores"
+    if single is not None:
+        network, score, value = single
+        text += f"; {number(value, 3)} by the {named(score)} of {of_whom(network)}"
+    return f"{text}."
+
+
+def _noise_model_sentence(words: str, model: Approximation) -> str:
+    ratio, rank = model.ratio["test"], model.rank["test"]
+    mean = {"mutual_information": "mean MI", "variance": "mean variance of samples"}[model.uncertainty]
+    error = "" if ratio.mc_se is None else f" ± {number(ratio.mc_se, 2)}"
+    text = f"{model.method} is an analytic noise model, not MCBN: its {mean} on the test set is "
+    text += f"{number(ratio.value, 2)}{error} times mcbn's"
+    if math.isfinite(rank):
+        how = "as mcbn does" if rank >= 0.95 else "roughly as mcbn does" if rank >= 0.8 else "differently from mcbn"
+        text += f", and ranks the points {how} (ρ {number(rank, 2)})"
+    return f"{text}.{words}"
+
+
+def _unchecked_sentence(methods: Sequence[str]) -> str:
+    return (
+        f"{' and '.join(methods)}: an analytic model of MCBN's noise around the running statistics, not MCBN, "
+        "and not checked against it here; with a reference (--train), bnuq measures how far it is off."
+    )
+
+
+def _tau_sentence(sampled: bool) -> str:
+    return (
+        "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
+        f"coverage, CRPS excludes observation noise{', and σ is that of the samples alone' if sampled else ''}."
+    )
+
+
+SENTENCES: Catalogue = {
+    "reference-mismatch": Entry(
+        "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
+        "not describe your network; see the warnings."
+    ),
+    "reference-match": Entry(
+        "Reference check passed: batch statistics match the checkpoint's running statistics ({median:.1f} times batch "
+        "noise in the median layer, {worst:.1f} in the worst; limits 3 and 6)."
+    ),
+    "deterministic-classification": Entry(_deterministic_classification),
+    "deterministic-regression": Entry(_deterministic_regression),
+    "population-statistics": Entry(_population_sentence),
+    "tau-unknown": Entry(_tau_sentence),
+    **{f"explains-labels-{verdict}": Entry(_labels_sentence) for verdict in (*_AS_GOOD, "unknown")},
+    **{f"explains-targets-{verdict}": Entry(_targets_sentence) for verdict in (*_AS_GOOD, "mixed", "unknown")},
+    "sigma-constant": Entry("{method}: σ is the same at every point."),
+    **{
+        code: Entry(partial(_ranking_sentence, words))
+        for code, words in {
+            "sigma-unjudged": "{method}: σ and |error|: {value}, from too few points to judge.",
+            "sigma-opposes-errors": "{method}: σ is larger where the errors are smaller ({value}).",
+            "sigma-unrelated-to-errors": "{method}: σ does not follow the size of the errors ({value}).",
+            "sigma-follows-errors": "{method}: σ follows the size of the errors ({value}).",
+            "sigma-partly-follows-errors": "{method}: σ partly follows the size of the errors ({value}).",
+            "sigma-hardly-follows-errors": "{method}: σ hardly follows the size of the errors ({value}).",
+        }.items()
+    },
+    **{f"intervals-{how}": Entry(_interval_sentence) for how in ("calibrated", "miscalibrated")},
+    **{
+        code: Entry(partial(_separation_sentence, words))
+        for code, words in {
+            "ood-unjudged": "has too few points to judge",
+            "ood-more-familiar": "appears more familiar than the test set",
+            "ood-not-separated": "is not separated from the test set",
+            "ood-well-separated": "is well separated from the test set",
+            "ood-partly-separated": "is partly separated from the test set",
+            "ood-hardly-separated": "is hardly separated from the test set",
+        }.items()
+    },
+    **{
+        code: Entry(partial(_noise_model_sentence, words))
+        for code, words in {
+            "noise-model-compared": "",
+            "noise-model-understates": " It badly understates this network's uncertainty.",
+            "noise-model-overstates": " It badly overstates this network's uncertainty.",
+        }.items()
+    },
+    "noise-model-unchecked": Entry(_unchecked_sentence),
+}

@@ -1,0 +1,330 @@
+"""What an evaluation shows: each verdict beyond twice its error alone, by its code; and every code has a sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from verdicts import codes, said, verdict
+
+from bnuq.config import DETERMINISTIC, POPULATION
+from bnuq.estimates import Estimate
+from bnuq.metrics import standard_error
+from bnuq.records.approximation import Approximation
+from bnuq.records.evaluation import ReferenceCheck, Result
+from bnuq.report import evaluation_findings
+from bnuq.report.evaluation_findings import findings
+
+
+def changed(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method replaced."""
+    return replace(result, methods=dict(result.methods) | {method: replace(result.methods[method], **changes)})
+
+
+def with_test(result: Result, method: str, **changes: object) -> Result:
+    """The result, with these fields of one method on the test set replaced."""
+    sets = result.methods[method].sets
+    return changed(result, method, sets=dict(sets) | {"test": replace(sets["test"], **changes)})
+
+
+def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
+    return with_test(result, method, estimates=dict(result.methods[method].sets["test"].estimates) | estimates)
+
+
+def with_points(result: Result, method: str, **points: np.ndarray) -> Result:
+    return with_test(result, method, points=dict(result.methods[method].sets["test"].points) | points)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["four_methods", "two_sets", "deterministic", "validated", "regression", "given_tau", "without_tau", "two_outputs"],
+)
+def test_every_finding_is_a_verdict_with_a_sentence(request, name):
+    for finding in findings(request.getfixturevalue(name)):
+        assert finding.severity == "verdict"
+        assert said(finding).endswith(".") and "None" not in said(finding) and "nan" not in said(finding)
+
+
+def test_a_network_without_anything_stochastic_is_described_alone(deterministic):
+    assert codes(deterministic) == ["deterministic-classification"]
+
+
+@pytest.mark.parametrize(("passed", "place", "code"), [(False, 0, "reference-mismatch"), (True, -1, "reference-match")])
+def test_a_failed_reference_check_is_the_first_thing_said_and_a_passed_one_the_last(four_methods, passed, place, code):
+    check = ReferenceCheck(("bn", "bn2"), np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([0.5, 0.5]), passed)
+    result = replace(four_methods, reference_check=check)
+    assert codes(result)[place] == code
+    if passed:
+        assert verdict(result, code).values == {"median": 4.0, "worst": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "code"),
+    [(0.3, "noise-model-understates"), (1.0, "noise-model-compared"), (3.0, "noise-model-overstates")],
+)
+def test_a_noise_model_understates_or_overstates_what_mcbn_has_beyond_twice_the_error(
+    four_methods, monkeypatch, ratio, code
+):
+    model = Approximation(
+        "mcbn-chi2", "mutual_information", {"test": Estimate(ratio, mc_se=0.05)}, {"test": 0.9}, None, {}, 0.0
+    )
+    monkeypatch.setattr(evaluation_findings, "approximations", lambda _: (model,))
+    finding = verdict(four_methods, "noise-model-")
+    assert finding.code == code and f"{ratio:.2f} ± 0.05 times mcbn's" in said(finding)
+
+
+# ── OOD sets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_auroc(result: Result, value: float, half: float | None = 0.04) -> Result:
+    """The result, with one AUROC everywhere, and an interval of `half` to both sides of it."""
+    ends = {"low": None, "high": None, "se": None} if half is None else {"low": value - half, "high": value + half}
+    methods = {}
+    for name, method in result.methods.items():
+        ood = {
+            s: {score: {k: replace(f, value=value, **ends) for k, f in fs.items()} for score, fs in scores.items()}
+            for s, scores in method.ood.items()
+        }
+        methods[name] = replace(method, ood=ood)
+    return replace(result, methods=methods)
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "code"),
+    [
+        (0.95, 0.04, "ood-well-separated"),
+        (0.8, 0.04, "ood-partly-separated"),
+        (0.6, 0.04, "ood-hardly-separated"),
+        (0.53, 0.04, "ood-not-separated"),
+        (0.2, 0.04, "ood-more-familiar"),
+        (0.95, None, "ood-unjudged"),
+    ],
+)
+def test_the_separation_of_an_ood_set_goes_by_the_size_and_the_interval_of_its_auroc(four_methods, value, half, code):
+    finding = verdict(with_auroc(four_methods, value, half), "ood-", name="other")
+    assert finding.code == code and finding.values["scores"] == 14
+    assert finding.values["auroc"].value == value and f"AUROC {value:.3f}" in said(finding)
+
+
+def test_an_ood_set_is_judged_by_the_best_of_all_scores_and_the_best_of_one_pass_stands_beside_it(four_methods):
+    mcdo, plain = (four_methods.methods[name].ood["other"] for name in ("mcdo", DETERMINISTIC))
+    scores = {score: dict(estimates) | {"auroc": Estimate(0.1)} for score, estimates in mcdo.items()}
+    scores["mutual_information"]["auroc"] = Estimate(0.999, low=0.99, high=1.0)
+    values = verdict(changed(four_methods, "mcdo", ood={"other": scores}), "ood-well-separated").values
+    assert (values["method"], values["score"]) == ("mcdo", "mutual_information")
+    single = max(plain, key=lambda score: plain[score]["auroc"].value)
+    assert values["single"] == (DETERMINISTIC, single, plain[single]["auroc"].value)
+
+
+# ── a classification ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_pll(result: Result, change: float, spread: float) -> Result:
+    """The result, with mcbn's PLL `change` above the deterministic one, and a paired error of about spread / √n."""
+    plain = result.methods[DETERMINISTIC].sets["test"]
+    noise = np.resize([-spread, spread], len(plain.points["pll"]))
+    result = with_points(result, "mcbn", pll=plain.points["pll"] + change + noise)
+    return with_estimates(result, "mcbn", pll=Estimate(plain.estimates["pll"].value + change, se=0.1, mc_se=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("change", "spread", "code"),
+    [
+        (0.2, 0.1, "explains-labels-better"),
+        (-0.2, 0.1, "explains-labels-worse"),
+        (0.2, 1.0, "explains-labels-as-well"),
+        (0.0, 0.0, "explains-labels-as-well"),
+        (-math.inf, 0.1, "explains-labels-unknown"),
+    ],
+)
+def test_a_likelihood_is_better_or_worse_only_beyond_twice_its_paired_error(four_methods, change, spread, code):
+    finding = verdict(with_pll(four_methods, change, spread), "explains-labels", method="mcbn")
+    assert finding.code == code and finding.values["network"] == DETERMINISTIC
+    pll = finding.values["pll"]
+    assert pll.after - pll.before == pytest.approx(change)
+    assert (pll.error is None) == math.isinf(change)
+
+
+def test_without_an_error_over_samples_there_is_no_verdict(four_methods):
+    pll = replace(four_methods.methods["mcbn"].sets["test"].estimates["pll"], mc_se=None)
+    finding = verdict(with_estimates(four_methods, "mcbn", pll=pll), "explains-labels", method="mcbn")
+    assert finding.code == "explains-labels-unknown"
+
+
+def test_the_paired_error_of_a_likelihood_goes_by_group(four_methods):
+    plain = four_methods.methods[DETERMINISTIC].sets["test"].points["pll"]
+    steps = np.resize(np.repeat([-0.5, 0.5], 10), len(plain))
+    result = with_points(with_pll(four_methods, 0.1, 0.5), "mcbn", pll=plain + 0.1 + steps)
+    grouped = replace(result.sets["test"], group=np.arange(len(plain)) // 10)
+
+    def error(result: Result) -> float:
+        return verdict(result, "explains-labels", method="mcbn").values["pll"].error
+
+    assert error(replace(result, sets=dict(result.sets) | {"test": grouped})) > 2 * error(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong", "accuracy", "words"),
+    [
+        (0.0, 20, "worse", ", but is right less often: accuracy"),
+        (0.2, 20, "worse", ", but is right less often: accuracy"),
+        (-0.2, 20, "worse", ", and is right less often: accuracy"),
+        (-math.inf, 20, "worse", ", and is right less often: accuracy"),
+        (0.0, 1, "as-well", "; ECE"),
+    ],
+)
+def test_accuracy_is_spoken_of_where_it_differs_by_more_than_twice_its_error(
+    four_methods, change, wrong, accuracy, words
+):
+    right = np.ones(60)
+    fewer = np.concatenate([np.zeros(wrong), np.ones(60 - wrong)])
+    result = with_pll(four_methods, change, 0.1)
+    for name, points, mc_se in ((DETERMINISTIC, right, None), ("mcbn", fewer, 0.01)):
+        result = with_points(result, name, accuracy=points)
+        result = with_estimates(result, name, accuracy=Estimate(float(points.mean()), se=0.05, mc_se=mc_se))
+    finding = verdict(result, "explains-labels", method="mcbn")
+    assert finding.values["accuracy"].verdict == accuracy
+    assert finding.values["accuracy"].error == pytest.approx(np.hypot(standard_error(fewer - right), 0.01))
+    assert words in said(finding) and ("accuracy" in said(finding)) == (accuracy == "worse")
+
+
+# ── a regression, compared with a constant σ ─────────────────────────────────────────────────────────────────────────
+
+
+def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: float = 0.0) -> Result:
+    """The result, with mcdo's scores better than the constant's by so much, ± `noise` a point, ± `mc_error`."""
+    method = result.methods["mcdo"]
+    test, bounds = method.sets["test"], method.bounds
+    points, estimates = dict(test.points), dict(test.estimates)
+    for metric, gain in gains.items():
+        sign = -1 if metric == "crps" else 1
+        each = np.resize([-noise, noise], len(points[metric]))
+        points[metric] = points[f"{metric}_constant"] + sign * (gain + each)
+        constant = bounds["constant"][metric]
+        draws = np.asarray(constant.jackknife)
+        moved = np.resize([-1.0, 1.0], len(draws)) * mc_error / math.sqrt(len(draws) - 1)
+        estimates[metric] = replace(
+            estimates[metric], value=constant.value + sign * gain, jackknife=draws + sign * (gain + moved)
+        )
+    return with_test(result, "mcdo", points=points, estimates=estimates)
+
+
+@pytest.mark.parametrize(
+    ("crps", "pll", "code", "words"),
+    [
+        (0.5, 0.5, "better", "better than a constant σ: CRPS"),
+        (-0.5, -0.5, "worse", "worse than a constant σ: CRPS"),
+        (0.01, -0.01, "as-well", "about as well as a constant σ: CRPS"),
+        (0.5, -0.5, "mixed", "better than a constant σ by CRPS, worse than it by PLL: CRPS"),
+        (0.5, 0.01, "mixed", "better than a constant σ by CRPS, about as well as it by PLL: CRPS"),
+    ],
+)
+def test_a_score_is_better_only_beyond_twice_the_paired_error(regression, crps, pll, code, words):
+    result = against(regression, {"crps": crps, "pll": pll}, noise=0.5)  # ± 0.065 over 60 points
+    finding = verdict(result, "explains-targets", method="mcdo")
+    assert finding.code == f"explains-targets-{code}" and finding.values["network"] is None
+    assert words in said(finding)
+
+
+def test_less_crps_is_better(regression):
+    result = against(regression, {"crps": 1.0, "pll": 0.5}, noise=0.1)
+    [crps, _] = verdict(result, "explains-targets-better", method="mcdo").values["changes"]
+    assert crps.before - crps.after == pytest.approx(1.0)
+
+
+def test_the_error_of_a_difference_is_paired_over_points_and_over_samples(regression):
+    def error(result: Result) -> float:
+        return verdict(result, "explains-targets", method="mcdo").values["changes"][0].error
+
+    gains = {"crps": 0.5, "pll": 0.5}
+    points = error(against(regression, gains, noise=0.3))
+    assert points == pytest.approx(0.3 / math.sqrt(59))
+    assert error(against(regression, gains, noise=0.3, mc_error=0.2)) == pytest.approx(math.hypot(points, 0.2))
+    alike = replace(regression.sets["test"], group=np.arange(60) // 4 * 2 + np.arange(60) % 2)  # pairs that err alike
+    grouped = replace(regression, sets=dict(regression.sets) | {"test": alike})
+    assert error(against(grouped, gains, noise=0.3)) == pytest.approx(0.3 / math.sqrt(29))
+
+
+def test_too_few_samples_get_no_verdict(regression):
+    test = regression.methods["mcdo"].sets["test"]
+    few = {name: replace(test.estimates[name], mc_se=None) for name in ("crps", "pll")}
+    verdict(with_estimates(regression, "mcdo", **few), "explains-targets-unknown", method="mcdo")
+
+
+def test_without_a_constant_baseline_the_deterministic_network_is_compared_with(given_tau):
+    assert verdict(given_tau, "explains-targets", method="mcdo").values["network"] == DETERMINISTIC
+
+
+def test_without_tau_no_score_is_judged_and_it_is_said_why(without_tau):
+    assert verdict(without_tau, "tau-unknown").values == {"sampled": True}
+    assert not any(code.startswith(("explains", "intervals")) for code in codes(without_tau))
+
+
+def test_the_repair_by_population_statistics_is_told_by_itself_and_is_what_mcbn_is_compared_with(four_methods):
+    plain = four_methods.methods[DETERMINISTIC]
+    better = with_points(
+        with_estimates(four_methods, DETERMINISTIC), DETERMINISTIC, pll=plain.sets["test"].points["pll"] + 0.25
+    )
+    methods = {DETERMINISTIC: plain, POPULATION: better.methods[DETERMINISTIC]} | dict(four_methods.methods)
+    result = replace(four_methods, methods=methods)
+    values = verdict(result, "population-statistics").values
+    assert values["change"] == pytest.approx(0.25) and values["methods"] == ("mcbn", "mcbn+mcdo")
+    compared = {name: verdict(result, "explains-labels", method=name).values["network"] for name in ("mcbn", "mcdo")}
+    assert compared == {"mcbn": POPULATION, "mcdo": DETERMINISTIC}
+
+
+def test_the_repair_of_a_regression_tells_both_errors_from_what_to_what(regression):
+    test = regression.methods[DETERMINISTIC].sets["test"]
+    halved = {name: replace(test.estimates[name], value=test.estimates[name].value / 2) for name in ("rmse", "mae")}
+    better = with_points(
+        with_estimates(regression, DETERMINISTIC, **halved), DETERMINISTIC, mae=test.points["mae"] / 2
+    ).methods[DETERMINISTIC]
+    methods = {DETERMINISTIC: regression.methods[DETERMINISTIC], POPULATION: better} | dict(regression.methods)
+    sentence = said(verdict(replace(regression, methods=methods), "population-statistics"))
+    number = r"([\d.]+) ± [\d.]+"
+    match = re.search(rf"RMSE {number} → {number}, MAE {number} → {number} \(−", sentence)
+    assert match, sentence
+    assert [float(match[k]) / float(match[k + 1]) for k in (1, 3)] == pytest.approx([2, 2], rel=0.02)
+
+
+# ── σ, errors and intervals ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("estimate", "code"),
+    [
+        (Estimate(0.7, low=0.5, high=0.9), "sigma-follows-errors"),
+        (Estimate(0.3, low=0.1, high=0.5), "sigma-partly-follows-errors"),
+        (Estimate(0.1, low=0.05, high=0.15), "sigma-hardly-follows-errors"),
+        (Estimate(0.1, low=-0.1, high=0.3), "sigma-unrelated-to-errors"),
+        (Estimate(-0.5, low=-0.7, high=-0.3), "sigma-opposes-errors"),
+        (Estimate(0.5), "sigma-unjudged"),
+        (Estimate(math.nan), "sigma-constant"),
+    ],
+)
+def test_whether_errors_grow_with_sigma_goes_by_the_rank_correlation_and_its_interval(regression, estimate, code):
+    result = with_estimates(regression, "mcdo", spearman=estimate)
+    assert verdict(result, "sigma-", method="mcdo").code == code
+
+
+@pytest.mark.parametrize(
+    ("at50", "at95", "wrong"),
+    [
+        (0.50, 0.95, {}),
+        (0.80, 0.97, {50: "wide"}),
+        (0.20, 0.70, {50: "narrow", 95: "narrow"}),
+        (0.55, 1.00, {}),
+    ],
+)
+def test_intervals_are_wrong_only_beyond_what_chance_explains(regression, at50, at95, wrong):
+    coverage = {
+        f"coverage{level}": Estimate(value, se=math.sqrt(value * (1 - value) / 60), mc_se=0.0)
+        for level, value in ((50, at50), (95, at95))
+    }
+    finding = verdict(with_estimates(regression, "mcdo", **coverage), "intervals-", method="mcdo")
+    assert finding.code == ("intervals-miscalibrated" if wrong else "intervals-calibrated")
+    assert finding.values["wrong"] == wrong
+    assert f"cover {100 * at50:.0f} and {100 * at95:.0f} % of the targets" in said(finding)

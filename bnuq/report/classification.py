@@ -1,50 +1,14 @@
-"""The tables of a classification, and what the words in them mean."""
+"""What the words in the report of a classification mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bnuq.metrics import METRICS
-from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import noise_models, ood
-from bnuq.report.document import Cell, Heading, Part, Row, Table
-from bnuq.report.numbers import headed, number, share_with_error, with_error
+from bnuq.records.evaluation import Result
+from bnuq.report import ood
 
 HEADLINE = ("accuracy", "pll", "ece", "mutual_information")  # of the short report
 CONVERGING = ("pll",)
-
-
-def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The estimates of the test set, and where its likelihood lies between its bounds."""
-    known = {name for method in result.methods.values() for name in method.sets["test"].estimates}
-    rows = tuple(
-        (
-            headed(name, roomy=roomy),
-            tuple(with_error(method.sets["test"].estimates.get(name)) for method in result.methods.values()),
-        )
-        for name in METRICS
-        if name in known
-    )
-    yield Table(tuple(map(noise_models.labelled, result.methods)), rows, stacks=True)
-    bounded = {name: method for name, method in result.methods.items() if method.bounds}
-    if bounded:
-        yield Heading("PLL between constant confidence and the per-point optimum")
-        yield Table(
-            ("constant", "method", "optimum", "normalised"),
-            tuple(_bounded(name, method) for name, method in bounded.items()),
-            stacks=True,
-        )
-
-
-def _bounded(name: str, method: MethodResult) -> Row:
-    constant, optimum = (method.bounds[bound]["pll"] for bound in ("constant", "optimum"))
-    estimates = (constant, method.sets["test"].estimates["pll"], optimum)
-    return noise_models.labelled(name), (
-        *(Cell(number(estimate.value)) for estimate in estimates),
-        share_with_error(method.normalized.get("pll")),
-    )
-
-
 _ESTIMATORS = {
     "corrected": "MI is corrected for the finite number of samples, by the factor T/(T−1).",
     "jackknife": (

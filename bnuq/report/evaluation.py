@@ -4,24 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
 from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.estimates import Estimate
 from bnuq.findings import sentence
-from bnuq.records.evaluation import Result
+from bnuq.metrics import METRICS
+from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import classification, noise_models, ood, plots, regression
-from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
-from bnuq.report.evaluation_findings import SENTENCES, findings
+from bnuq.report.document import (
+    Cell,
+    Heading,
+    Items,
+    Paragraph,
+    Part,
+    PathLine,
+    Report,
+    Row,
+    Section,
+    Table,
+    dim,
+    section,
+)
+from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
 from bnuq.report.numbers import (
     count,
+    curve_cells,
+    decimals,
     digits_of,
     headed,
     named,
     number,
     of_reference,
     share_with_error,
-    sparkline,
     with_error,
 )
 from bnuq.report.provenance import provenance_section
@@ -48,11 +65,12 @@ def report(result: Result, *, columns: int = 100) -> Report:
 
 
 def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
-    task = regression if _is_regression(result) else classification
+    task = _task(result)
     of_ood = tuple(ood.legend(result))
     legend = [_of_errors(result), *(text for text in task.legend(result) if text not in of_ood)]
-    tables = task.test_tables(result, roomy=roomy)
-    yield Section(f"Test set, {result.sets['test'].n} points", (*tables, *dim(legend)))
+    intervals = regression.tables(result) if task is regression else ()
+    parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
+    yield Section(f"Test set, {result.sets['test'].n} points", parts)
     yield from section("Calibration", plots.calibration(result))
     yield from section("Error against coverage", plots.risk_coverage(result))
     for name in ood.names(result):
@@ -62,7 +80,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in task.CONVERGING for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))
-    if _is_regression(result):
+    if task is regression:
         errors = plots.uncertainty_error(result, regression.errors_by_sigma(result))
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
@@ -70,14 +88,13 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
     yield _provenance(result)
 
 
-def _is_regression(result: Result) -> bool:
-    return result.model.get("task") == "regression"
+def _task(result: Result) -> ModuleType:
+    return regression if result.model.get("task") == "regression" else classification
 
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
-    task = regression if _is_regression(result) else classification
-    yield _methods_table(result, task.HEADLINE, roomy=roomy)
+    yield _methods_table(result, _task(result).HEADLINE, roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
     ratios = {
@@ -115,6 +132,50 @@ def _of_errors(result: Result) -> str:
     if sampled and int(result.sampling["samples"]) < 8:
         over = "points only; too few samples for a Monte Carlo error"
     return f"± standard error over {over}. ↑ higher, ↓ lower is better."
+
+
+# ── the test set ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _estimates(result: Result, *, roomy: bool) -> Table:
+    """A row a metric, a column a method."""
+    test = [method.sets["test"].estimates for method in result.methods.values()]
+    rows = [(headed(name, roomy=roomy), [each.get(name) for each in test], METRICS[name].digits) for name in METRICS]
+    noise = [Estimate(noise_sd(each["tau"].value)) if "tau" in each else None for each in test]
+    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
+    cells = tuple((label, _cells(estimates, digits)) for label, estimates, digits in rows if any(estimates))
+    return Table(tuple(map(noise_models.labelled, result.methods)), cells, stacks=True)
+
+
+def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Cell, ...]:
+    known = decimals(estimate.value for estimate in estimates if estimate) if digits is None else digits
+    return tuple(with_error(estimate, known) for estimate in estimates)
+
+
+def _bounds(result: Result) -> Iterator[Part]:
+    """Where scores lie between those of a constant and of the optimal uncertainty."""
+    rows: list[Row] = []
+    for metric in ("crps", "pll"):
+        bounded = [
+            (f"  {noise_models.labelled(name)}", cells)
+            for name, method in result.methods.items()
+            if (cells := _bounded(metric, method))
+        ]
+        rows += [(named(metric), ()), *bounded] if bounded else []
+    if rows:
+        yield Heading("Between constant uncertainty and the per-point optimum")
+        yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
+
+
+def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...]:
+    constant, optimum = (method.bounds.get(bound, {}).get(metric) for bound in ("constant", "optimum"))
+    score = method.sets["test"].estimates.get(metric)
+    if constant is None or score is None or optimum is None:
+        return ()
+    values = (constant.value, score.value, optimum.value)
+    digits = digits_of(metric, values)
+    return *(Cell(number(value, digits)) for value in values), share_with_error(method.normalized.get(metric))
 
 
 # ── what was evaluated ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,16 +241,7 @@ def _curves(result: Result, metric: str) -> Iterator[Part]:
     counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
     low, high = (float(end(np.concatenate(list(finite.values())))) for end in (np.min, np.max))
     digits = digits_of(metric, (low, high))
-    rows = tuple(
-        (
-            name,
-            (
-                Cell(sparkline(curve, low=low, high=high), style="cyan"),
-                Cell(f"{number(float(curve[0]), digits)} → {number(float(curve[-1]), digits)}"),
-            ),
-        )
-        for name, curve in finite.items()
-    )
+    rows = tuple((name, curve_cells(curve, digits, low=low, high=high)) for name, curve in finite.items())
     yield Paragraph(f"{named(metric)} of the first {counted} samples:")
     yield Table(("", ""), rows)
 

@@ -16,7 +16,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
-from bnuq.records.evaluation import Estimates, ReferenceCheck, Result
+from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
 from bnuq.report import ood
 from bnuq.report.networks import compared_with, of_whom, samples_batches
 from bnuq.report.noise_models import labelled
@@ -85,35 +85,26 @@ def _of_classification(result: Result) -> Iterator[Finding]:
 def _labels(name: str, result: Result) -> Finding:
     network = compared_with(name, result)
     after, before = (result.methods[method].sets["test"] for method in (name, network))
-    pll, accuracy = (
-        _change(
-            metric,
-            before.estimates[metric],
-            after.estimates[metric],
-            (before.points[metric], after.points[metric]),
-            result,
-        )
-        for metric in ("pll", "accuracy")
-    )
-    ece = tuple(test.estimates["ece"].value for test in (before, after))
+    pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, result) for m in ("pll", "accuracy"))
+    ece = (before.estimates["ece"].value, after.estimates["ece"].value)
     return _finding(f"explains-labels-{pll.verdict}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
 
 
 def _change(
-    metric: str,
-    before: Estimate,
-    after: Estimate,
-    points: tuple[PerPoint, PerPoint] | None,
-    result: Result,
-    *,
-    over_samples: float | None = None,
-    normalised: Estimate | None = None,
+    metric: str, before: Estimate, points: PerPoint | None, test: SetResult, result: Result, normalised: Any = None
 ) -> Change:
-    """The change of a metric of the test set, `points` being what each point had before and has after."""
-    error = math.nan
+    """A metric of a method's `test` set compared with `before`, of which `points` are what each point contributes.
+
+    The error is that of the difference, paired over points and over samples.
+    """
+    after, error = test.estimates[metric], math.nan
     if points is not None and after.se is not None and after.mc_se is not None and math.isfinite(before.value):
-        over_points = standard_error(_difference(*points), group=result.sets["test"].group)
-        error = math.hypot(over_points, after.mc_se if over_samples is None else over_samples)
+        over_points = standard_error(_difference(points, test.points[metric]), group=result.sets["test"].group)
+        over_samples = after.mc_se
+        if after.jackknife is not None and METRICS[metric].mc_error == "jackknife":
+            shared = 0 if before.jackknife is None else before.jackknife
+            over_samples = float(jackknife_error(after.jackknife - shared))
+        error = math.hypot(over_points, over_samples)
     known = math.isfinite(error) and math.isfinite(after.value)
     return Change(metric, before.value, after.value, error if known else None, normalised)
 
@@ -167,23 +158,16 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
 
 
 def _score_change(metric: str, name: str, result: Result) -> Change | None:
-    """Its error is that of the difference paired over points and over samples, which both sides share."""
     method = result.methods[name]
     test, network = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
     without_noise = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
     if metric not in test.points or without_noise:
         return None
     if "constant" in method.bounds:
-        before, baseline = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
+        before, points = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
     else:
-        before, baseline = network.estimates[metric], network.points.get(metric)
-    after = test.estimates[metric]
-    over_samples = None
-    if after.jackknife is not None:
-        over_samples = float(jackknife_error(after.jackknife - (0 if before.jackknife is None else before.jackknife)))
-    points = None if baseline is None else (baseline, test.points[metric])
-    normalised = method.normalized.get(metric)
-    return _change(metric, before, after, points, result, over_samples=over_samples, normalised=normalised)
+        before, points = network.estimates[metric], network.points.get(metric)
+    return _change(metric, before, points, test, result, method.normalized.get(metric))
 
 
 def _ranking(name: str, result: Result) -> Finding:
@@ -230,10 +214,9 @@ def _separation(result: Result, name: str) -> Finding:
         for method, each in result.methods.items()
         for score, estimates in each.ood[name].items()
     }
-    method, score = max(aurocs, key=lambda key: aurocs[key].value)
-    single = max(
-        (key for key in aurocs if key[0] in SINGLE_SAMPLE_METHODS), key=lambda key: aurocs[key].value, default=None
-    )
+    ranked = sorted(aurocs, key=lambda key: -aurocs[key].value)
+    method, score = ranked[0]
+    single = next((key for key in ranked if key[0] in SINGLE_SAMPLE_METHODS), None)
     auroc = aurocs[method, score]
     return _finding(
         _separation_code(auroc),
@@ -366,14 +349,7 @@ def _ranking_sentence(words: str, method: str, correlation: Estimate) -> str:
 
 
 def _separation_sentence(
-    words: str,
-    *,
-    name: str,
-    method: str,
-    score: str,
-    auroc: Estimate,
-    scores: int,
-    single: tuple[str, str, float] | None,
+    words: str, name: str, method: str, score: str, auroc: Estimate, scores: int, single: tuple[str, str, float] | None
 ) -> str:
     interval = "" if auroc.low is None else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
     text = f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {of_whom(method)}"

@@ -151,3 +151,9 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: flo
         return bars[3] * len(values)
     span = high / 4 - low / 4  # in quarters, whose differences are finite
     return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)
+
+
+def curve_cells(values: Float[np.ndarray, " value"], digits: int, *, low: float, high: float) -> tuple[Cell, Cell]:
+    """A curve in a table: its bars between `low` and `high`, and its ends."""
+    ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
+    return Cell(sparkline(values, low=low, high=high), style="cyan"), Cell(ends)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
 
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.estimates import Estimate
-from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import noise_models, ood
+from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
-from bnuq.report.evaluation_findings import noise_sd
-from bnuq.report.numbers import (
-    decimals,
-    digits_of,
-    headed,
-    named,
-    number,
-    share,
-    share_with_error,
-    sparkline,
-    with_error,
-)
+from bnuq.report.numbers import curve_cells, decimals, number, share
 
 HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
 CONVERGING = ("crps", "pll")
@@ -34,63 +21,16 @@ _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
-def test_tables(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The estimates of the test set, where they lie between their bounds, and what its intervals cover."""
-    labels = tuple(map(noise_models.labelled, result.methods))
-    yield Table(labels, tuple(_estimate_rows(result, roomy=roomy)), stacks=True)
-    yield from _bounds(result)
-    yield from _intervals(result)
-
-
-def _estimate_rows(result: Result, *, roomy: bool) -> Iterator[Row]:
-    columns = [method.sets["test"].estimates for method in result.methods.values()]
-    for name in METRICS:
-        if any(name in estimates for estimates in columns):
-            row = [estimates.get(name) for estimates in columns]
-            yield headed(name, roomy=roomy), _cells(row, digits_of(name, _values(row)))
-    noise = [Estimate(noise_sd(estimates["tau"].value)) if "tau" in estimates else None for estimates in columns]
-    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
-    for label, row in {"  noise sd, 1/√τ": noise, "  constant σ": constant}.items():
-        if any(row):
-            yield label, _cells(row, decimals(_values(row)))
-
-
-def _cells(row: Iterable[Estimate | None], digits: int) -> tuple[Cell, ...]:
-    return tuple(with_error(estimate, digits) for estimate in row)
-
-
-def _values(row: Iterable[Estimate | None]) -> Iterator[float]:
-    return (estimate.value for estimate in row if estimate is not None)
-
-
-def _bounds(result: Result) -> Iterator[Part]:
-    rows: list[Row] = []
-    bounded = {name: method for name, method in result.methods.items() if "constant" in method.bounds}
-    for metric in ("crps", "pll"):
-        cells = {name: row for name, method in bounded.items() if (row := _bounded(metric, method))}
-        if cells:
-            rows += [(named(metric), ()), *((f"  {name}", row) for name, row in cells.items())]
-    if not rows:
-        return
-    yield Heading("Between constant uncertainty and the per-point optimum")
-    yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
-    if limits := tuple(text for name, method in bounded.items() for text in _limits(name, method)):
+def tables(result: Result) -> Iterator[Part]:
+    """What normalised scores cannot say, and what the central intervals cover."""
+    if limits := tuple(text for name, method in result.methods.items() for text in _limits(name, method)):
         yield Items(limits)
-
-
-def _bounded(metric: str, method: MethodResult) -> tuple[Cell, ...] | None:
-    constant, optimum = (method.bounds[bound].get(metric) for bound in ("constant", "optimum"))
-    row = [constant, method.sets["test"].estimates.get(metric), optimum]
-    if any(estimate is None for estimate in row):
-        return None
-    values = list(_values(row))
-    digits = digits_of(metric, values)
-    return *(Cell(number(value, digits)) for value in values), share_with_error(method.normalized.get(metric))
+    yield from _intervals(result)
 
 
 def _limits(name: str, method: MethodResult) -> Iterator[str]:
     """What a normalised score cannot say."""
-    if name in SINGLE_SAMPLE_METHODS:
+    if name in SINGLE_SAMPLE_METHODS or "constant" not in method.bounds:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:
@@ -132,8 +72,7 @@ def errors_by_sigma(result: Result) -> Iterator[Part]:
     for name, groups in grouped.items():
         rows.append((name, ()))
         for label, values in zip(("  mean |error|", "  0.8 σ"), groups, strict=True):
-            ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
-            rows.append((label, (Cell(sparkline(values, low=0.0, high=high), style="cyan"), Cell(ends))))
+            rows.append((label, curve_cells(values, digits, low=0.0, high=high)))
     yield Paragraph(f"|error| in {_GROUPS} groups of test points, from the smallest σ to the largest:")
     yield Table(("", ""), tuple(rows))
     meaning = "is the mean |error| of a Gaussian of this σ" if fitted else "of the samples alone (no τ)"

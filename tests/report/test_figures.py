@@ -39,21 +39,21 @@ def names(paths: tuple[Path, ...]) -> list[str]:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Axes]]:
     """The axes of every picture that is drawn, by its file's stem."""
-    kept: dict[str, list[Axes]] = {}
+    drawn: dict[str, list[Axes]] = {}
 
     @contextlib.contextmanager
     def keeping(path, **asked):
         with drawing.picture(path, **asked) as axes:
             yield axes
-        kept[path.stem] = axes
+        drawn[path.stem] = axes
 
     monkeypatch.setattr(plots, "picture", keeping)
-    return kept
+    return drawn
 
 
 def line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
-    [found] = [one for one in axes.get_lines() if one.get_label() == label]
-    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+    [curve] = [each for each in axes.get_lines() if each.get_label() == label]
+    return np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
 
 
 # ── which ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,8 +139,8 @@ def test_curves_are_those_of_the_file(regression, four_methods, tmp_path, drawn)
         np.testing.assert_allclose((x, y), (method.calibration["level"], method.calibration["coverage"]))
     crps, pll, rmse = drawn["convergence"]
     for metric, axes in (("crps", crps), ("pll", pll), ("rmse", rmse)):
-        found = regression.methods["mcbn"].convergence
-        np.testing.assert_allclose(line(axes, "mcbn"), (found["samples"], found[metric]))
+        convergence = regression.methods["mcbn"].convergence
+        np.testing.assert_allclose(line(axes, "mcbn"), (convergence["samples"], convergence[metric]))
     assert crps.get_ylabel() == "CRPS (target unit)" and pll.get_ylabel() == "PLL (nats)"
     draw(four_methods, tmp_path / "b")
     for name, method in four_methods.methods.items():
@@ -162,16 +162,16 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     ece = method.sets["test"].estimates["ece"].value
     joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")
     np.testing.assert_allclose(joined, calibration["confidence"][[7, 11]])
-    hollow = [one for one in upper.get_lines() if one.get_markerfacecolor() == "none"]
-    assert any(list(one.get_xdata()) == [calibration["confidence"][4]] for one in hollow)
+    hollow = [each for each in upper.get_lines() if each.get_markerfacecolor() == "none"]
+    assert any(list(each.get_xdata()) == [calibration["confidence"][4]] for each in hollow)
     assert lower.get_ylabel() == "points (%)"
 
 
 def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
     best = max(
         (estimates["auroc"].value, method, score)
-        for method, found in four_methods.methods.items()
-        for score, estimates in found.ood["other"].items()
+        for method, each in four_methods.methods.items()
+        for score, estimates in each.ood["other"].items()
     )
     draw(four_methods, tmp_path)
     [axes] = drawn["ood_other"]
@@ -188,8 +188,8 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
     methods = {}
     for name, method in four_methods.methods.items():
         sets = {
-            s: replace(one, points={score: values(len(points)) for score, points in one.points.items()})
-            for s, one in method.sets.items()
+            s: replace(each, points={score: values(len(points)) for score, points in each.points.items()})
+            for s, each in method.sets.items()
         }
         methods[name] = replace(method, sets=sets)
     draw(replace(four_methods, methods=methods), tmp_path)
@@ -202,8 +202,8 @@ def test_every_point_is_in_the_histogram(four_methods, tmp_path, drawn, spread):
 def test_a_roc_curve_is_drawn_of_every_score_of_every_method(four_methods, tmp_path, drawn):
     draw(four_methods, tmp_path)
     [axes] = drawn["roc_other"]
-    curves = [one for one in axes.get_lines() if len(one.get_xdata()) > 2]
-    scores = [(method, score) for method, one in four_methods.methods.items() for score in one.ood["other"]]
+    curves = [each for each in axes.get_lines() if len(each.get_xdata()) > 2]
+    scores = [(method, score) for method, each in four_methods.methods.items() for score in each.ood["other"]]
     assert len(curves) == len(scores) > 4
     for curve, (method, score) in zip(curves, scores, strict=True):
         area = area_under(curve.get_xdata(), curve.get_ydata())
@@ -229,8 +229,8 @@ def test_a_roc_curve_of_many_points_is_thinned_and_keeps_its_area():
     false, true = roc_curve(test, ood)
     assert len(false) <= 1001
     assert area_under(false, true) == pytest.approx(auroc(test, ood), abs=1e-5)
-    ours = np.interp(roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[0], false, true)
-    assert np.abs(ours - roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[1]).max() < 2e-3
+    thinned = np.interp(roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[0], false, true)
+    assert np.abs(thinned - roc_by_scikit(np.r_[test * 0, ood * 0 + 1], np.r_[test, ood])[1]).max() < 2e-3
 
 
 # ── what may go wrong ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -238,11 +238,11 @@ def test_a_roc_curve_of_many_points_is_thinned_and_keeps_its_area():
 
 def renamed(result: Result, name: str) -> Result:
     """The result, with its OOD set under another name."""
-    sets = {name if s == "other" else s: one for s, one in result.sets.items()}
+    sets = {name if s == "other" else s: each for s, each in result.sets.items()}
     methods = {
         key: replace(
             method,
-            sets={name if s == "other" else s: one for s, one in method.sets.items()},
+            sets={name if s == "other" else s: each for s, each in method.sets.items()},
             ood={name: method.ood["other"]},
         )
         for key, method in result.methods.items()
@@ -299,7 +299,7 @@ def test_an_old_picture_stays_where_the_new_one_cannot_be_written(deterministic,
 def test_lines_are_told_apart_by_colour_dashes_and_marker():
     lines = list(drawing.lines_of(["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]).values())
     for part in ("colour", "dashes", "marker"):
-        assert len({getattr(one, part) for one in lines}) == 4
-    for one in lines:
-        red, green, blue = (int(one.colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        assert len({getattr(each, part) for each in lines}) == 4
+    for each in lines:
+        red, green, blue = (int(each.colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
         assert 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.3  # at least 3:1 against white

@@ -1,4 +1,4 @@
-"""The page of one evaluation: its sections in order, each with its pictures, and what lets somebody make it again."""
+"""The page of one evaluation: its sections in order, each with its pictures, and how to repeat it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a regression: every estimate shown, and words that hold for what was found."""
+"""The report of a regression: every estimate shown, and words that hold for it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def changed(result: Result, method: str, **changes: object) -> Result:
 
 def with_test(result: Result, method: str, **changes: object) -> Result:
     """The result, with these fields of one method on the test set replaced."""
-    one = result.methods[method]
-    return changed(result, method, sets=dict(one.sets) | {"test": replace(one.sets["test"], **changes)})
+    sets = result.methods[method].sets
+    return changed(result, method, sets=dict(sets) | {"test": replace(sets["test"], **changes)})
 
 
 def with_estimates(result: Result, method: str, **estimates: Estimate) -> Result:
@@ -88,7 +88,7 @@ def test_a_row_of_nothing_but_zeros_has_the_usual_decimals():
     assert decimals([0.0, math.nan]) == 4
 
 
-def test_the_network_as_it_is_has_no_row_where_it_has_no_score(regression):
+def test_the_deterministic_network_has_no_row_where_it_has_no_score(regression):
     text = drawn(regression)
     of_ood = text[text.index("far, 40 points, against") :]
     assert re.search(r"^ mcbn$\n^   variance of samples", of_ood, flags=re.MULTILINE)
@@ -105,7 +105,7 @@ def test_noise_is_told_beside_its_precision(regression):
 # ── what there is no τ or no constant for ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_constant_baseline_the_network_as_it_is_is_compared_with(given_tau):
+def test_without_a_constant_baseline_no_bounds_are_shown(given_tau):
     text = one_line(drawn(given_tau))
     assert "τ: observation precision, as given." in text
     assert "Between constant uncertainty" not in text and "Normalised: 0 %" not in text
@@ -173,9 +173,9 @@ def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
 
 
 def bars(text: str, label: str) -> tuple[str, float, float]:
-    found = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", text, flags=re.MULTILINE)
-    assert found
-    return found[1], float(found[2]), float(found[3])
+    match = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", text, flags=re.MULTILINE)
+    assert match
+    return match[1], float(match[2]), float(match[3])
 
 
 def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
@@ -240,7 +240,7 @@ def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs)
     assert "1 output" in one_line(drawn(regression)) and "2 outputs" in one_line(drawn(two_outputs))
 
 
-def test_methods_are_not_needed_beside_the_network_as_it_is(regression):
+def test_the_deterministic_network_can_stand_alone(regression):
     alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
     text = one_line(drawn(replace(regression, methods=alone)))
     assert "with observation noise of sd" in text and "AUROC" not in text and "ρ(σ, |e|): Spearman" not in text

@@ -74,12 +74,12 @@ def test_every_estimate_is_shown_whole_at_every_width(request, name, width):
     result = request.getfixturevalue(name)
     text = drawn(result, width=width)
     assert "…" not in re.sub(r"…\s+\d+\s+passes", "", text)
-    for method, found in result.methods.items():
-        for metric, estimate in found.sets["test"].estimates.items():
+    for method, of_method in result.methods.items():
+        for metric, estimate in of_method.sets["test"].estimates.items():
             if method == "deterministic" and metric in ("mutual_information", "variation_ratio"):
                 continue
             assert f"{estimate.value:.4f}".replace("-", "−") in text, (method, metric)
-        for scores in found.ood.values():
+        for scores in of_method.ood.values():
             for estimates in scores.values():
                 assert all(f"{estimates[key].value:.4f}" in text for key in estimates)
                 assert f"{estimates['auroc'].low:.4f}–{estimates['auroc'].high:.4f}" in text
@@ -177,7 +177,7 @@ def test_a_classification_shows_its_bounds_only_where_there_are_validation_point
     own, share = validated.methods["mcbn"].sets["test"].estimates["pll"].value, validated.methods["mcbn"].normalized
     cells = [f"{constant:.4f}", f"{own:.4f}", f"{optimum:.4f}", f"{share['pll'].value:.1f} %"]
     row = r" +".join(re.escape(cell.replace("-", "−")) for cell in cells)
-    assert re.search(rf"^ mcbn +{row}", text, flags=re.MULTILINE)
+    assert re.search(rf"^   mcbn +{row}", text, flags=re.MULTILINE)
     assert "Normalised: 0 % is the constant, 100 % the optimum" in one_line(text)
     assert "constant" not in drawn(replace(four_methods, findings=warnings(four_methods.findings)))
 

@@ -37,7 +37,6 @@ from bnuq.report import sweep as sweep_report
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import total
 from bnuq.report.render import draw_pictures, print_record
-from bnuq.report.sweep import print_sweep, save_figures
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep

@@ -385,18 +385,12 @@ def _written(record: Any, out: Path) -> Any:
 
 
 def _tell(record: Any, kind: Kind, figures: Path | None, *, as_json: bool, quiet: bool) -> None:
-    if figures is not None and kind.draw is not None:
-        kind.draw(record, figures, "svg")
-        kind.draw(record, figures, "png")
-    show = kind.show
-    if kind.report is not None:
-        from bnuq.report.render import draw_pictures, print_record
+    from bnuq.report.render import draw_pictures, print_record
 
-        if figures is not None:
-            for form in ("svg", "png"):
-                draw_pictures(kind.report(record), figures, form)
-        show = partial(print_record, kind.report)
-    assert show is not None
+    if figures is not None:
+        for form in ("svg", "png"):
+            draw_pictures(kind.report(record), figures, form)
+    show = partial(print_record, kind.report)
     print_result(record, summary=kind.summary, show=show, as_json=as_json, quiet=quiet, strict=False, findings=())
 
 
@@ -431,41 +425,36 @@ def _uci() -> Kind:
     from experiments.uci.record import Reproduction, summary
     from experiments.uci.report import report
 
-    return Kind("uci", _reader(Reproduction, summary), summary, report=report)
+    return Kind("uci", _reader(Reproduction, summary), summary, report)
 
 
 def _toy() -> Kind:
     from experiments.toy import Toy, report, summary
 
-    return Kind("toy", _reader(Toy, summary), summary, report=report)
+    return Kind("toy", _reader(Toy, summary), summary, report)
 
 
 def _batch_size() -> Kind:
     from experiments.batch_size.record import BatchSizes, summary
     from experiments.batch_size.report import report
 
-    return Kind("batch-size", _reader(BatchSizes, summary), summary, report=report)
+    return Kind("batch-size", _reader(BatchSizes, summary), summary, report)
 
 
 def _pll_over_samples() -> Kind:
     from experiments.pll_over_samples import PllOverSamples, report, summary
 
-    return Kind("pll-over-samples", _reader(PllOverSamples, summary), summary, report=report)
+    return Kind("pll-over-samples", _reader(PllOverSamples, summary), summary, report)
 
 
 def _bn_noise() -> Kind:
     from experiments.bn_noise import read, report, summary
 
-    return Kind("bn-noise", read, summary, report=report)
+    return Kind("bn-noise", read, summary, report)
 
 
 def _reader(record: Any, summary: Callable[[Any], Any]) -> Callable[[Path], Any]:
     return lambda path: codec.read(record, path, summary=summary)
-
-
-def _single(save: Callable[..., Path]) -> showing.Draw:
-    """A kind of result that has a single picture."""
-    return lambda record, folder, form: (save(record, folder, kind=form),)
 
 
 _KINDS: dict[str, Callable[[], Kind]] = {

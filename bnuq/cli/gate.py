@@ -92,8 +92,7 @@ class Gate:
     def end(self, result: Result, *, as_json: bool, strict: bool) -> None:
         """Print the result and the verdict; exit with code 1 for a regression."""
         from bnuq.records.summary import summary
-        from bnuq.report import check
-        from bnuq.report.render import print_record
+        from bnuq.report import check, evaluation
         from bnuq.report.render import print_record
 
         quiet = self._quiet

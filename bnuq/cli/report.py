@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +16,9 @@ from bnuq.cli.output import print_line, stdout
 from bnuq.cli.paths import checked_target
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
+
+if TYPE_CHECKING:
+    from bnuq.report.document import Report
 
 AsMarkdown = Annotated[
     str | None,
@@ -43,8 +45,6 @@ Figures = Annotated[
 Form = Annotated[
     str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
 ]
-
-Draw = Callable[[Any, Path, Any], tuple[Path, ...]]  # a record's pictures into a folder, of a format
 
 
 def command(
@@ -89,73 +89,20 @@ def show(
     page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = None if markdown in (None, "-") else checked_target(Path(markdown), "--markdown", "report", b"# bnuq ")
     kind, record = read()
-    if kind.report is not None:
-        _show_report(
-            kind,
-            record,
-            as_json=as_json,
-            markdown=document or markdown,
-            page=page,
-            figures=figures,
-            form=form,
-            full=full,
-        )
-        return
-    if figures is not None and kind.draw is None:
-        raise RequestError(f"--figures: {record.path} is of {kind.of} runs, and has no pictures.")
-    drawn = _drawn(kind.draw, record, expanded(figures), form or "svg") if figures is not None and kind.draw else ()
-    if page is not None:
-        _write_html(kind, record, page)
-    if document is not None:
-        from bnuq.files.writing import write_bytes
-
-        write_bytes(document, _markdown(kind, record).encode("utf-8", "backslashreplace"))
-    if as_json:
-        print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
-        return
-    if markdown == "-":
-        print_line(_markdown(kind, record), nl=False)
-        return
-    shown = kind.show_full or kind.show if full else kind.show
-    assert shown is not None
-    shown(record, stdout())
-    if drawn:
-        from bnuq.report.terminal import print_figures
-
-        print_figures(drawn, stdout())
-    written = [(path, title) for path, title in ((page, "Page"), (document, "Markdown")) if path is not None]
-    if written:
-        from bnuq.report.parts import PathLine, columns_of, draw
-
-        draw((PathLine(path, title) for path, title in written), stdout(), columns_of(stdout()))
-
-
-def _show_report(
-    kind: Kind,
-    record: Any,
-    *,
-    as_json: bool,
-    markdown: Path | str | None,
-    page: Path | None,
-    figures: Path | None,
-    form: str | None,
-    full: bool,
-) -> None:
     from bnuq.report.document import PathLine
     from bnuq.report.render import draw_pictures, print_paths, print_record, write_page
     from bnuq.report.render import markdown as in_markdown
 
-    assert kind.report is not None
     report = kind.report(record, columns=100)
     if figures is not None and not report.pictures:
-        raise RequestError(f"--figures: {record.path} is of {kind.of} runs, and has no pictures.")
+        raise RequestError(f"--figures: this result of {kind.of} has no pictures.")
     drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
     if page is not None:
         write_page(page, report)
-    if isinstance(markdown, Path):
+    if document is not None:
         from bnuq.files.writing import write_bytes
 
-        write_bytes(markdown, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
+        write_bytes(document, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
     if as_json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
         return
@@ -164,10 +111,8 @@ def _show_report(
         return
     print_record(kind.report, record, stdout(), full=full)
     print_figures(drawn)
-    written = [
-        PathLine(path, name) for path, name in ((page, "Page"), (markdown, "Markdown")) if isinstance(path, Path)
-    ]
-    print_paths(written, stdout())
+    written = ((page, "Page"), (document, "Markdown"))
+    print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
 
 
 def print_figures(paths: Sequence[Path]) -> None:
@@ -182,22 +127,12 @@ def print_figures(paths: Sequence[Path]) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """How results of one kind are read, shown and drawn.
-
-    `draw` is None where they have no pictures. `on_page` gives the parts of the HTML page, from the record, a folder
-    for pictures (None without matplotlib) and the reason why there are none; without it, the page is `parts` with all
-    pictures. `show_full` is set where `show` is abridged. `report`, where it is given, replaces all of them.
-    """
+    """How results of one kind are read and shown: `of` what they are, their JSON `summary`, and their `report`."""
 
     of: str
     read: Callable[[Path], Any]
     summary: Callable[[Any], Any]
-    show: Callable[[Any, TextIO], None] | None = None
-    parts: Callable[[Any], Iterable[Any]] | None = None
-    draw: Draw | None = None
-    on_page: Callable[[Any, Path | None, str], Iterable[Any]] | None = None
-    show_full: Callable[[Any, TextIO], None] | None = None
-    report: Callable[..., Any] | None = None
+    report: Callable[..., Report]
 
 
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -257,44 +192,6 @@ def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
     return names
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _drawn(draw: Draw, record: Any, folder: Path, form: str) -> tuple[Path, ...]:
-    from bnuq.report import drawing
-
-    drawing.check()
-    drawing.make_folder(folder)
-    return draw(record, folder, form)
-
-
-def _markdown(kind: Kind, record: Any) -> str:
-    from bnuq.report.markdown import markdown
-
-    assert kind.parts is not None
-    return markdown(kind.parts(record), level=1)
-
-
-def _write_html(kind: Kind, record: Any, page: Path) -> None:
-    from bnuq.report import drawing
-    from bnuq.report.html import picture_at, write_page
-    from bnuq.report.parts import Paragraph
-
-    why_no_pictures = drawing.why_not() or ""
-    assert kind.parts is not None
-    with tempfile.TemporaryDirectory() as name:
-        folder = None if why_no_pictures else Path(name)
-        if kind.on_page is not None:
-            write_page(page, kind.on_page(record, folder, why_no_pictures))
-        elif kind.draw is None or folder is None:
-            remarks = [Paragraph(f"Pictures are left out: {why_no_pictures}", "dim")] if kind.draw is not None else []
-            write_page(page, [*kind.parts(record), *remarks])
-        else:
-            with drawing.for_page():
-                paths = kind.draw(record, folder, "svg")
-            write_page(page, kind.parts(record), [picture_at(path) for path in paths])
-
-
 # ── every kind ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -303,34 +200,34 @@ def _evaluate() -> Kind:
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
 
-    return Kind("bnuq evaluate", read, summary, report=report)
+    return Kind("bnuq evaluate", read, summary, report)
 
 
 def _side_by_side() -> Kind:
     from bnuq.report.comparison import report, summary
 
-    return Kind("several", _evaluate().read, summary, report=report)
+    return Kind("bnuq evaluate, side by side", _evaluate().read, summary, report)
 
 
 def _several() -> Kind:
     from bnuq.records.multirun import read, summary
     from bnuq.report.multirun import report
 
-    return Kind("several", read, summary, report=report)
+    return Kind("bnuq evaluate for several runs", read, summary, report)
 
 
 def _sweep() -> Kind:
     from bnuq.records.sweep import read, summary
     from bnuq.report.sweep import report
 
-    return Kind("bnuq sweep-batch-size", read, summary, report=report)
+    return Kind("bnuq sweep-batch-size", read, summary, report)
 
 
 def _inspection() -> Kind:
     from bnuq.records.inspection import read, summary
     from bnuq.report.inspection import report
 
-    return Kind("bnuq inspect", read, summary, report=report)
+    return Kind("bnuq inspect", read, summary, report)
 
 
 _KINDS: dict[str, Callable[[], Kind]] = {

@@ -41,7 +41,7 @@ from bnuq.report.numbers import (
     share_with_error,
     with_error,
 )
-from bnuq.report.provenance import provenance_section
+from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.remedies import advised, noted
 from bnuq.report.sampler import laws_in_words, sampler_in_words
 
@@ -85,7 +85,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
         yield Section("Computational cost", (Items(work),), folded=True)
-    yield _provenance(result)
+    yield evaluation_provenance(result)
 
 
 def _task(result: Result) -> ModuleType:
@@ -267,24 +267,3 @@ def _work(result: Result) -> Iterator[str]:
     if result.work.peak_bytes:
         memory = "GPU memory" if str(result.sampling["device"]).startswith("cuda") else "memory"
         yield f"{result.work.peak_bytes / 1e9:.2g} GB peak {memory}, including the network and torch."
-
-
-# ── where it comes from ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _provenance(result: Result) -> Section:
-    provenance, sampling = result.provenance, result.sampling
-    device = (sampling["device"], provenance.get("device"), provenance.get("platform"), sampling["precision"])
-    return provenance_section(provenance, result.seconds, result.run, device=device, sources=tuple(_sources(result)))
-
-
-def _sources(result: Result) -> Iterator[tuple[str, str]]:
-    """The checkpoint and the data, with their hashes."""
-    model, sha256 = result.model, result.provenance.get("reference_sha256")
-    yield "checkpoint", f"{model['path']}, SHA-256 `{model.get('sha256', 'unknown')}`"
-    reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
-    if reference and sha256:
-        yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"
-    for name, evaluated in result.sets.items():
-        label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
-        yield label, f"{evaluated.reference}, {evaluated.n} points, SHA-256 `{evaluated.sha256}`"

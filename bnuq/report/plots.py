@@ -16,7 +16,7 @@ from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
-from bnuq.report.drawing import GREY, INK, PALE, PANEL, Format, Line, file_name, picture, short
+from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
 from bnuq.report.networks import of_whom
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
@@ -29,28 +29,6 @@ _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
 CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
 _UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
-
-Drawn = Callable[[Path], None]
-
-
-def draw_all(
-    pictures: Iterable[tuple[tuple[str, ...], Drawn]], folder: Path, kind: Format = "svg"
-) -> list[tuple[tuple[str, ...], Path]]:
-    """Draw the pictures into `folder`, which is made where it is missing: what each shows, and its path.
-
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError where one cannot be written.
-    """
-    drawing.check()
-    drawing.make_folder(folder)
-    found: dict[Path, tuple[str, ...]] = {}
-    for parts, draw in pictures:
-        path = folder / file_name(*parts, kind=kind)
-        while path in found:  # names that differ only in signs that no file has
-            path = path.with_stem(f"{path.stem}-")
-        draw(path)
-        found[path] = parts
-    return [(parts, path) for path, parts in found.items()]
-
 
 _DIAGONAL = (
     "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
@@ -125,7 +103,7 @@ def uncertainty_error(result: Result, instead: Iterable[Part]) -> Iterator[Pictu
             instead = ()
 
 
-def _picture(*kind: str, draw: Drawn, instead: Iterable[Part] = ()) -> Picture:
+def _picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] = ()) -> Picture:
     return Picture(kind, draw, HOW[kind[0]], tuple(instead))
 
 

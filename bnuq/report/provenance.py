@@ -21,15 +21,14 @@ def provenance_section(
     seconds: Mapping[str, float],
     run: Mapping[str, Any],
     *,
-    device: Iterable[Any] = (),
-    sources: Iterable[tuple[str, str]] = (),
-    cost: Iterable[Part] = (),
-    repeat: str = _REPEAT,
+    sources: Iterable[tuple[str, str]],
+    repeat: str,
 ) -> Section:
-    """Versions, machine, command and time; `sources` are the checkpoint and the data, `cost` what the run took; then
-    the request, to be copied."""
+    """Versions, machine, command and time; `sources` are the checkpoint and the data; then the request, to be copied,
+    and how to `repeat` it."""
+    device = (provenance.get("device"), provenance.get("platform"))
     facts = _facts(provenance, seconds, device, sources)
-    return Section("Provenance", (facts, *cost, *_request(run, repeat)), only_on_page=True)
+    return Section("Provenance", (facts, *_request(run, repeat)), only_on_page=True)
 
 
 def origin(result: Result) -> Facts:
@@ -37,6 +36,11 @@ def origin(result: Result) -> Facts:
     provenance, sampling = result.provenance, result.sampling
     device = (sampling["device"], provenance.get("device"), provenance.get("platform"), sampling["precision"])
     return _facts(provenance, result.seconds, device, _sources(result))
+
+
+def evaluation_provenance(result: Result) -> Section:
+    """Where an evaluation comes from, and its request."""
+    return Section("Provenance", (origin(result), *_request(result.run, _REPEAT)), only_on_page=True)
 
 
 def _sources(result: Result) -> Iterator[tuple[str, str]]:
@@ -60,11 +64,10 @@ def _facts(
     versions = ", ".join(
         f"{name} {provenance[name]}" for name in ("bnuq", "python", "torch", "numpy", "h5py") if name in provenance
     )
-    machine = [*device] or [provenance.get(key) for key in ("device", "platform")]
     stages = (f"{name} {value:.1f}" for name, value in seconds.items() if math.isfinite(value))
     rows = {
         "versions": versions,
-        "device": ", ".join(str(part) for part in machine if part),
+        "device": ", ".join(str(part) for part in device if part),
         "time": str(provenance.get("time", "")),
         "command": f"`{provenance['command']}`" if provenance.get("command") else "",
         "git revision": f"`{provenance['git']}`" if provenance.get("git") else "",

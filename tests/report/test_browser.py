@@ -12,11 +12,7 @@ import made_up_inspection
 import pytest
 import small_sweep
 
-from bnuq.report import comparison, render
-from inspection, render, sweep
-from bnuq.report.html import page
-from bnuq.report.page import page_parts, shown_of
-from bnuq.report.render import page as page_of
+from bnuq.report import comparison, evaluation, inspection, render, sweep
 
 pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),
@@ -33,8 +29,8 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     four, regression, two = (request.getfixturevalue(name) for name in ("four_methods", "regression", "two_sets"))
     results = {"first": four, LONG: two}
     texts = {
-        "classification": page_of(report(four)),
-        "regression": page_of(report(regression)),
+        "classification": render.page(evaluation.report(four)),
+        "regression": render.page(evaluation.report(regression)),
         "sweep": render.page(sweep.report(small_sweep.both())),
         "beside": render.page(comparison.report(results)),
         "inspection": render.page(inspection.report(made_up_inspection.whole())),

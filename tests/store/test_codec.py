@@ -33,7 +33,6 @@ from bnuq.records.sweep import Sweep
 from bnuq.report import inspection as inspection_report
 from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
-from bnuq.report.sweep import print_sweep
 from bnuq.store.codec import kind_of_result, write
 
 

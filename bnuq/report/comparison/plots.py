@@ -17,9 +17,9 @@ from bnuq.report.comparison.lookup import Results, best_score, is_regression, me
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, Line, picture, short
 from bnuq.report.numbers import named, number
-from bnuq.report.page import HOW
 from bnuq.report.plots import (
     CONVERGING,
+    HOW,
     best_score_of,
     draw_bins,
     draw_histograms,

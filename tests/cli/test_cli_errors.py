@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "points of another shape than the network's": (
         lambda f: np.savez(f / "odd.npz", x=np.zeros((9, 1, 7, 7), np.float32), y=np.zeros(9, int)),
         ("--train", "odd.npz", "--test", "odd.npz", "--ood", "odd.npz"),
-        "the network does not take points of shape (1, 7, 7)",
+        "the network does not accept points of shape (1, 7, 7)",
     ),
     "OOD points of another shape": (other_size, (), "points of shape (1, 5, 5), the test set of (1, 6, 6)"),
     "NaN among the test points": (change("test.npz", "x", nan_in), (), "holds NaN or infinity, first in row 3"),

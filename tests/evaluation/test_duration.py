@@ -152,7 +152,7 @@ def test_several_runs_are_foreseen_together(folder, monkeypatch):
     runs = resolve_all("run.toml", Options(), folder=folder)
     assert runs is not None
 
-    def of_one(_run, *, forecast_listener):
+    def of_one(_run, *, forecast_listener, **_):
         assert forecast_listener.limit == 10
         forecast_listener.notify(Forecast("8 samples", 20.0, "lower --samples"))
         raise ForeseenError

@@ -71,6 +71,6 @@ def test_a_forward_that_fails_is_one_message(error):
             raise error
 
     with pytest.raises(
-        DataError, match=rf"does not take points of shape \(4,\) .*{type(error).__name__} at .*test_plan"
+        DataError, match=rf"does not accept points of shape \(4,\) .*{type(error).__name__} at .*test_plan"
     ):
         planned(Fails())

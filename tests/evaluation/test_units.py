@@ -266,5 +266,5 @@ def test_a_killed_process_goes_on_to_the_same_result(folder: Path) -> None:
     assert started("out.h5").wait() == 0
     whole, again = (read(folder / name) for name in ("whole.h5", "out.h5"))
     assert_same(estimates(again), estimates(whole))
-    assert any("finished parts of an interrupted evaluation were reused" in note for note in again.notes)
+    assert "evaluation-continued" in noted(again)
     assert not (folder / "out.h5.work").exists()

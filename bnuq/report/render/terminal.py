@@ -132,10 +132,8 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
     yield from _section("Notes", (Items(notes),) if notes else (), width, clean)
     left = len(report.notes) - len(notes)
-    more = f" and {count(left, 'more note' if notes else 'note')}" if left else ""
-    more = Paragraph(
-        f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores, curves{more}.", True
-    )
+    rest = f", curves and {count(left, 'more note' if notes else 'note')}" if left else " and curves"
+    more = Paragraph(f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores{rest}.", dim=True)
     yield from _section("", (more, *report.paths), width, clean)
 
 

@@ -199,7 +199,7 @@ def test_the_report_shows_every_score_beside_the_published_one(made: Reproductio
     assert "MC variance is next to zero in cross-validation" in words
     assert "cross-validation saw 50 of 614 training rows" in words
     assert "b 512 left out" in words
-    assert "a note" in words
+    assert "an earlier result was replaced: old.h5" in words
 
 
 def test_the_page_has_a_table_row_for_each_set_and_method(made: Reproduction) -> None:

@@ -208,7 +208,7 @@ def test_float_pictures_are_read_for_what_their_pixels_run_to():
     uint8 = pictures(50, channels=1)
     to_255 = Points("train", "t", uint8.inputs[:].astype(np.float32))
     before = Points("train", "t", (uint8.raw(slice(None)) - 0.5) / 0.2)
-    settings = {what: list(pipelines._of_pictures(of)) for what, of in (("u", uint8), ("f", to_255), ("n", before))}
+    settings = {what: list(pipelines._image_settings(of)) for what, of in (("u", uint8), ("f", to_255), ("n", before))}
     mnist = {what: {one.name: one.normalize for one in found}.get("mnist") for what, found in settings.items()}
     a, b = (normalized(of.raw(slice(0, 4)), mnist[what]) for what, of in (("u", uint8), ("f", to_255)))
     np.testing.assert_allclose(a, b, rtol=1e-5)

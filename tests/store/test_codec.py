@@ -30,6 +30,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary
 from bnuq.records.sweep import Sweep
+from bnuq.report import evaluation as evaluation_report
 from bnuq.report import inspection as inspection_report
 from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
@@ -93,7 +94,12 @@ def lean_sweep() -> Sweep:
 KINDS = {
     "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, partial(print_record, sweep_report.report)),
     "evaluation": Kind(
-        {}, lean_evaluation, result_file.read, result_summary, partial(print_record, report), result_file.write
+        {},
+        lean_evaluation,
+        result_file.read,
+        result_summary,
+        partial(print_record, evaluation_report.report),
+        result_file.write,
     ),
     "inspection": Kind(
         made_up_inspection.ALL,

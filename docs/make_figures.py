@@ -112,7 +112,7 @@ def main() -> None:
     demo, whole_demo, regression = io.StringIO(), io.StringIO(), io.StringIO()
     with run_files(pack) as place:
         for number, job in enumerate(jobs(pack)):
-            options = replace(job.options, out=Path(f"out{number}.h5"))
+            options = Options(job.options | {"out": Path(f"out{number}.h5")})
             run = replace(resolve(str(place / job.run_file), options, folder=place.parent), **job.changes)
             result = evaluate(run)
             if result.model["task"] == "regression":

@@ -134,7 +134,7 @@ def jobs(pack: Path, folder: Path) -> dict[str, list[Job]]:
 
 def seeds(name: str, run_file: str, count: int, options: Options = Options(), **changes: object) -> list[Job]:  # noqa: B008
     """A run with other seeds: 0, 1, 2, …"""
-    return [Job(f"{name}-seed{seed}", run_file, replace(options, seed=seed), changes) for seed in range(count)]
+    return [Job(f"{name}-seed{seed}", run_file, Options(options | {"seed": seed}), changes) for seed in range(count)]
 
 
 def noisy(checkpoint: Path, folder: Path, *, level: float, seed: int) -> Path:
@@ -154,7 +154,7 @@ def noisy(checkpoint: Path, folder: Path, *, level: float, seed: int) -> Path:
 def result_of(job: Job, place: Path) -> Result:
     """The result of the job: the one that lies in docs/gate/ if it is of just that request, else a new one."""
     out = FOLDER / f"{job.title}.h5"
-    run = resolve(str(place / job.run_file), replace(job.options, out=out), folder=place.parent)
+    run = resolve(str(place / job.run_file), Options(job.options | {"out": out}), folder=place.parent)
     run = replace(run, **job.changes)
     held = read(out, log_likelihoods=False) if out.is_file() else None
     if held is None or not is_of(held, run):

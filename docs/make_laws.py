@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def main() -> None:
                 asked = Options(
                     samples=32, methods=variant.methods, sampler=variant.sampler, seed=variant.seed, out=out
                 )
-                run = resolve(str(place / f"{network}.toml"), replace(asked, **options), folder=place.parent)
+                run = resolve(str(place / f"{network}.toml"), Options(asked | options), folder=place.parent)
                 evaluate(run, progress=bars)
     table = "\n".join(rows())
     put(DOCS / "methods.md", "laws", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make laws')}")

@@ -12,7 +12,7 @@ from bnuq.cli.output import print_line
 def command(
     data_root: DataRoot = None,
 ) -> None:
-    """List the data sets that are known by name: their splits, location and source."""
+    """List the built-in data sets: their splits, location and source."""
     from bnuq.data.known import data_roots, known_sets, places
     from bnuq.files.content import exists
     from bnuq.files.folders import expanded

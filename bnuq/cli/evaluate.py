@@ -48,7 +48,7 @@ def command(
     options: Options,
     printing: Printing,
 ) -> None:
-    """Evaluate the uncertainty of a trained network: how large it is, whether it means anything, and whether it
+    """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
     separates unfamiliar data from the test set. Writes one HDF5 file and prints a report."""
     from bnuq.cli.progress import Bars
     from bnuq.progress import silent

@@ -39,7 +39,7 @@ def command(
     settings: InspectSection,
     printing: Printing,
 ) -> None:
-    """Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems of their
+    """Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems with their
     statistics. With training data, also the lag of the running averages and the noise of mini-batches compared with its
     analytic model; with domains, the effect of their statistics; and the training pipeline of a foreign checkpoint.
     Writes one HDF5 file and prints a report."""

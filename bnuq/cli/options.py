@@ -16,7 +16,7 @@ from bnuq.errors import RequestError
 Model = Annotated[
     str | None,
     typer.Argument(
-        help="A checkpoint (model.pt) or a run file (model.toml); without one, bnuq.toml here.", metavar="MODEL"
+        help="A checkpoint (model.pt) or a run file (model.toml); default: bnuq.toml in this folder.", metavar="MODEL"
     ),
 ]
 Figures = Annotated[
@@ -28,7 +28,7 @@ Figures = Annotated[
 Work = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of finished parts, from which an interrupted run continues; removed when it is done.",
+        help="Folder of finished parts, from which an interrupted run continues; removed when the run completes.",
         show_default="OUT.work",
         metavar="DIR",
         rich_help_panel="Output",

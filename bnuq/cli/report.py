@@ -65,7 +65,7 @@ def command(
     full: Full = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Show the report of a result file, as it was printed when it was made; several are shown side by side."""
+    """Show the report of a result file, as originally printed; several are shown side by side."""
     show(lambda: _read(results), as_json=as_json, markdown=markdown, html=html, figures=figures, form=form, full=full)
 
 

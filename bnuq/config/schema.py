@@ -104,7 +104,7 @@ class ModelSection(Section, frozen=True):
     arch: Annotated[
         str | None,
         setting(
-            "What builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.",
+            "Factory that builds the network: file.py:factory, package.module:factory, timm:NAME or torchvision:NAME.",
             metavar="FACTORY",
         ),
     ] = None
@@ -132,7 +132,7 @@ class DataSection(Section, frozen=True):
     ] = ()
     validation: Annotated[
         str | Split | None,
-        setting("Points held out of training, which τ and constant bounds are fitted to.", "Data", metavar="REF"),
+        setting("Held-out points, to which τ and the constant baselines are fitted.", "Data", metavar="REF"),
     ] = None
     train_size: Positive | None = None
     group: Annotated[
@@ -166,8 +166,8 @@ class Sampler(Section, frozen=True):
     batches: Annotated[
         Batches,
         setting(
-            "Points of a mini-batch: random, stratified (every class in proportion) or of a single group (laboratory, "
-            "camera, site).",
+            "Points of a mini-batch: random, stratified (every class in proportion) or group (all of one laboratory, "
+            "camera or site).",
             "Mini-batches of MCBN",
         ),
     ] = "random"
@@ -175,16 +175,16 @@ class Sampler(Section, frozen=True):
         bool, setting("Draw the points of a mini-batch with replacement.", "Mini-batches of MCBN", no=True)
     ] = False
     query_in_batch: Annotated[
-        bool, setting("The query is one of the mini-batch's b points. Slow.", "Mini-batches of MCBN", no=True)
+        bool, setting("The evaluated point is one of the mini-batch's b points. Slow.", "Mini-batches of MCBN", no=True)
     ] = False
     per_query: Annotated[
         bool,
-        setting("Draw T mini-batches for every query alone: n·T forwards. Slow.", "Mini-batches of MCBN", no=True),
+        setting("Draw T mini-batches separately for each point: n·T forwards. Slow.", "Mini-batches of MCBN", no=True),
     ] = False
     counts: Annotated[
         Counts | None,
         setting(
-            "How many values the statistics are taken over: nominal (b times positions) or measured.",
+            "Values behind each statistic: nominal (b times positions), or measured (effective, from mini-batches).",
             "Analytic noise models",
             shown="measured with a reference",
         ),
@@ -228,7 +228,7 @@ class SamplingSection(Sampler, frozen=True):
     samples: Annotated[
         Positive | Literal["auto"] | None,
         setting(
-            "Stochastic forward passes T, or auto.",
+            "Number T of stochastic forward passes, or auto.",
             short="T",
             metavar="INTEGER|auto",
             shown="64",
@@ -238,7 +238,7 @@ class SamplingSection(Sampler, frozen=True):
     bank: Annotated[
         Positive | None,
         setting(
-            "Draw so many mini-batches, at least T; every 64 points use T of them. The Monte Carlo error of means is "
+            "Draw N mini-batches (N ≥ T); each block of 64 points uses T of them. The Monte Carlo error of means is "
             "smaller, but different points see different sampled networks.",
             "Sampling",
             shown="off",
@@ -247,14 +247,14 @@ class SamplingSection(Sampler, frozen=True):
     mc_error: Annotated[
         MonteCarloError,
         setting(
-            "With --samples auto: the Monte Carlo error to reach, relative for mean MI; a tenth of it for PLL and "
-            "AUROC.",
+            "With --samples auto: the Monte Carlo error to reach, relative for mean MI; a tenth of it, absolute, for "
+            "PLL and AUROC.",
             "Sampling",
             expected="a number above 0 and below 1, such as 0.02",
         ),
     ] = 0.02
     max_samples: Annotated[
-        int, Meta(ge=16, le=MAX_COUNT), setting("With --samples auto: at most so many passes.", "Sampling")
+        int, Meta(ge=16, le=MAX_COUNT), setting("With --samples auto: upper limit of T.", "Sampling")
     ] = 1024
     batch_size: Annotated[
         BatchSize | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
@@ -296,7 +296,7 @@ class ScoringSection(Section, frozen=True):
     ] = "gaussian"
     fit: Annotated[
         Criterion,
-        setting("Criterion that τ and the constant baseline are fitted by, on validation points.", "Regression"),
+        setting("Criterion for fitting τ and the constant baseline to the validation points.", "Regression"),
     ] = "crps"
     tau: Annotated[
         FinitePositive | None,
@@ -484,10 +484,10 @@ class PreciseBnSection(Section, frozen=True):
     points: Annotated[
         int,
         Meta(ge=2, le=MAX_COUNT),
-        setting("At most so many points of the reference, drawn without replacement."),
+        setting("Upper limit of points of the reference, drawn without replacement."),
     ] = 10_000
     batch_size: Annotated[
-        BatchSize | None, setting("At most so many points a mini-batch.", short="b", shown="as in training")
+        BatchSize | None, setting("Upper limit of points per mini-batch.", short="b", shown="as in training")
     ] = None
 
 
@@ -554,7 +554,7 @@ class GivenOptions(RecordedOptions, frozen=True):
     out: Annotated[str | None, setting("Result file.", short="o", metavar="FILE", shown="MODEL.bnuq.h5")] = None
     trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
     trust_code: Annotated[
-        bool, setting("Run code named by a file that was merely found, and remember that.", "Safety")
+        bool, setting("Run code named by a file that bnuq found, not you, and remember that.", "Safety")
     ] = False
 
 

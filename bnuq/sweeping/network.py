@@ -52,10 +52,7 @@ from bnuq.sweeping.passes import (
 from bnuq.sweeping.recommendation import Candidate
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
-_SCORES = {
-    "classification": ("mutual_information", "predictive_entropy", "expected_entropy", "least_confidence"),
-    "regression": ("variance",),
-}
+_SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
 
 

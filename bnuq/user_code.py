@@ -48,9 +48,9 @@ def user_code(
     except (BnuqError, KeyboardInterrupt, stopping.Terminated):
         raise
     except BaseException as raised:
-        if _asked(is_out_of_memory, raised, or_else=False):
+        if _answer(is_out_of_memory, raised, or_else=False):
             raise
-        if _asked(is_device_failure, raised, or_else=False):
+        if _answer(is_device_failure, raised, or_else=False):
             raise error(device_failure_message(raised)) from raised
         if isinstance(raised.__cause__, StopIteration):  # a generator in between made it another error
             raised = raised.__cause__
@@ -58,11 +58,11 @@ def user_code(
             advice = "It is that code itself that asks for the end of the process (sys.exit): take the call out."
         elif not is_failure(raised):
             advice = "It is that code itself that raises this, and no operation that fails: mend it there."
-        said = message_of(raised)
+        message = message_of(raised)
         place = place_of(raised, file)
         raise error(
-            f"{doing} {type(raised).__name__}{place and f' at {place}'}{said and f': {said}'}"
-            f"{'' if said.endswith('.') else '.'} {advice if isinstance(advice, str) else advice(said)}"
+            f"{doing} {type(raised).__name__}{place and f' at {place}'}{message and f': {message}'}"
+            f"{'' if message.endswith('.') else '.'} {advice if isinstance(advice, str) else advice(message)}"
         ) from raised
     finally:
         stopping.check()
@@ -70,12 +70,12 @@ def user_code(
 
 def is_failure(error: BaseException | None) -> bool:
     """Whether an operation may have raised this: an exception, and one that can be printed."""
-    return isinstance(error, Exception) and _asked(str, error, or_else=None) is not None
+    return isinstance(error, Exception) and _answer(str, error, or_else=None) is not None
 
 
 def message_of(error: BaseException) -> str:
     """What an exception says, on one line; empty where it says nothing, or cannot say it."""
-    return " ".join(_asked(str, error, or_else="").split())[:300]
+    return " ".join(_answer(str, error, or_else="").split())[:300]
 
 
 def place_of(
@@ -95,11 +95,11 @@ def place_of(
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     outside = [(name, line) for name, line in frames if name == str(file) or not name.startswith(never)]
     users = [(name, line) for name, line in outside if name == str(file) or not name.startswith(_LIBRARIES)]
-    found = users if users_only else users or outside
-    return f"{found[-1][0]}, line {found[-1][1]}" if found else ""
+    shown = users if users_only else users or outside
+    return f"{shown[-1][0]}, line {shown[-1][1]}" if shown else ""
 
 
-def _asked(question: Callable[[BaseException], T], error: BaseException, *, or_else: U) -> T | U:
+def _answer(question: Callable[[BaseException], T], error: BaseException, *, or_else: U) -> T | U:
     """What `question` says of an exception; `or_else` where the exception's own `__str__` fails."""
     try:
         return question(error)

@@ -235,9 +235,11 @@ def batch_size(
 
     from experiments.batch_size.experiment import FULL, QUICK, Request, reproduce
 
-    given = {"epochs": epochs, "images": images, "batch_sizes": sizes}
+    overrides = {"epochs": epochs, "images": images, "batch_sizes": sizes}
     request = Request(
-        protocol=replace(FULL if full else QUICK, **{key: value for key, value in given.items() if value is not None}),
+        protocol=replace(
+            FULL if full else QUICK, **{key: value for key, value in overrides.items() if value is not None}
+        ),
         out=out,
         samples=samples,
         limit=limit,

@@ -128,12 +128,12 @@ class PllOverSamples:
         def estimate(points: Float64[np.ndarray, " point"], mc_se: float | None) -> Estimate:
             return Estimate(float(points.mean()), se=standard_error(points, group=self.group), mc_se=mc_se)
 
-        mean, its_error = of_groups.mean(0), None if spread is None else spread / math.sqrt(groups)
+        mean, error = of_groups.mean(0), None if spread is None else spread / math.sqrt(groups)
         return Step(
             samples=count,
             first=estimate(of_groups[0], spread),
-            mean=estimate(mean, its_error),
-            gain=estimate(mean - self.deterministic, its_error),
+            mean=estimate(mean, error),
+            gain=estimate(mean - self.deterministic, error),
             groups=groups,
             accuracy=self.accuracies[count],
             published=self.published["pll"][places[count]] if count in places else None,
@@ -150,8 +150,8 @@ def _spread(
     if count < FEW:
         return float(of_groups.mean(1).std(ddof=1)) if groups >= FEW else None
     squares = []
-    for one in grouped:
-        without = [np.logaddexp.reduce(np.delete(one, draw, axis=0), axis=0).mean() for draw in range(count)]
+    for group in grouped:
+        without = [np.logaddexp.reduce(np.delete(group, draw, axis=0), axis=0).mean() for draw in range(count)]
         squares.append(float(jackknife_error(np.array(without))) ** 2)
     return math.sqrt(np.mean(squares))
 
@@ -201,11 +201,11 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
         raise RequestError("sampling.bank gives points different draws, and groups of draws are compared here.")
     with tempfile.TemporaryDirectory() as folder:
         held_out = run.validation if isinstance(run.validation, Split) else None  # which says what the test set is
-        asked = replace(run, methods=("mcbn",), ood=(), validation=held_out, save_samples=False)
-        result = evaluate(replace(asked, out=Path(folder) / "result.h5"), progress=progress)
+        request = replace(run, methods=("mcbn",), ood=(), validation=held_out, save_samples=False)
+        result = evaluate(replace(request, out=Path(folder) / "result.h5"), progress=progress)
     if result.model["task"] != "classification":
         raise RequestError(f"{run.checkpoint} is a regression; this experiment needs a classification.")
-    test, sets = result.sets["test"], {name: one.sets["test"] for name, one in result.methods.items()}
+    test, sets = result.sets["test"], {name: outcome.sets["test"] for name, outcome in result.methods.items()}
     drawn, alone = sets["mcbn"], sets[DETERMINISTIC]
     assert drawn.log_likelihood is not None
     convergence = result.methods["mcbn"].convergence
@@ -276,7 +276,7 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
         sections=(
             Section("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
             Section("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
-            Section("", tuple(dim(_how(record)))),
+            Section("", tuple(dim(_protocol_notes(record)))),
         ),
         notes=texts(record.findings),
         path=None if record.path is None else PathLine(record.path),
@@ -295,8 +295,8 @@ def _summary(record: PllOverSamples) -> Iterator[str]:
     last = rows[-1]
     where = f"at T = {even}" if even else f"at no T up to {last.samples}"
     published = _break_even(record.published["samples"], record.published["pll"], record.published["baseline"])
-    said = f"; in the published row at T = {published}" if published else ""
-    reached = f"the deterministic network (PLL {number(base.value)}) {where}{said}"
+    comparison = f"; in the published row at T = {published}" if published else ""
+    reached = f"the deterministic network (PLL {number(base.value)}) {where}{comparison}"
     yield f"The mean of the samples reaches {reached}.{_surely(record)}"
     yield (
         f"From T = 1 to {last.samples}, PLL rises from {number(rows[0].mean.value)} to {number(last.mean.value)}"
@@ -316,10 +316,9 @@ def _break_even(samples: list[int], values: list[float], baseline: float) -> int
 
 
 def _rise(record: PllOverSamples) -> str:
-    told = record.published
-    return (
-        f"; published {number(told['pll'][0], 2)} to {number(told['pll'][-1], 2)}, from T = 1 to {told['samples'][-1]}"
-    )
+    published = record.published
+    first, last = number(published["pll"][0], 2), number(published["pll"][-1], 2)
+    return f"; published {first} to {last}, from T = 1 to {published['samples'][-1]}"
 
 
 def _apart(gain: Estimate) -> str:
@@ -332,8 +331,8 @@ def _apart(gain: Estimate) -> str:
 
 
 def _published_gain(record: PllOverSamples) -> str:
-    told = record.published
-    gain = told["pll"][-1] - told["baseline"]
+    published = record.published
+    gain = published["pll"][-1] - published["baseline"]
     return f" (published: {number(abs(gain), 2)} {'above' if gain > 0 else 'below'})"
 
 
@@ -367,8 +366,8 @@ def _error(value: float | None) -> str:
 
 
 def _beside(record: PllOverSamples) -> Iterator[Row]:
-    told = record.published
-    yield "deterministic", _three(record.baseline.value, told["baseline"], told["replication_baseline"])
+    published = record.published
+    yield "deterministic", _three(record.baseline.value, published["baseline"], published["replication_baseline"])
     for row in record.rows():
         yield f"T = {row.samples}", _three(row.mean.value, row.published, row.replication)
 
@@ -377,30 +376,30 @@ def _three(*values: float | None) -> tuple[Cell, ...]:
     return tuple(Cell("–" if value is None else number(value, 2)) for value in values)
 
 
-def _how(record: PllOverSamples) -> Iterator[str]:
-    made, told = record.experiment, record.published
+def _protocol_notes(record: PllOverSamples) -> Iterator[str]:
+    facts, published = record.experiment, record.published
     yield (
         "± of the first T and of the mean of groups is the Monte Carlo error, of the deterministic network the "
         "standard error over points, of a difference both, points paired. The mean is over disjoint groups of T draws "
         f"out of all of them; chance is measured by the jackknife within groups, by their spread for T below {FEW}."
     )
-    yield f"Replication: {told['replication_source']}."
-    own = "not known" if made["train_batch_size"] is None else str(made["train_batch_size"])
-    size, n = made["batch_size"], made["n"]
-    whole = "" if made["train_size"] in (None, made["reference_points"]) else f" of {made['train_size']}"
+    yield f"Replication: {published['replication_source']}."
+    batch = "not known" if facts["train_batch_size"] is None else str(facts["train_batch_size"])
+    size, n = facts["batch_size"], facts["n"]
+    out_of = "" if facts["train_size"] in (None, facts["reference_points"]) else f" of {facts['train_size']}"
     fewer = "" if n == _PUBLISHED_POINTS else f"; {count(n, 'test image')} instead of {_PUBLISHED_POINTS:,}"
     yield (
-        f"What differs from the published protocol: the network is another one (training batch {own}; the published "
-        f"text says 32, its code 128); passes use mini-batches of {size} out of {made['reference_points']} reference "
-        f"images{whole}, shared by all points, where the published code draws anew for every point and has b − 1 "
+        f"What differs from the published protocol: the network is another one (training batch {batch}; the published "
+        f"text says 32, its code 128); passes use mini-batches of {size} out of {facts['reference_points']} reference "
+        f"images{out_of}, shared by all points, where the published code draws anew for every point and has b − 1 "
         f"images beside it{fewer}."
     )
 
 
 def _draw(record: PllOverSamples, path: Path) -> None:
     """PLL against T, the deterministic network, and the published rows."""
-    made, told, rows = record.experiment, record.published, record.rows()
-    about = f"{made['model']}, {made['n']} test points, b = {made['batch_size']}, seed {made['seed']}"
+    facts, published, rows = record.experiment, record.published, record.rows()
+    about = f"{facts['model']}, {facts['n']} test points, b = {facts['batch_size']}, seed {facts['seed']}"
     names = ("ours", "published", "replication")
     lines: dict[str, drawing.Line] = dict(zip(names, list(drawing.lines_of(["", *names]).values())[1:], strict=True))
     with drawing.picture(path, title="PLL against the number of passes", about=about) as (axes,):
@@ -409,17 +408,17 @@ def _draw(record: PllOverSamples, path: Path) -> None:
         axes.errorbar(counts, means, yerr=errors, capsize=2.5, label="this network", **lines["ours"].plotted)
         axes.plot(counts, [row.first.value for row in rows], "x", color=lines["ours"].colour, label="its first T draws")
         for name in names[1:]:
-            values = told["pll" if name == "published" else name]
-            axes.plot(told["samples"], values, label=name, **lines[name].plotted)
+            values = published["pll" if name == "published" else name]
+            axes.plot(published["samples"], values, label=name, **lines[name].plotted)
         for name, level in (
             ("ours", record.baseline.value),
-            ("published", told["baseline"]),
-            ("replication", told["replication_baseline"]),
+            ("published", published["baseline"]),
+            ("replication", published["replication_baseline"]),
         ):
             axes.axhline(level, color=lines[name].colour, linestyle=":", linewidth=1.1)
         axes.set_xscale("log", base=2)
-        marks = sorted({*counts, *told["samples"]})
-        axes.set_xticks(marks, [str(one) for one in marks])
+        marks = sorted({*counts, *published["samples"]})
+        axes.set_xticks(marks, [str(mark) for mark in marks])
         axes.minorticks_off()
         axes.set_xlabel("passes T")
         axes.set_ylabel("PLL (nats)")

@@ -274,7 +274,7 @@ def _trained(network: _Network, train: _Points, *, seed: int, advance: Advance) 
     """The network in evaluation mode, after STEPS mini-batches; the global generators are left as they were."""
     with generators_restored():
         torch.manual_seed(seed)
-        model = _made(network)
+        model = _built(network)
         inputs, targets = _fed(train.x), _fed(train.y)
         optimiser = torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
         falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
@@ -297,7 +297,7 @@ def _mini_batches(size: int) -> Iterator[Int64[Tensor, " point"]]:
         yield epoch.pop()
 
 
-def _made(network: _Network) -> nn.Sequential:
+def _built(network: _Network) -> nn.Sequential:
     layers: list[nn.Module] = []
     for number in range(LAYERS):
         inputs = UNITS if number else 1
@@ -353,7 +353,7 @@ def _curve(
 def _scores(f: Float[np.ndarray, "sample point"], y: Array, tau: float, constant: float) -> dict[str, Estimate]:
     """RMSE, CRPS (Gaussian), PLL (mixture), both normalised in percent, and coverage, with errors over points."""
     mean, variance = metrics.predictive_moments(f, tau=tau)
-    found = {"rmse": _rmse(mean, y)}
+    estimates = {"rmse": _rmse(mean, y)}
     scored = {
         "crps": (
             metrics.crps_gaussian(mean, np.sqrt(variance), y),
@@ -368,12 +368,14 @@ def _scores(f: Float[np.ndarray, "sample point"], y: Array, tau: float, constant
         ),
     }
     for name, (score, low, high) in scored.items():
-        found[name] = Estimate(float(score.mean()), se=metrics.standard_error(score))
-        found[f"normalized_{name}"] = _normalized(score, low, high)
+        estimates[name] = Estimate(float(score.mean()), se=metrics.standard_error(score))
+        estimates[f"normalized_{name}"] = _normalized(score, low, high)
     for level, half in BANDS.items():
         inside = np.abs(y - mean) <= half * np.sqrt(variance)
-        found[f"coverage{level}"] = Estimate(float(inside.mean()), se=metrics.standard_error(inside.astype(np.float64)))
-    return found
+        estimates[f"coverage{level}"] = Estimate(
+            float(inside.mean()), se=metrics.standard_error(inside.astype(np.float64))
+        )
+    return estimates
 
 
 def _rmse(mean: Array, y: Array) -> Estimate:
@@ -383,9 +385,9 @@ def _rmse(mean: Array, y: Array) -> Estimate:
 
 def _normalized(score: Array, low: Array, high: Array) -> Estimate:
     value = float(metrics.normalized(float(score.mean()), float(low.mean()), float(high.mean())))
-    room = float((high - low).mean())
+    distance = float((high - low).mean())
     # The error of a ratio of means, by the delta method.
-    return Estimate(value, se=metrics.standard_error((score - low) * 100 - value * (high - low)) / abs(room))
+    return Estimate(value, se=metrics.standard_error((score - low) * 100 - value * (high - low)) / abs(distance))
 
 
 def _places(x: Array) -> dict[str, np.ndarray]:
@@ -475,12 +477,12 @@ def _short(curve: Curve) -> str:
 def _summary(toy: Toy) -> Iterator[str]:
     for curve in toy.curves.values():
         inside, gap, outside = (curve.places[place] for place in _PLACES)
-        said = [
+        growth = [
             f"{name} by a factor of {place.mc_sd / inside.mc_sd:.1f}"
             for name, place in (("in the gap", gap), ("outside", outside))
             if inside.mc_sd > 0 and place.mc_sd > 1.25 * inside.mc_sd
         ]
-        grows = f"grows {' and '.join(said)}" if said else "does not grow where there are no data"
+        grows = f"grows {' and '.join(growth)}" if growth else "does not grow where there are no data"
         sure = ", which is too sure" if outside.error > 2 * outside.mc_sd else ""
         yield (
             f"{_name(curve)}: the spread of its samples {grows}; outside, its mean is off by {outside.error:.2f} with "
@@ -495,16 +497,16 @@ _IN_ASCII = dict(zip("░▒█·▔−", ".:#o=-", strict=True))
 def _rows(toy: Toy, curve: Curve, columns: int) -> Iterator[str]:
     """The curve and its bands in rows of characters, axes included."""
     margin = 6
-    room = columns - margin - 1
+    width = columns - margin - 1
     end = float(toy.experiment["end"])
-    at = -end + (np.arange(room) + 0.5) * 2 * end / room
+    at = -end + (np.arange(width) + 0.5) * 2 * end / width
     top = _reach(toy)
     step = 2 * top / _ROWS
 
     def row_of(values: np.ndarray) -> np.ndarray:
         return np.floor((top - np.interp(at, toy.x, values)) / step).astype(int)
 
-    canvas = np.full((_ROWS, room), " ", dtype="<U1")
+    canvas = np.full((_ROWS, width), " ", dtype="<U1")
     rows = np.arange(_ROWS)[:, None]
     for level, mark in (("95", _BAND95), ("50", _BAND50)):
         low, high = curve.band(level)
@@ -516,9 +518,9 @@ def _rows(toy: Toy, curve: Curve, columns: int) -> Iterator[str]:
         axis = "" if label is None else f"{label:.1f}".replace("-", "−")
         yield f"{axis:>{margin - 1}} |{''.join(line)}".rstrip()
     near, far = toy.experiment["data"]
-    there = (np.abs(at) >= near) & (np.abs(at) <= far)
-    yield f"{'':{margin}} {''.join(np.where(there, _DATA, ' '))}".rstrip()
-    yield f"{'x':>{margin - 1}} {_ticks(end, room)}".rstrip()
+    observed = (np.abs(at) >= near) & (np.abs(at) <= far)
+    yield f"{'':{margin}} {''.join(np.where(observed, _DATA, ' '))}".rstrip()
+    yield f"{'x':>{margin - 1}} {_ticks(end, width)}".rstrip()
 
 
 def _reach(toy: Toy) -> float:
@@ -526,11 +528,11 @@ def _reach(toy: Toy) -> float:
     return _ROOM * float(max(np.abs(toy.truth).max(), np.abs(toy.train_y).max()))
 
 
-def _ticks(end: float, room: int) -> str:
-    line = [" "] * (room + 2)
+def _ticks(end: float, width: int) -> str:
+    line = [" "] * (width + 2)
     for value in range(-int(end), int(end) + 1):
         text = f"{value}".replace("-", "−")
-        middle = 1 + round((value + end) / (2 * end) * (room - 1))
+        middle = 1 + round((value + end) / (2 * end) * (width - 1))
         start = min(max(0, middle - (len(text) - 1)), len(line) - len(text))
         line[start : start + len(text)] = text
     return "".join(line)
@@ -538,10 +540,10 @@ def _ticks(end: float, room: int) -> str:
 
 def _place_rows(toy: Toy) -> Iterator[Row]:
     for place, name in _PLACES.items():
-        found = [curve.places[place] for curve in toy.curves.values()]
+        spreads = [curve.places[place] for curve in toy.curves.values()]
         yield name, ()
-        yield "  MC sd", tuple(Cell(f"{one.mc_sd:.3f}") for one in found)
-        yield "  error", tuple(Cell(f"{one.error:.3f}") for one in found)
+        yield "  MC sd", tuple(Cell(f"{spread.mc_sd:.3f}") for spread in spreads)
+        yield "  error", tuple(Cell(f"{spread.error:.3f}") for spread in spreads)
     yield "fitted", ()
     yield "  1/√τ", tuple(Cell(f"{curve.tau**-0.5:.3f}") for curve in toy.curves.values())
     yield "  constant", tuple(Cell(f"{curve.constant_sigma:.3f}") for curve in toy.curves.values())
@@ -554,20 +556,20 @@ def _score_rows(toy: Toy) -> Iterator[Row]:
             label,
             tuple(
                 Cell(
-                    f"{one.value:.{digits}f}".replace("-", "−"),
-                    "" if one.se is None else f"±{one.se:.{digits}f}",
+                    f"{estimate.value:.{digits}f}".replace("-", "−"),
+                    "" if estimate.se is None else f"±{estimate.se:.{digits}f}",
                 )
-                for one in estimates
+                for estimate in estimates
             ),
         )
 
 
 def _draw(toy: Toy, path: Path) -> None:
     """Data, true curve, mean and bands of each network, and its MC sd below."""
-    count, made = len(toy.curves), toy.experiment
+    count, facts = len(toy.curves), toy.experiment
     about = (
-        f"{made['formula']} of sd {made['noise']}, {made['points']['train']} training points (shaded: where they lie); "
-        f"{made['samples']} passes, seed {made['seed']}"
+        f"{facts['formula']} of sd {facts['noise']}, {facts['points']['train']} training points (shaded: where they "
+        f"lie); {facts['samples']} passes, seed {facts['seed']}"
     )
     with drawing.picture(
         path, title=SOURCE, about=about, columns=count, heights=(1.0, 0.42), size=(4.3, 3.6)

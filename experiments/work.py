@@ -77,15 +77,15 @@ def _hand_out(waiting: list[Any], crew: list[_Worker], advance: Advance) -> None
         for connection in wait(list(busy)):
             assert isinstance(connection, Connection)
             try:
-                kind, said = connection.recv()
+                kind, message = connection.recv()
             except (EOFError, ConnectionError):
                 raise busy[connection].loss() from None
             if kind == "advance":
-                advance(said)
+                advance(message)
             elif kind == "refused":
-                raise said
+                raise message
             elif kind == "failed":
-                raise RuntimeError(f"in a process that trains networks: {said}")
+                raise RuntimeError(f"in a process that trains networks: {message}")
             elif waiting:
                 connection.send(waiting.pop(0))
             else:
@@ -100,11 +100,11 @@ class _Worker:
     @staticmethod
     def started(work: Work) -> _Worker:
         spawning = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads without running them
-        ours, theirs = spawning.Pipe()
-        process = spawning.Process(target=_serve, args=(work, theirs), daemon=True)
+        parent_end, child_end = spawning.Pipe()
+        process = spawning.Process(target=_serve, args=(work, child_end), daemon=True)
         process.start()
-        theirs.close()
-        return _Worker(process, ours)
+        child_end.close()
+        return _Worker(process, parent_end)
 
     def end(self) -> None:
         self.process.terminate()

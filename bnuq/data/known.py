@@ -75,19 +75,19 @@ def read_known(reference: str, *, split_default: str, data_root: Path | None = N
     split = split or split_default
     uci = known.layouts[0][0] == "uci"
     if split not in known.splits or (fold and not (uci and re.fullmatch(r"\d{1,2}", fold))):
-        forms = ", ".join(f"{known.name}:{each}" for each in known.splits)
+        forms = ", ".join(f"{known.name}:{option}" for option in known.splits)
         also = f" (and {known.name}:{known.splits[0]}:K for its split K)" if uci else ""
         raise DataError(f"{reference}: there is no such split; expected {forms}{also}.")
     resolved = f"{known.name}:{split}" + (f":{int(fold)}" if fold else "")
     looked_at = list(places(known, split, data_roots(data_root)))
-    there = next((place for place in looked_at if exists(place[1])), None)
-    if there is None:
+    existing = next((place for place in looked_at if exists(place[1])), None)
+    if existing is None:
         raise DataError(
             f"{resolved}: not found. Looked at:\n"
             + "\n".join(f"  {path}" for _, path in looked_at)
             + "\nSay where it is with --data-root FOLDER or the environment variable BNUQ_DATA, or name its file."
         )
-    return _read(*there, split, int(fold or 0)), resolved, there[1]
+    return _read(*existing, split, int(fold or 0)), resolved, existing[1]
 
 
 def _read(form: Form, path: Path, split: str, fold: int) -> Contents:
@@ -103,8 +103,8 @@ def _read(form: Form, path: Path, split: str, fold: int) -> Contents:
 
 
 def _read_uci(path: Path, split: str, fold: int) -> Contents:
-    found = read_csv(path)
-    x, y = np.asarray(found.inputs), np.asarray(found.targets)
+    table = read_csv(path)
+    x, y = np.asarray(table.inputs), np.asarray(table.targets)
     listed = path.parent / "splits" / f"test_{fold:02d}.txt"
     if not exists(listed):
         raise DataError(f"{listed}: there is no such file; expected the row numbers of test set {fold}, one a line.")
@@ -112,8 +112,10 @@ def _read_uci(path: Path, split: str, fold: int) -> Contents:
         rows = np.array([int(line) for line in listed.read_text().split()], dtype=np.int64)
     if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
         raise DataError(f"{listed}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
-    kept = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
-    return Contents(x[kept], y[kept], findings=(*found.findings, note("split-file", split=fold, file=listed.name)))
+    selected = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
+    return Contents(
+        x[selected], y[selected], findings=(*table.findings, note("split-file", split=fold, file=listed.name))
+    )
 
 
 def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:

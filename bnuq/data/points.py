@@ -80,8 +80,8 @@ class Points:
         digest = hashlib.sha256()
         encoded = getattr(self.inputs, "encoded", None)
         if encoded is not None:
-            for one in encoded():
-                digest.update(len(one).to_bytes(8, "little") + one)
+            for content in encoded():
+                digest.update(len(content).to_bytes(8, "little") + content)
         else:
             _update(digest, self.inputs)
         if self.targets is not None:
@@ -90,10 +90,10 @@ class Points:
 
     def raw(self, indices: Any) -> NDArray[Any]:
         """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""
-        found = self.inputs[indices]
-        if found.dtype == np.uint8:
-            return np.divide(found, np.float32(255), dtype=np.float32, order="C")
-        return np.ascontiguousarray(found, dtype=np.float64 if found.dtype == np.float64 else np.float32)
+        values = self.inputs[indices]
+        if values.dtype == np.uint8:
+            return np.divide(values, np.float32(255), dtype=np.float32, order="C")
+        return np.ascontiguousarray(values, dtype=np.float64 if values.dtype == np.float64 else np.float32)
 
     def subset(self, indices: Any) -> Points:
         """These points alone, in the order of `indices`."""
@@ -273,7 +273,7 @@ def _group_name(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _check_finite(values: Inputs, what: str, where: str) -> None:
+def _check_finite(values: Inputs, name: str, where: str) -> None:
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
         return
     for start, block in _blocks(values):
@@ -281,7 +281,7 @@ def _check_finite(values: Inputs, what: str, where: str) -> None:
         if bad.any():
             row = start + int(bad.argmax())
             raise DataError(
-                f"{where}: {what} holds NaN or infinity, first in row {row} (counted from 0). Remove or fill such rows."
+                f"{where}: {name} holds NaN or infinity, first in row {row} (counted from 0). Remove or fill such rows."
             )
 
 
@@ -304,8 +304,10 @@ def _integral(y: NDArray[Any]) -> bool:
 
 def _all_of(values: NDArray[Any], classes: int) -> bool:
     """Whether these are labels that leave no class out, from 0 or from 1."""
-    found = np.unique(values)
-    return found.size == classes > 1 and any(np.array_equal(found, start + np.arange(classes)) for start in (0, 1))
+    distinct = np.unique(values)
+    return distinct.size == classes > 1 and any(
+        np.array_equal(distinct, start + np.arange(classes)) for start in (0, 1)
+    )
 
 
 def _shown(values: NDArray[Any]) -> str:

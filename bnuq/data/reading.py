@@ -59,20 +59,20 @@ def load_points(
     base = base or Path()
     path = base / expanded(reference)
 
-    def called(own_name: str) -> str:
-        return set_name(name or own_name, reference=reference, reserved=True) if ood else name or own_name
+    def called(default: str) -> str:
+        return set_name(name or default, reference=reference, reserved=True) if ood else name or default
 
     if exists(path):
-        own, where = called(_stem(path)), str(path)
-        return points_of(_read_path(path, group or GROUP), name=own, reference=reference, where=where)
+        label, where = called(_stem(path)), str(path)
+        return points_of(_read_path(path, group or GROUP), name=label, reference=reference, where=where)
     if known := known_set(reference):
-        own = called(known.name)
-        contents, resolved, found = read_known(reference, split_default=split_default, data_root=data_root)
-        return points_of(contents, name=own, reference=resolved, where=str(found))
+        label = called(known.name)
+        contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
+        return points_of(contents, name=label, reference=resolved, where=str(location))
     if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
-        own = called(reference.rpartition(":")[2])
+        label = called(reference.rpartition(":")[2])
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
-        return points_of(read_factory(reference, factory, room=room), name=own, reference=reference)
+        return points_of(read_factory(reference, factory, room=room), name=label, reference=reference)
     raise DataError(_not_found(reference, path, beside))
 
 
@@ -162,11 +162,13 @@ def _looks_like_a_module(reference: str) -> bool:
 
 def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
     names = [known.name for known in known_sets()]
-    asked = reference.partition(":")[0]
+    requested = reference.partition(":")[0]
     used = {known.name for other in beside if (known := known_set(other))}
-    close = [name for name in difflib.get_close_matches(asked, names, n=2) if name not in used and _typo(asked, name)]
+    close = [
+        name for name in difflib.get_close_matches(requested, names, n=2) if name not in used and _typo(requested, name)
+    ]
     hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
-    if _is_published(asked):
+    if _is_published(requested):
         hint = f"Name its path ({_FORMATS}) or a factory that reads it (file.py:function)."
     return (
         f"{reference}: there is no such file or folder ({path.absolute()}), "
@@ -183,9 +185,9 @@ def _names_a_published_split(reference: str) -> bool:
     return _is_published(name) and split in ("train", "test", "val", "validation")
 
 
-def _typo(asked: str, name: str) -> bool:
+def _typo(requested: str, name: str) -> bool:
     """cifar-10 may be cifar10, and cifar100 is another set."""
-    return re.findall(r"\d+", asked) in ([], re.findall(r"\d+", name))
+    return re.findall(r"\d+", requested) in ([], re.findall(r"\d+", name))
 
 
 _PUBLISHED = frozenset((

@@ -446,9 +446,9 @@ def _selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     replicates = np.empty(0)
     if scores.ranked_wrong is not None:
         rows = scores.ranked_rows
-        whole = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
+        ranked_value = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
         pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
-        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - whole
+        replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - ranked_value
     return estimate(
         "aurc",
         value,
@@ -567,7 +567,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,
         draws: DrawWeights,
-        kept: Mapping[str, Samples],
+        raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
         """The result of one method."""
         test = scores["test"]
@@ -578,7 +578,7 @@ class Scorer:
                     points=set_scores.points,
                     predicted=set_scores.predicted,
                     log_likelihood=set_scores.log_likelihood,
-                    samples=kept.get(name),
+                    samples=raw_samples.get(name),
                 )
                 for name, set_scores in scores.items()
             },

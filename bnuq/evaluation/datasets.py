@@ -55,9 +55,9 @@ def load_material(run: Run) -> Material:
                 f"two OOD sets are called {points.name}; give them different names: --ood NAME={ref.text}."
             )
         ood[points.name] = points
-    for what, points in {"train": train, **ood}.items():
+    for label, points in {"train": train, **ood}.items():
         if points is not None:
-            _check_same_shape(what, points, test)
+            _check_same_shape(label, points, test)
     validation, why = None, "no points held out of training were named"
     if isinstance(run.validation, Split):
         train, test, validation, why = _split(run.validation, train, test)
@@ -101,18 +101,18 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points
     )
 
 
-def _check_same_shape(what: str, points: Points, test: Points) -> None:
+def _check_same_shape(label: str, points: Points, test: Points) -> None:
     if points.point_shape != test.point_shape:
         raise DataError(
-            f"{what} ({points.reference}) has points of shape {points.point_shape}, the test set of "
+            f"{label} ({points.reference}) has points of shape {points.point_shape}, the test set of "
             f"{test.point_shape}; expected the same."
         )
 
 
 def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | None, Points, Points | None, str]:
     """(train, test, validation, why there is no validation): the part that `split` takes, and the rest."""
-    whole = train if split.split_of == "train" else test
-    if whole is None:
+    source = train if split.split_of == "train" else test
+    if source is None:
         raise RequestError('data.validation is split_of = "train", and there is no reference; add train = "REF".')
     if split.split_of == "train" and not split.held_out:
         return (
@@ -124,11 +124,11 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
                 "not true): its estimates on them would be too optimistic"
             ),
         )
-    if len(whole if whole.group is None else np.unique(whole.group)) < 2:
-        raise DataError(f"{whole.reference}: a single point, or group of points, cannot be split for validation.")
-    rows = held_out_rows(len(whole), fraction=split.fraction, seed=split.seed, group=whole.group)
-    validation = replace(whole.subset(rows), name="validation")
-    rest = whole.subset(np.setdiff1d(np.arange(len(whole)), rows))
+    if len(source if source.group is None else np.unique(source.group)) < 2:
+        raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
+    rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
+    validation = replace(source.subset(rows), name="validation")
+    rest = source.subset(np.setdiff1d(np.arange(len(source)), rows))
     return (rest, test, validation, "") if split.split_of == "train" else (train, rest, validation, "")
 
 

@@ -214,8 +214,8 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
             dropout=Dropout(_DRAWS, run.seed) if method.endswith("mcdo") else None,
             precision=run.precision,
         )
-        once, each = _samples(engine, subject)
-        samples += request.points * (once + request.samples * each)
+        once, per_sample = _samples(engine, subject)
+        samples += request.points * (once + request.samples * per_sample)
     scores = len(request.methods) * request.points * request.draw_sets * _scores(request, subject)
     return _Seconds(request.drawn * of_batch / size, samples, scores + _separation(request, subject))
 
@@ -260,8 +260,9 @@ def _samples(engine: Stochastic, subject: Subject) -> tuple[float, float]:
         / points_passed
         for draws in (range(1), range(_DRAWS))
     )
-    each = max((all_draws - one_draw) / (_DRAWS - 1), all_draws / (2 * _DRAWS))  # a single draw may take as long as all
-    return max(0.0, one_draw - each), each
+    # A single draw may take as long as all of them: then the difference says nothing, and the second bound applies.
+    per_sample = max((all_draws - one_draw) / (_DRAWS - 1), all_draws / (2 * _DRAWS))
+    return max(0.0, one_draw - per_sample), per_sample
 
 
 def _scores(request: _Request, subject: Subject) -> float:

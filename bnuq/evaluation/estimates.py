@@ -278,10 +278,10 @@ def normalized_estimate(
 
     Source: Teye, Azizpour & Smith 2018, §4.1: the ratio of means over the test set.
     """
-    both = "constant", "optimum"
-    replicates = metrics.normalized(scores.replicates[name], *(bound_replicates[bound] for bound in both))
+    bound_names = "constant", "optimum"
+    replicates = metrics.normalized(scores.replicates[name], *(bound_replicates[bound] for bound in bound_names))
     replicates = np.asarray(replicates, dtype=np.float64)
-    influence = metrics.normalized_influence(scores.points[name], *(bounds[bound] for bound in both))
+    influence = metrics.normalized_influence(scores.points[name], *(bounds[bound] for bound in bound_names))
     se = metrics.standard_error(influence, group=scores.group)
     return of_replicates(f"normalized_{name}", replicates, draws, se=error_over_points(se, scores))
 

@@ -163,10 +163,10 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
 def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     """What a network without BatchNorm has in its place, such as batch normalization written by hand; mostly empty."""
     try:
-        held = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
+        layers = check_exact(model, sites, example, ()).held if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points
         return ""
-    return "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in held[:3])
+    return "; ".join(f"{layer or 'the network'}: {reason}" for layer, reason in layers[:3])
 
 
 def _why_not(run: Run, sites: Sites, train: Points | None, *, unsampled: str) -> dict[str, str]:

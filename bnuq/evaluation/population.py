@@ -152,8 +152,8 @@ def _joint(
     if memory_limit is not None and bytes_per_point * len(first) * len(batches) > memory_limit:
         return None
     with progress("Passing all points as one batch", 1) as advance:
-        whole = torch.cat([fed(model, batch) for batch in batches])
-        omega = statistics_of(model, [whole], layers=sites)
+        inputs = torch.cat([fed(model, batch) for batch in batches])
+        omega = statistics_of(model, [inputs], layers=sites)
         advance(1)
     return omega
 

@@ -139,7 +139,7 @@ def findings(check: ReferenceCheck | None, run: Run, train: Points) -> list[Find
             worst_limit=float(WORST_LIMIT),
             worst_layer=check.layers[worst],
             settings=["train", *keys],
-            missing=[name for name, given in keys.items() if not given],
+            missing=[name for name, is_set in keys.items() if not is_set],
             run_file=None if run.run_file is None else run.run_file.name,
         )
     ]

@@ -60,7 +60,7 @@ class Scores(SetScores):
     """The scores of one set. `mean` and `sigma` are those of the predictive distribution (n, Q), or of the draws alone
     where there is no τ.
 
-    `kept_error` and `kept_variance` are those of the points `ranked_rows` under every replicate; `targets` are None
+    `ranked_error` and `ranked_variance` are those of the points `ranked_rows` under every replicate; `targets` are None
     where the set has none, and `fitted` where nothing was fitted.
     """
 
@@ -70,8 +70,8 @@ class Scores(SetScores):
     targets: Float[np.ndarray, "point output"] | None
     fitted: Fitted | None
     scoring: ScoringSection
-    kept_error: Float[np.ndarray, "replicate kept output"] | None = field(default=None, kw_only=True)
-    kept_variance: Float[np.ndarray, "replicate kept output"] | None = field(default=None, kw_only=True)
+    ranked_error: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
+    ranked_variance: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
     squared_distance: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
 
 
@@ -233,8 +233,8 @@ class Reduction:
             scoring=self._by,
             log_likelihood=draws.get("log_likelihood"),
             group=group,
-            kept_error=draws.get("ranked.error"),
-            kept_variance=draws["ranked.variance"],
+            ranked_error=draws.get("ranked.error"),
+            ranked_variance=draws["ranked.variance"],
             squared_distance=draws.get("squared_distance"),
             samples_differ=samples_differ(arrays["most"]),
         )
@@ -344,12 +344,12 @@ def _pll_of_full_covariance(
 
 def fitted(scores: Scores, draws: DrawWeights) -> Fitted:
     """The best τ and constant σ on these validation points, for all draws and every replicate."""
-    assert scores.targets is not None and scores.kept_error is not None and scores.kept_variance is not None
+    assert scores.targets is not None and scores.ranked_error is not None and scores.ranked_variance is not None
     return fit(
         scores.targets - scores.mean,
         scores.variance,
         scores.squared_distance,
-        subset=(scores.kept_error, scores.kept_variance),
+        subset=(scores.ranked_error, scores.ranked_variance),
         scoring=scores.scoring,
         draws=draws,
     )
@@ -395,10 +395,10 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
     """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
     sigma, error = _sigma(scores), _absolute_error(scores)
     value = metrics.spearman(sigma, error)
-    assert scores.kept_variance is not None and scores.kept_error is not None
+    assert scores.ranked_variance is not None and scores.ranked_error is not None
     noise = 0.0 if scores.fitted is None else 1 / scores.fitted.tau[:, None]
-    sigma_replicates = np.sqrt((scores.kept_variance.mean(-1) + noise).astype(np.float32))
-    error_replicates = np.sqrt((scores.kept_error**2).mean(-1))
+    sigma_replicates = np.sqrt((scores.ranked_variance.mean(-1) + noise).astype(np.float32))
+    error_replicates = np.sqrt((scores.ranked_error**2).mean(-1))
     replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
     return estimate(
         "spearman",
@@ -610,7 +610,7 @@ class Scorer:
         scores: Mapping[str, Scores],
         fitted: Fitted | None,  # noqa: ARG002 - the scores were made by it
         draws: DrawWeights,
-        kept: Mapping[str, Samples],
+        raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
         """The result of one method."""
         test = scores["test"]
@@ -623,7 +623,7 @@ class Scorer:
                     predicted=set_scores.mean,
                     sigma=set_scores.sigma,
                     log_likelihood=set_scores.log_likelihood,
-                    samples=self._in_target_units(kept.get(name)),
+                    samples=self._in_target_units(raw_samples.get(name)),
                 )
                 for name, set_scores in scores.items()
             },

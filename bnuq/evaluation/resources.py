@@ -45,13 +45,13 @@ def check_resources(
     def need_of(samples: int, bank: int) -> int:
         return _memory(run, todo, sets, labelled, samples=samples, bank=bank)
 
-    what = "draws and scores"
+    purpose = "draws and scores"
     _check(
         option,
         samples,
         lambda number: need_of(number, number),
         free,
-        what,
+        purpose,
         "memory",
         always_allowed=_ALWAYS_ALLOWED_BYTES,
     )
@@ -61,7 +61,7 @@ def check_resources(
             bank,
             lambda number: need_of(min(samples, number), number),
             free,
-            what,
+            purpose,
             "memory",
             always_allowed=_ALWAYS_ALLOWED_BYTES,
         )
@@ -89,13 +89,13 @@ def check_resources_of_sweep(
         of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
-    free, what = memory.available(torch.device("cpu")), f"draws and scores of {sizes} sizes"
+    free, purpose = memory.available(torch.device("cpu")), f"draws and scores of {sizes} sizes"
     _check(
         "--samples",
         samples,
         lambda number: need_of(number, 2),
         free,
-        what,
+        purpose,
         "memory",
         always_allowed=_ALWAYS_ALLOWED_BYTES,
     )
@@ -104,7 +104,7 @@ def check_resources_of_sweep(
         draw_sets,
         lambda number: need_of(samples, number),
         free,
-        what,
+        purpose,
         "memory",
         always_allowed=_ALWAYS_ALLOWED_BYTES,
     )
@@ -167,7 +167,7 @@ def _check(
     requested: int,
     need: Need,
     free: int | None,
-    what: str,
+    purpose: str,
     place: str,
     *,
     always_allowed: int = 0,
@@ -178,7 +178,7 @@ def _check(
     fits = _largest(requested, need, free)
     advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."
     raise RequestError(
-        f"{option} is {requested}: {what} would take about {memory.in_words(need(requested))} of {place}, and "
+        f"{option} is {requested}: {purpose} would take about {memory.in_words(need(requested))} of {place}, and "
         f"{memory.in_words(free)} are free. {advice}{hint}"
     )
 

@@ -53,7 +53,9 @@ class Scorer(Protocol):
     def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
     def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
     def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
-    def result(self, scores: Any, fitted: Any, draws: DrawWeights, kept: Mapping[str, Samples]) -> MethodResult: ...
+    def result(
+        self, scores: Any, fitted: Any, draws: DrawWeights, raw_samples: Mapping[str, Samples]
+    ) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -218,12 +220,12 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     blocks: Iterator[Tensor] = context.passes.blocks(engine, context.points, unit.points, context.feed)
     raw: Arrays = {}
     if context.earlier is not None:
-        made = list(blocks)
-        raw[_OUTPUTS] = np.concatenate([block.cpu().numpy() for block in made], axis=1)
+        outputs = list(blocks)
+        raw[_OUTPUTS] = np.concatenate([block.cpu().numpy() for block in outputs], axis=1)
         if earlier := context.earlier(unit):
-            samples = torch.from_numpy(np.concatenate([*earlier, raw[_OUTPUTS]])).to(made[0].device)
-            made = samples.split([block.shape[1] for block in made], dim=1)
-        blocks = iter(made)
+            samples = torch.from_numpy(np.concatenate([*earlier, raw[_OUTPUTS]])).to(outputs[0].device)
+            outputs = samples.split([block.shape[1] for block in outputs], dim=1)
+        blocks = iter(outputs)
     first = unit.points.start
     for block in blocks:
         if isinstance(engine, BankEngine):

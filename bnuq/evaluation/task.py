@@ -48,11 +48,11 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
     if zero_or_one and bool(np.all(sums == 1)):  # one-hot
         return "classification"
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
-        what = "0 or 1, with several or no 1 in a row: several labels per point"
-        what = what if zero_or_one else "probabilities, each row summing to 1: soft labels"
+        values = "0 or 1, with several or no 1 in a row: several labels per point"
+        values = values if zero_or_one else "probabilities, each row summing to 1: soft labels"
         raise DataError(
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
-            f"are {what}. bnuq scores classifiers with one label per point: provide one class per point, or one-hot "
+            f"are {values}. bnuq scores classifiers with one label per point: provide one class per point, or one-hot "
             f"rows. If you mean a regression onto these numbers, write {TASK_KEY}."
         )
     return "regression"
@@ -64,9 +64,9 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
     if not _within_0_and_1(Evaluation(model).passes(feed(slice(0, 3)))):
         return ()
     count, size = min(_CHECKED_POINTS, len(points)), default_chunk(points.point_shape)
-    with _LatestSigmoid() as seen:
+    with _LatestSigmoid() as recorder:
         blocks = [
-            (block[0], seen.made_by_sigmoid(block)) for block in chunks(Evaluation(model), count, feed, size=size)
+            (block[0], recorder.made_by_sigmoid(block)) for block in chunks(Evaluation(model), count, feed, size=size)
         ]
     outputs, made_by_sigmoid = torch.cat([block for block, _ in blocks]), all(by_sigmoid for _, by_sigmoid in blocks)
     if not _within_0_and_1(outputs):

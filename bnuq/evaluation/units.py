@@ -65,7 +65,7 @@ def finished(
             for unit, computed in zip(missing, run(missing), strict=True):
                 journal.save(unit.name, computed, needed=needed)
                 arrays[unit] = computed
-        yield tuple(found for found in arrays.values() if found is not None)
+        yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
 
 
 class Blocks:

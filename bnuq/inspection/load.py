@@ -94,8 +94,8 @@ def load_network(
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
         _check_taken(model, example, points)
     else:
-        example, how = _random_points(model, input_shape, pipeline)
-        findings.append(how)
+        example, finding = _random_points(model, input_shape, pipeline)
+        findings.append(finding)
     return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings))
 
 

@@ -146,8 +146,8 @@ def plain_weights(samples: int) -> DrawWeights:
 
     Source: the plain mean over draws, Teye, Azizpour & Smith 2018, Algorithm 1.
     """
-    none = slice(1, 1)
-    return DrawWeights(np.full((1, samples), 1 / samples), slice(0, 1), none, none, none, (), samples)
+    empty = slice(1, 1)
+    return DrawWeights(np.full((1, samples), 1 / samples), slice(0, 1), empty, empty, empty, (), samples)
 
 
 def _laid_out(samples: int, size: int, drawn: Float[np.ndarray, "resample draw"]) -> DrawWeights:

@@ -69,9 +69,9 @@ def _check_arguments(arch: str, factory: Callable[..., Any], arguments: Mapping[
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
+        passed = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
         raise RequestError(
-            f"{arch}: model.arch_args do not fit ({error}): the factory takes {signature}, {given} was given. "
+            f"{arch}: model.arch_args do not fit ({error}): the factory takes {signature}, {passed} was given. "
             f"Mend arch_args in the run file."
         ) from error
 
@@ -103,10 +103,11 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
             backbone = {"weights_backbone": None} if "weights_backbone" in takes else {}
             return module.models.get_model(name, weights=None, **backbone, **arguments)
     except Exception as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-        said = " ".join(str(error).split())[:200].rstrip(".")
+        passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+        reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
-            f"{arch}: {library} could not make it with {given} ({type(error).__name__}: {said}). Mend model.arch_args."
+            f"{arch}: {library} could not make it with {passed} ({type(error).__name__}: {reason}). Mend "
+            "model.arch_args."
         ) from error
 
 
@@ -121,9 +122,9 @@ def _imported(arch: str, library: str) -> ModuleType:
             f"{arch}: {error.name} is not installed. Install it with: pip install 'bnuq[{library}]'"
         ) from error
     except Exception as error:
-        said = " ".join(str(error).split())[:200].rstrip(".")
+        reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
-            f"{arch}: {library} cannot be imported ({type(error).__name__}: {said}). The torchvision here is probably "
-            f"not the one that belongs to torch {torch.__version__}. Install the matching one (the paired version, the "
-            f"same CPU or CUDA build), then: pip install 'bnuq[{library}]'"
+            f"{arch}: {library} cannot be imported ({type(error).__name__}: {reason}). The torchvision here is "
+            f"probably not the one that belongs to torch {torch.__version__}. Install the matching one "
+            f"(the paired version, the same CPU or CUDA build), then: pip install 'bnuq[{library}]'"
         ) from error

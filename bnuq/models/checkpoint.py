@@ -82,22 +82,22 @@ def read_checkpoint(
     """
     path = Path(path)
     kind = _kind(path)
-    with _told_as_one_message(path):
+    with _as_model_error(path):
         data = read_whole(path, copies=2, error=ModelError)  # the file's bytes and, for a while, the tensors
         size, sha256 = len(data), hashlib.sha256(data).hexdigest()
         if kind == "safetensors":
             state, metadata = _from_safetensors(data)
-            found = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
-            return _checked(found, size=size, only_finite=only_finite)
+            checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
+            return _checked(checkpoint, size=size, only_finite=only_finite)
         survey = _survey_of_zip(path, data) if kind == "zip" else _survey_of_legacy(path, data)
         holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
-    key, found = _weights_in(path, holds)
-    if isinstance(found, nn.Module):
-        _check_values(path, found.state_dict(), size=size, only_finite=only_finite)
-        return Checkpoint(path, sha256, "pickled module", None, found, key, (), _plain_values(holds))
-    checkpoint = Checkpoint(path, sha256, form, found, None, key, (), _plain_values(holds))
+    key, weights = _weights_in(path, holds)
+    if isinstance(weights, nn.Module):
+        _check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
+        return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds))
+    checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), _plain_values(holds))
     return _checked(checkpoint, size=size, only_finite=only_finite)
 
 
@@ -111,12 +111,12 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
         return checkpoint
     wanted = set(expected)
     best, most = checkpoint, len(wanted & checkpoint.state.keys())
-    for kept in range(len(checkpoint.stripped) - 1, -1, -1):
-        prefix = "".join(checkpoint.stripped[kept:])
+    for count in range(len(checkpoint.stripped) - 1, -1, -1):
+        prefix = "".join(checkpoint.stripped[count:])
         candidate = _renamed(checkpoint.state, lambda name, prefix=prefix: prefix + name)
         matching = len(wanted & candidate.keys())
         if matching > most:
-            best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:kept]), matching
+            best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:count]), matching
     assert best.state is not None
     if most == len(wanted):
         return best
@@ -124,7 +124,7 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
         inside = {name.removeprefix(prefix): value for name, value in best.state.items() if name.startswith(prefix)}
         if wanted <= inside.keys():
             outside = [name for name in best.state if not name.startswith(prefix)]
-            left_out = note("tensors-left-out", count=len(outside), prefix=prefix, names=_some(outside))
+            left_out = note("tensors-left-out", count=len(outside), prefix=prefix, names=_listed(outside))
             findings = (*best.findings, left_out)
             return replace(best, state=inside, stripped=(*best.stripped, prefix), findings=findings)
     return best
@@ -146,7 +146,7 @@ def _kind(path: Path) -> Kind:
         raise ModelError(f"{path}: is a folder; {_EXPECTED}. Name the file inside it.")
     if kind in ("zip", "safetensors", "pickle"):
         return kind
-    with _told_as_one_message(path), path.open("rb") as file:
+    with _as_model_error(path), path.open("rb") as file:
         head = file.read(4096)
     if kind != "hdf5" and _looks_like_onnx(head):
         raise ModelError(
@@ -159,7 +159,7 @@ def _kind(path: Path) -> Kind:
             raise ModelError(f"{path}: is a web page, so the download went wrong; {_EXPECTED}. Fetch the file again.")
         first = "".join(c if c.isprintable() else " " for c in start.splitlines()[0][:60]) if start else ""
         raise ModelError(f"{path}: is a text file (it begins {first!r}); {_EXPECTED}.")
-    what = {
+    description = {
         "hdf5": "an HDF5 file (Keras weights, or a result of bnuq)",
         "gzip": "a gzip archive: unpack it first",
         "tar": "a tar archive, or a checkpoint of torch 0.1: unpack it, or save it again with a newer torch",
@@ -168,7 +168,7 @@ def _kind(path: Path) -> Kind:
         "idx": "a file of images or labels (idx)",
         "parquet": "a Parquet table",
     }.get(kind, "no kind of file that is known here, or damaged at its start")
-    raise ModelError(f"{path}: is {what}; {_EXPECTED}.")
+    raise ModelError(f"{path}: is {description}; {_EXPECTED}.")
 
 
 def _looks_like_onnx(head: bytes) -> bool:
@@ -177,7 +177,7 @@ def _looks_like_onnx(head: bytes) -> bool:
 
 
 @contextmanager
-def _told_as_one_message(path: Path) -> Iterator[None]:
+def _as_model_error(path: Path) -> Iterator[None]:
     """Loaders of hostile files raise anything: EOFError, KeyError, UnpicklingError, RuntimeError, struct.error …"""
     try:
         yield
@@ -186,9 +186,9 @@ def _told_as_one_message(path: Path) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
-        said = " ".join(str(error).split())[:200].rstrip(".")
+        reason = " ".join(str(error).split())[:200].rstrip(".")
         raise ModelError(
-            f"{path}: is damaged or incomplete ({type(error).__name__}{': ' if said else ''}{said}); {_EXPECTED}. "
+            f"{path}: is damaged or incomplete ({type(error).__name__}{': ' if reason else ''}{reason}); {_EXPECTED}. "
             f"Fetch or write it again."
         ) from error
 
@@ -200,9 +200,9 @@ def _from_safetensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, Plain]]
 
 
 def _each_once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(held := dict(entries)) < len(entries):
+    if len(by_name := dict(entries)) < len(entries):
         raise ValueError("its header lists a name twice")
-    return held
+    return by_name
 
 
 def _survey_of_zip(path: Path, data: bytes) -> Survey:
@@ -229,10 +229,10 @@ def _survey_of_zip(path: Path, data: bytes) -> Survey:
             )
         survey = survey_pickle(archive.read(f"{root}/data.pkl"))
     for key, needed in survey.storages.items():
-        there = names.get(f"{root}/data/{key}", 0)
-        if needed > there:
+        available = names.get(f"{root}/data/{key}", 0)
+        if needed > available:
             raise ModelError(
-                f"{path}: storage {key} needs {needed} bytes and has {there}: the file is damaged or forged. "
+                f"{path}: storage {key} needs {needed} bytes and has {available}: the file is damaged or forged. "
                 f"Fetch or write it again."
             )
     return survey
@@ -251,8 +251,8 @@ def _refuse_other_zips(path: Path, names: Collection[str], root: str) -> None:
             f"Give the state dict of the network (torch.save(model.state_dict(), …)), with --arch."
         )
     if f"{root}/data.pkl" not in names:
-        what = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{_some(names) or 'nothing'}"
-        raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {what}; {_EXPECTED}.")
+        content = "NumPy arrays (.npz)" if any(n.endswith(".npy") for n in names) else f"{_listed(names) or 'nothing'}"
+        raise ModelError(f"{path}: is a zip archive without a data.pkl; it holds {content}; {_EXPECTED}.")
 
 
 def _survey_of_legacy(path: Path, data: bytes) -> Survey:
@@ -280,7 +280,7 @@ def _refuse_to_run(path: Path, survey: Survey, refusal: Exception) -> NoReturn:
         "pytorch-lightning_version" in survey.keys
     )
     raise UntrustedCodeError(
-        f"{path}: holds more than weights: to load it, {_some(survey.code, order=False)} would have to run. "
+        f"{path}: holds more than weights: to load it, {_listed(survey.code, order=False)} would have to run. "
         f"Nothing was run.{lightning} Save the weights alone (torch.save(model.state_dict(), …)) or, if you trust "
         f"whoever made the file, add --trust-pickle (in Python: trust_pickle=True)."
     ) from refusal
@@ -317,8 +317,10 @@ def _weights_in(path: Path, holds: Any) -> tuple[str | None, dict[str, Any] | nn
         at = at[nest]
     if isinstance(at, nn.Module) or _has_tensors(at):
         return ".".join(way) or None, at
-    held = f"a dict of {_some(map(str, at), order=False) or 'nothing'}" if isinstance(at, Mapping) else f"a {_name(at)}"
-    raise ModelError(f"{path}: holds no state dict but {held}; {_EXPECTED}.")
+    content = (
+        f"a dict of {_listed(map(str, at), order=False) or 'nothing'}" if isinstance(at, Mapping) else f"a {_name(at)}"
+    )
+    raise ModelError(f"{path}: holds no state dict but {content}; {_EXPECTED}.")
 
 
 def _nest_of(path: Path, at: Any) -> str | None:
@@ -332,7 +334,7 @@ def _nest_of(path: Path, at: Any) -> str | None:
     others = [name for name, value in at.items() if isinstance(name, str) and _has_tensors(value)]
     if len(others) > 1:
         raise ModelError(
-            f"{path}: holds several state dicts, {_some(others)}, and nothing says which is the network's. "
+            f"{path}: holds several state dicts, {_listed(others)}, and nothing says which is the network's. "
             f'Save that one alone, or under the key "state_dict".'
         )
     return others[0] if others else None
@@ -354,18 +356,18 @@ def _has_tensors(value: Any) -> bool:
 
 def _plain_values(holds: Any) -> dict[str, Plain]:
     """The small plain values beside the weights, and in the dicts of settings that training scripts keep there."""
-    found: dict[str, Plain] = {}
+    values: dict[str, Plain] = {}
     if not isinstance(holds, Mapping):
-        return found
+        return values
     for key, value in holds.items():
         settings = key in ("args", "hyper_parameters", "hparams", "config", "cfg", "opt")
         inner = {}
         if settings:
             inner = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-        found |= {f"{key}.{name}": v for name, v in inner.items() if isinstance(name, str) and _is_plain(v)}
+        values |= {f"{key}.{name}": v for name, v in inner.items() if isinstance(name, str) and _is_plain(v)}
         if isinstance(key, str) and _is_plain(value):
-            found[key] = value
-    return {name: value for name, value in found.items() if len(name) <= _LONGEST_NAME}
+            values[key] = value
+    return {name: value for name, value in values.items() if len(name) <= _LONGEST_NAME}
 
 
 def _is_plain(value: Any) -> TypeGuard[Plain]:
@@ -384,7 +386,7 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     for name in tensors:
         _check_name(checkpoint.path, name)
     others = [str(name) for name in state if name not in tensors]
-    findings = (note("entries-left-out", count=len(others), names=_some(others)),) if others else ()
+    findings = (note("entries-left-out", count=len(others), names=_listed(others)),) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {_EXPECTED}.")
     _check_values(checkpoint.path, tensors, size=size, only_finite=only_finite)
@@ -406,7 +408,7 @@ def _check_name(path: Path, name: str) -> None:
 def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finite: bool) -> None:
     bad: list[str] = []
     views: dict[tuple[Any, ...], bool] = {}  # those looked at, and whether they are finite: tied weights are one
-    held = 0
+    total = 0
     for name, value in state.items():
         if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
             continue
@@ -419,8 +421,8 @@ def _check_values(path: Path, state: Mapping[str, Any], *, size: int, only_finit
             raise ModelError(f"{path}: {name} has shape {_shape(value)}, more than the file holds: it is forged.")
         view = value.data_ptr(), value.dtype, value.shape, value.stride()
         if view not in views:
-            held += value.numel() * value.element_size()
-            if held > _MOST_OVERLAP * size:
+            total += value.numel() * value.element_size()
+            if total > _MOST_OVERLAP * size:
                 raise ModelError(
                     f"{path}: its tensors overlap and hold more than {_MOST_OVERLAP} times the file's {size} bytes: it "
                     "is forged."
@@ -476,7 +478,7 @@ def _renamed(state: dict[str, Tensor], new: Callable[[str], str]) -> dict[str, T
     return renamed
 
 
-def _some(names: Any, *, order: bool = True) -> str:
+def _listed(names: Any, *, order: bool = True) -> str:
     """The first five, and how many more there are."""
     listed = sorted(names) if order else list(names)
     return ", ".join(map(_cut, listed[:5])) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")

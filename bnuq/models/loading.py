@@ -155,22 +155,23 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]
     """Put the weights into the module, all of them and nothing else; notes on what was not as it should be."""
     state = checkpoint.state
     assert state is not None
-    own = module.state_dict()
+    expected = module.state_dict()
     wanted = _names_of(module)
-    _check_shapes(checkpoint, arch, own, wanted)
-    weights = {name for name, _ in module.named_parameters()} | {name for name in own if name.endswith(_RUNNING)}
+    _check_shapes(checkpoint, arch, expected, wanted)
+    weights = {name for name, _ in module.named_parameters()} | {name for name in expected if name.endswith(_RUNNING)}
     for name, value in state.items():
-        if name not in own or name.endswith(_COUNTER):  # which nothing here needs, and averaging makes a fraction of
+        # Nothing here needs the counter, and averaging of weights makes it a fraction.
+        if name not in expected or name.endswith(_COUNTER):
             continue
-        if lost := _what_is_lost(value, own[name], whole=name not in weights):
+        if lost := _lost_values(value, expected[name], allow_integers=name not in weights):
             raise ModelError(
                 f"{checkpoint.path}: {name} holds {lost} ({_dtypes({value.dtype})}), and is "
-                f"{_dtypes({own[name].dtype})} in {arch}. Check that it is the network that was trained, as it was "
-                "before any conversion."
+                f"{_dtypes({expected[name].dtype})} in {arch}. Check that it is the network that was trained, as it "
+                "was before any conversion."
             )
     findings = []
-    floats = {value.dtype for name, value in state.items() if name in own and value.is_floating_point()}
-    becomes = {own[name].dtype for name in state if name in own and own[name].is_floating_point()}
+    floats = {value.dtype for name, value in state.items() if name in expected and value.is_floating_point()}
+    becomes = {expected[name].dtype for name in state if name in expected and expected[name].is_floating_point()}
     if floats - becomes and becomes:
         findings.append(note("weights-converted", stored=_dtypes(floats - becomes), used=_dtypes(becomes)))
     doing = f"{checkpoint.path}: its weights do not go into {arch}:"
@@ -186,7 +187,7 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]
     return findings
 
 
-def _what_is_lost(value: Tensor, place: Tensor, *, whole: bool) -> str | None:
+def _lost_values(value: Tensor, place: Tensor, *, allow_integers: bool) -> str | None:
     """What numbers hold that the type of their place in the network does not, or means otherwise; None where nothing.
 
     Whole numbers are taken for what they are with `whole` alone: as weights they are quantized.
@@ -196,7 +197,7 @@ def _what_is_lost(value: Tensor, place: Tensor, *, whole: bool) -> str | None:
     if value.is_complex() and not place.is_complex():  # torch would drop the imaginary parts
         return "complex numbers"
     if not value.is_floating_point():
-        return "whole numbers" if place.is_floating_point() and not whole else None
+        return "whole numbers" if place.is_floating_point() and not allow_integers else None
     if place.is_floating_point():
         narrower = torch.finfo(place.dtype).max < torch.finfo(value.dtype).max
         return (
@@ -205,28 +206,28 @@ def _what_is_lost(value: Tensor, place: Tensor, *, whole: bool) -> str | None:
     return "fractions" if not place.is_complex() and bool((value.double() != value.to(place.dtype)).any()) else None
 
 
-def _check_shapes(checkpoint: Checkpoint, arch: str, own: Mapping[str, Tensor], wanted: set[str]) -> None:
+def _check_shapes(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor], wanted: set[str]) -> None:
     state = checkpoint.state
     assert state is not None
     wrong = [
         (name, value)
         for name, value in state.items()
         if name in wanted
-        and not is_lazy(own[name])
-        and own[name].shape != value.shape
+        and not is_lazy(expected[name])
+        and expected[name].shape != value.shape
         # one number may be written as () or (1,): torch takes both
-        and not (value.numel() == own[name].numel() == 1)
+        and not (value.numel() == expected[name].numel() == 1)
     ]
     if not wrong:
         return
-    missing = [name for name in own if name in wanted and name not in state and not name.endswith(_COUNTER)]
-    unexpected = [name for name in state if name not in own]
+    missing = [name for name in expected if name in wanted and name not in state and not name.endswith(_COUNTER)]
+    unexpected = [name for name in state if name not in expected]
     if missing or unexpected:
         also = f" {len(wrong)} of those that both have are of another shape."
         raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected) + also)
-    shown = "; ".join(f"{n} is {_shape(v)} in the file, {_shape(own[n])} in the network" for n, v in wrong[:5])
+    shown = "; ".join(f"{n} is {_shape(v)} in the file, {_shape(expected[n])} in the network" for n, v in wrong[:5])
     heads = {n.rpartition(".")[0] for n, _ in wrong}
-    first_only = all(v.shape[1:] == own[n].shape[1:] and v.ndim > 0 and own[n].ndim > 0 for n, v in wrong)
+    first_only = all(v.shape[1:] == expected[n].shape[1:] and v.ndim > 0 and expected[n].ndim > 0 for n, v in wrong)
     hint = " Check that it is the network that was trained, and its arch_args."
     if len(heads) == 1 and first_only:
         hint = (
@@ -250,8 +251,11 @@ def _mismatch(
             f"track_running_stats=False, the factory of {arch} must say so too; else give the complete checkpoint."
         )
     parts = [
-        f"{len(names)} {what}: {_first_five(names)}"
-        for names, what in ((missing, "that the network needs are missing"), (unexpected, "are unknown to the network"))
+        f"{len(names)} {problem}: {_first_five(names)}"
+        for names, problem in (
+            (missing, "that the network needs are missing"),
+            (unexpected, "are unknown to the network"),
+        )
         if names
     ]
     hint = "Check that it is the network that was trained, and its arch_args."

@@ -130,20 +130,20 @@ class _InertUnpickler(BoundedUnpickler):
 
     def check_call(self, function: Any, arguments: Any) -> list[Any]:
         """Raise ValueError, too, where torch, which calls what tensors are made of, would take memory for a number."""
-        held = super().check_call(function, arguments)
+        values = super().check_call(function, arguments)
         name = getattr(function, "asks", "")
         if not _HARMLESS.fullmatch(name):
-            return held
+            return values
         if _TENSOR_CLASS.fullmatch(name):
             raise ValueError(f"it calls {name}, which makes a tensor of nothing")
-        for value in held:
+        for value in values:
             if name == "builtins.bytearray" and isinstance(value, int):
                 raise ValueError("it makes an array of bytes of nothing")
             if isinstance(value, list):  # it may become a set, or a dict
                 for item in value:
                     for key in item[:1] if isinstance(item, list) else (item,):
                         self.check_key(key)
-        return held
+        return values
 
 
 def _survey(unpickler: _InertUnpickler) -> Survey:

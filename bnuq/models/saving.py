@@ -82,18 +82,18 @@ def write_statistics(
     with path.open("rb") as source, replaced(out) as file:
         if _copied(source, file) != checkpoint.sha256:
             raise ModelError(f"{path}: has changed since it was read. Run it again.")
-        with _told_as_one_message(path):
+        with _as_model_error(path):
             layout = _LAYOUTS[checkpoint.form](file, path)
             targets = _targets(layout, checkpoint, values)
-            before = _held(file, layout, checkpoint, targets)
+            before = _tensors_read_back(file, layout, checkpoint, targets)
         for target in targets:
             for offset, data in target.pieces():
                 file.seek(offset)
                 file.write(data)
         layout.seal(file, {target.place.storage for target in targets})
-        with _told_as_one_message(path):
+        with _as_model_error(path):
             try:
-                after = _held(file, layout, checkpoint, targets)
+                after = _tensors_read_back(file, layout, checkpoint, targets)
             except ModelError as error:
                 raise _not_as_written(path, "it seems damaged") from error
             _check_read_back(path, before, after, targets)
@@ -107,7 +107,7 @@ def as_stored(
 
     Raises ModelError as that does.
     """
-    with _told_as_one_message(checkpoint.path), checkpoint.path.open("rb") as file:
+    with _as_model_error(checkpoint.path), checkpoint.path.open("rb") as file:
         targets = _targets(_LAYOUTS[checkpoint.form](file, checkpoint.path), checkpoint, values)
     return {target.name: target.numbers.double().numpy() for target in targets}
 
@@ -158,11 +158,11 @@ class _Place:
     @property
     def begins(self) -> Int64[np.ndarray, " number"]:
         """The first byte of each of its numbers; of numbers that lie in one place, once."""
-        found = np.array([self.begin], dtype=np.int64)
+        offsets = np.array([self.begin], dtype=np.int64)
         for size, step in zip(self.shape, self.stride, strict=True):
             steps = np.arange(min(size, 1) if step == 0 else size, dtype=np.int64) * (step * self.width)
-            found = (found[:, None] + steps).ravel()
-        return found
+            offsets = (offsets[:, None] + steps).ravel()
+        return offsets
 
 
 @dataclass(frozen=True)
@@ -195,66 +195,66 @@ class _Target:
 
 def _targets(layout: _Layout, checkpoint: Checkpoint, values: Mapping[str, Any]) -> tuple[_Target, ...]:
     """What is to be written, after all that speaks against it was told."""
-    path, own = checkpoint.path, _own_tensors(layout, checkpoint, tuple(values))
-    found = _by_bare_name(path, own, checkpoint.stripped, values.keys())
+    path, places = checkpoint.path, _tensor_places(layout, checkpoint, tuple(values))
+    written_names = _by_bare_name(path, places, checkpoint.stripped, values.keys())
     for name in values:
-        if name not in found:
+        if name not in written_names:
             raise ModelError(
                 f"{path}: {name} of the network is not a tensor of this file that could be written over. "
                 "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
             )
     targets = tuple(
-        _Target(name, written, own[written], _numbers(path, name, own[written], values[name]))
-        for name, written in ((name, found[name]) for name in values)
+        _Target(name, written, places[written], _numbers(path, name, places[written], values[name]))
+        for name, written in ((name, written_names[name]) for name in values)
     )
-    _check_apart(path, targets, own)
+    _check_apart(path, targets, places)
     return targets
 
 
-def _own_tensors(layout: _Layout, checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, _Place]:
+def _tensor_places(layout: _Layout, checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, _Place]:
     """The tensors of the entry that was read, by their names in it; of a pickled module, those of the network in it."""
     entry = _entry(layout.holds, checkpoint.key)
     if checkpoint.form != "pickled module":
-        held = entry if isinstance(entry, Mapping) else {}
-        top = {name: place for name, place in held.items() if isinstance(name, str) and isinstance(place, _Place)}
-        return dict(_tensors(held, "")) | top  # a name with dots is the tensor's own, before it is a path
+        entries = entry if isinstance(entry, Mapping) else {}
+        top = {name: place for name, place in entries.items() if isinstance(name, str) and isinstance(place, _Place)}
+        return dict(_tensors(entries, "")) | top  # a name with dots is the tensor's own, before it is a path
     network = _network_in(entry, names)
-    found = dict(_tensors_of_module(network, "", set()))
-    return found | {name: place for name in names if isinstance(place := _in_module(network, name), _Place)}
+    places = dict(_tensors_of_module(network, "", set()))
+    return places | {name: place for name in names if isinstance(place := _in_module(network, name), _Place)}
 
 
-def _tensors_of_module(module: Any, path: str, seen: set[int]) -> Iterator[tuple[str, _Place]]:
+def _tensors_of_module(module: Any, path: str, visited: set[int]) -> Iterator[tuple[str, _Place]]:
     """Each once, where the module that holds it has several names."""
-    if not isinstance(module, _Object) or id(module) in seen:
+    if not isinstance(module, _Object) or id(module) in visited:
         return
-    seen.add(id(module))
+    visited.add(id(module))
     for kind in ("_parameters", "_buffers"):
-        for name, held in module.state.get(kind, {}).items():
-            if isinstance(held, _Place):
-                yield f"{path}{name}", held
+        for name, place in module.state.get(kind, {}).items():
+            if isinstance(place, _Place):
+                yield f"{path}{name}", place
     for name, child in module.state.get("_modules", {}).items():
-        yield from _tensors_of_module(child, f"{path}{name}.", seen)
+        yield from _tensors_of_module(child, f"{path}{name}.", visited)
 
 
 def _by_bare_name(
-    path: Path, own: Mapping[str, _Place], stripped: Sequence[str], wanted: Iterable[str]
+    path: Path, places: Mapping[str, _Place], stripped: Sequence[str], wanted: Iterable[str]
 ) -> dict[str, str]:
     """The name in the file of each wanted one; ModelError where two tensors of the file come to one name."""
-    wanted, found = set(wanted), dict[str, str]()
-    for written, place in own.items():
+    wanted, written_names = set(wanted), dict[str, str]()
+    for written, place in places.items():
         name = _bare(written, stripped)
         if name is None or name not in wanted:
             continue
-        if name in found and own[found[name]] != place:
+        if name in written_names and places[written_names[name]] != place:
             raise ModelError(
-                f"{path}: {found[name]} and {written} are both {name} of the network, once the prefixes are off. Save "
-                "the network's own state dict (torch.save(model.state_dict(), …)) and name that."
+                f"{path}: {written_names[name]} and {written} are both {name} of the network, once the prefixes are "
+                "off. Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
             )
-        found[name] = written
-    return found
+        written_names[name] = written
+    return written_names
 
 
-def _check_apart(path: Path, targets: Sequence[_Target], own: Mapping[str, _Place]) -> None:
+def _check_apart(path: Path, targets: Sequence[_Target], places: Mapping[str, _Place]) -> None:
     """Raise ModelError where writing one statistic would change another tensor of the network, or itself."""
     for target in targets:
         if 0 in target.place.stride and len(target.numbers) > 1:
@@ -265,14 +265,14 @@ def _check_apart(path: Path, targets: Sequence[_Target], own: Mapping[str, _Plac
             raise _shared(path, " and ".join(sorted([last[2], piece[2]])))
         last = piece
     changed = {target.written for target in targets}
-    for name, place in own.items():
+    for name, place in places.items():
         if name not in changed and (by := _touching(place, targets)) is not None:
             raise _shared(path, f"{by.name} and {name}")
 
 
-def _shared(path: Path, what: str) -> ModelError:
+def _shared(path: Path, tensors: str) -> ModelError:
     return ModelError(
-        f"{path}: {what} share memory in the file, so that one cannot change without the other. Save clones, "
+        f"{path}: {tensors} share memory in the file, so that one cannot change without the other. Save clones, "
         "{k: v.clone() for k, v in model.state_dict().items()}, and name that file."
     )
 
@@ -291,7 +291,7 @@ def _touching(place: _Place, targets: Sequence[_Target]) -> _Target | None:
     return None
 
 
-def _held(
+def _tensors_read_back(
     file: BinaryIO, layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of the entry as torch reads them from the file being written, and what it calls the targets.
@@ -300,12 +300,12 @@ def _held(
     """
     file.flush()
     try:
-        read = read_checkpoint(Path(file.name), only_finite=False)
+        reread = read_checkpoint(Path(file.name), only_finite=False)
     except UntrustedCodeError:
-        read = None
-    if read is not None and read.state is not None:
-        return read.state, {target.name: _bare(target.written, read.stripped) or "" for target in targets}
-    places = _own_tensors(layout, checkpoint, [target.name for target in targets])
+        reread = None
+    if reread is not None and reread.state is not None:
+        return reread.state, {target.name: _bare(target.written, reread.stripped) or "" for target in targets}
+    places = _tensor_places(layout, checkpoint, [target.name for target in targets])
     raw = {name: torch.from_numpy(_raw(file, place)) for name, place in places.items()}
     return raw, {target.name: target.written for target in targets}
 
@@ -333,9 +333,9 @@ def _check_read_back(
         raise _not_as_written(path, ", ".join(wrong[:3]) or "its names")
 
 
-def _not_as_written(path: Path, what: str) -> ModelError:
+def _not_as_written(path: Path, reason: str) -> ModelError:
     return ModelError(
-        f"{path}: its copy does not read back as it was written ({what}), so it was removed. Save clones, "
+        f"{path}: its copy does not read back as it was written ({reason}), so it was removed. Save clones, "
         "{k: v.clone() for k, v in model.state_dict().items()}, and name that file."
     )
 
@@ -388,7 +388,7 @@ def _in_module(module: Any, name: str) -> Any:
     if not isinstance(module, _Object):
         return None
     return next(
-        (held[last] for kind in ("_buffers", "_parameters") if last in (held := module.state.get(kind, {}))), None
+        (tensors[last] for kind in ("_buffers", "_parameters") if last in (tensors := module.state.get(kind, {}))), None
     )
 
 
@@ -412,9 +412,9 @@ def _notes(layout: _Layout, checkpoint: Checkpoint, targets: Sequence[_Target]) 
         return
     shared: dict[str, None] = {}
     others: dict[str, None] = {}
-    own = f"{checkpoint.key}."
+    prefix = f"{checkpoint.key}."
     for name, place in _tensors(layout.holds, ""):
-        if f"{name}.".startswith(own):
+        if f"{name}.".startswith(prefix):
             continue
         entry = name.partition(".")[0]
         if _touching(place, targets) is not None:
@@ -443,12 +443,12 @@ def _layout_of_safetensors(file: BinaryIO, _path: Path) -> _Layout:
     (length,) = struct.unpack("<Q", file.read(8))
     header = json.loads(file.read(length))
     holds = {}
-    for name, one in header.items():
+    for name, entry in header.items():
         if name != "__metadata__":
-            shape, (begin, end) = tuple(one["shape"]), one["data_offsets"]
+            shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
             stride = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
             place = _Bytes(name, end - begin, 8 + length + begin)
-            holds[name] = _Place(place, _STORED_AS.get(one["dtype"]), 0, shape, stride)
+            holds[name] = _Place(place, _STORED_AS.get(entry["dtype"]), 0, shape, stride)
     return _Layout(holds, lambda file, storages: None)  # noqa: ARG005 - it has no checksums
 
 
@@ -464,7 +464,7 @@ def _layout_of_zip(file: BinaryIO, path: Path) -> _Layout:
         data = archive.read(f"{root}/data.pkl")
         unpickler = _Unpickler(io.BytesIO(data), size=len(data))
         holds = unpickler.load()
-        storages = {one: members[f"{root}/data/{key}"] for key, one in unpickler.storages.items()}
+        storages = {storage: members[f"{root}/data/{key}"] for key, storage in unpickler.storages.items()}
         for storage, member in storages.items():
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ModelError(f"{path}: its weights are compressed, as torch never does. Save it with torch.save.")
@@ -489,15 +489,15 @@ def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
 
 def _central_entries(file: BinaryIO, at: int, members: Sequence[str]) -> dict[str, int]:
     """Where each member's entry begins in the list at the end of the archive, which begins at `at`, in its order."""
-    found = {}
+    begins = {}
     for name in members:
         file.seek(at)
         header = file.read(_CENTRAL_HEADER)
         if header[:4] != b"PK\x01\x02":
             raise ValueError(f"the list of members ends before {name}")
-        found[name] = at
+        begins[name] = at
         at += _CENTRAL_HEADER + sum(struct.unpack("<HHH", header[28:34]))
-    return found
+    return begins
 
 
 def _write_checksum(file: BinaryIO, member: zipfile.ZipInfo, begin: int, entry: int) -> None:
@@ -631,22 +631,22 @@ class _Unpickler(BoundedUnpickler):
         name = str(getattr(kind, "asks", "")).rpartition(".")[2]
         dtype = _STORED_AS.get(name)
         length = count * (_WIDTH.get(name, 1) if dtype is None else dtype.itemsize)
-        whole = self.storages.setdefault(str(key), _Bytes(str(key), length))
-        whole.length = max(length, whole.length)
+        memory = self.storages.setdefault(str(key), _Bytes(str(key), length))
+        memory.length = max(length, memory.length)
         first = view[0][1] if view and view[0] is not None else 0
-        return _Storage(whole, dtype, first)
+        return _Storage(memory, dtype, first)
 
 
 @contextmanager
-def _told_as_one_message(path: Path) -> Iterator[None]:
+def _as_model_error(path: Path) -> Iterator[None]:
     """What a file that `read_checkpoint` could read makes this reader raise."""
     try:
         yield
     except BnuqError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise ModelError(
-            f"{path}: where its statistics lie could not be found ({' '.join(said.split())[:200].rstrip('.: ')}). Save "
-            " the network's own state dict (torch.save(model.state_dict(), …)) and name that."
+            f"{path}: where its statistics lie could not be found ({' '.join(reason.split())[:200].rstrip('.: ')}). "
+            "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
         ) from error

@@ -149,8 +149,8 @@ class Stochastic:
             try:
                 with undisturbed(self._model), on_other_inputs():
                     expected = torch.stack([self._plain.sample(pair, start, draw)[:rows] for draw in draws])
-                    found = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
-                if found.shape != expected.shape or not close(found, expected, self._exact.tolerance):
+                    outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+                if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
                     raise OtherPathError(f"it treats {rows} points otherwise than a few")
             except NotTraceableError as error:
                 self._executor = None
@@ -201,25 +201,25 @@ class Stochastic:
                 return site.key in self._plain.statistics
             return self._dropout is not None and site.stochastic
 
-        made = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
+        schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:]))
         other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
         with on_other_inputs():
             expected = torch.stack([self._plain.sample(other, 0, draw) for draw in draws])
-        executor = self._agreeing(made, other, draws, expected, together=1)
+        executor = self._agreeing(schedule, other, draws, expected, together=1)
         if executor.stacks:
             try:
-                return self._agreeing(made, other, draws, expected, together=2)
+                return self._agreeing(schedule, other, draws, expected, together=2)
             except NotTraceableError:  # points that lie along an axis in another order
-                return self._agreeing(replace(made, stackable=False), other, draws, expected, together=1)
+                return self._agreeing(replace(schedule, stackable=False), other, draws, expected, together=1)
         return executor
 
     def _agreeing(
-        self, made: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
+        self, schedule: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
     ) -> Executor:
         """The plan at work; NotTraceableError where it differs from the plain loop by more than rounding."""
         with on_other_inputs():
             executor = Executor(
-                made,
+                schedule,
                 samples=self.samples,
                 statistics=self._plain.statistics,
                 dropout=self._dropout,
@@ -240,14 +240,14 @@ class Stochastic:
         try:
             with torch.inference_mode():
                 other = exact.in_arithmetic(torch.bfloat16) if self._precision == "bfloat16" else exact
-            found = self._run(other, inputs, draws=draws)
+            outputs = self._run(other, inputs, draws=draws)
         except RuntimeError as error:
             if is_out_of_memory(error) or is_device_failure(error):
                 raise
             raise SamplingError(
                 f"the network cannot be computed in {self._precision} ({str(error).splitlines()[0]}); use float32."
             ) from error
-        self.deviation = _deviation(found, expected)
+        self.deviation = _deviation(outputs, expected)
         return other
 
 
@@ -401,7 +401,7 @@ class _Weights:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.tensors = [one for one in chain(model.parameters(), model.buffers()) if not is_lazy(one)]
+        self.tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if not is_lazy(tensor)]
         by_kind: dict[tuple, list[Tensor]] = {}
         for tensor in self.tensors:
             if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
@@ -412,8 +412,8 @@ class _Weights:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, _Weights)
-            and [(id(one), one.data_ptr(), one.dtype) for one in self.tensors]
-            == [(id(one), one.data_ptr(), one.dtype) for one in other.tensors]
+            and [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in self.tensors]
+            == [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in other.tensors]
             and all(map(torch.equal, self.norms, other.norms))
         )
 

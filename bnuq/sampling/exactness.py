@@ -121,10 +121,10 @@ def check_finite(model: nn.Module, batch: Tensor, sites: Sites, layers: Sequence
 
 
 def _not_finite(model: nn.Module, inputs: Tensor, outputs: Tensor, where: str) -> SamplingError:
-    what = f"the network's outputs{where} are NaN for every point"
+    problem = f"the network's outputs{where} are NaN for every point"
     if not bool(outputs.isnan().all()):
-        what = f"none of the network's outputs{where} is finite"
-    return SamplingError(f"{what}: {_why_not_finite(model, inputs)}.")
+        problem = f"none of the network's outputs{where} is finite"
+    return SamplingError(f"{problem}: {_why_not_finite(model, inputs)}.")
 
 
 def _generator_used(states: tuple[Any, Any, Any]) -> str:
@@ -150,8 +150,8 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
             return f"{name} is negative ({float(buffer.min()):.3g}), and a variance cannot be"
     with _recorded_modules(model) as calls:
         forward(model, inputs.clone())
-    for path, _, given, made in calls:
-        if all(value.isfinite().all() for value in given) and not all(value.isfinite().all() for value in made):
+    for path, _, received, returned in calls:
+        if all(value.isfinite().all() for value in received) and not all(value.isfinite().all() for value in returned):
             return f"{path or 'its forward'} is the first to make such numbers, of finite ones"
     return "some weights, or the inputs, are not finite"
 
@@ -209,18 +209,18 @@ def _sampled(model: nn.Module, sites: Sites, statistics: Statistics, dropout: Dr
 def _independent(model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0) -> float:
     parts = inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
     firsts = accumulate(map(len, parts), initial=start)
-    whole = run(inputs, start)
-    found = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), whole)
-    if found > _tolerance(whole):
+    together = run(inputs, start)
+    difference = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), together)
+    if difference > _tolerance(together):
         check_repeatable(model, inputs, where=where)
-        if deviation(run(inputs, start), whole) > _tolerance(whole) / 100:
+        if deviation(run(inputs, start), together) > _tolerance(together) / 100:
             raise _not_repeatable(f"{where} when it is called again")
         raise InexactError(
             f"what the network gives for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
-            f"points together differ from those in {len(parts)} parts by {100 * found:.3g} % of the largest. bnuq "
+            f"points together differ from those in {len(parts)} parts by {100 * difference:.3g} % of the largest. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
         )
-    return found
+    return difference
 
 
 def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
@@ -240,8 +240,10 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
     def compared(network: nn.Module, batch: Tensor) -> tuple[Exactness, float]:
         if network is model:
             return _compared(model, sites, batch, layers)
-        found = find_sites(network, batch[:3], compare_with_training=False)
-        return _compared(network, found, batch, [site for site in found.batchnorms if site.name in selected])
+        network_sites = find_sites(network, batch[:3], compare_with_training=False)
+        return _compared(
+            network, network_sites, batch, [site for site in network_sites.batchnorms if site.name in selected]
+        )
 
     try:
         return _or_in_float64(compared, model, batch, preferred=_naming_all)
@@ -258,25 +260,25 @@ class InexactError(SamplingError):
 T = TypeVar("T")
 
 
-def _naming_all(found: Exactness, in_float64: Exactness) -> Exactness:
+def _naming_all(exactness: Exactness, in_float64: Exactness) -> Exactness:
     """The second where it alone names what training does otherwise."""
-    return in_float64 if in_float64.deviation is not None and in_float64.held != found.held else found
+    return in_float64 if in_float64.deviation is not None and in_float64.held != exactness.held else exactness
 
 
 def _or_in_float64(
     check: Callable[[nn.Module, Tensor], tuple[T, float]],
     model: nn.Module,
     inputs: Tensor,
-    preferred: Callable[[T, T], T] = lambda found, _: found,
+    preferred: Callable[[T, T], T] = lambda result, _: result,
 ) -> T:
     """What `check` finds, which comes with the largest deviation that it let pass. Where that leaves doubt, or is more
     than rounding should leave, a copy in float64 decides; without one that can, the verdict stands. `preferred` of two
     findings is told."""
-    found, refusal = None, None
+    result, refusal = None, None
     try:
-        found, deviation = check(model, inputs)
+        result, deviation = check(model, inputs)
         if deviation <= _DOUBTFUL:
-            return found
+            return result
     except InexactError as error:
         refusal = error
     narrow = _Narrow()
@@ -285,14 +287,14 @@ def _or_in_float64(
             copied, wide = copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
             with narrow:
                 in_float64 = check(copied, wide)[0]
-            return in_float64 if found is None else preferred(found, in_float64)
+            return in_float64 if result is None else preferred(result, in_float64)
     except InexactError as error:
         refusal = refusal if refusal is not None or narrow.seen else error
     except Exception:  # there is no such copy
         pass
     if refusal is not None:
         raise refusal from None
-    return cast(T, found)
+    return cast(T, result)
 
 
 class _Narrow(Mode):
@@ -342,13 +344,13 @@ def _compared_with_training(
     if twin is None:
         return Exactness(len(batch), None, why_not)
     training = _TrainingForward(model, twin, sites, layers)
-    held: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     while True:
         expected, failure = training.outputs(batch)
-        found = float("inf") if expected is None else deviation(outputs, expected)
-        if found <= _tolerance(outputs):
-            return Exactness(len(batch), found, held=tuple(held.items()))
-        if not held and (otherwise := training.otherwise(counts)):
+        difference = float("inf") if expected is None else deviation(outputs, expected)
+        if difference <= _tolerance(outputs):
+            return Exactness(len(batch), difference, held=tuple(fixed.items()))
+        if not fixed and (otherwise := training.otherwise(counts)):
             raise InexactError(
                 f"MCBN of this network would not be exact: in training mode a BatchNorm normalises {otherwise}. The "
                 "noise of its training is that of such parts of a mini-batch."
@@ -357,21 +359,25 @@ def _compared_with_training(
             return Exactness(len(batch), None, "a copy of it runs layers of the original")
         if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
             return Exactness(len(batch), None, "its evaluation mode is written into it")
-        with undisturbed(model), _recorded_modules(model) as own, SamplePass(sites, statistics, None, draw=0, start=0):
+        with (
+            undisturbed(model),
+            _recorded_modules(model) as calls,
+            SamplePass(sites, statistics, None, draw=0, start=0),
+        ):
             forward(model, batch.clone())
-        culprit = "" if expected is None else _first_difference(own, training.modules(batch))
+        culprit = "" if expected is None else _first_difference(calls, training.modules(batch))
         more = _alike(twin, culprit)
-        if not more or len(set(held.values())) > _MAX_EVALUATION_MODULES:
+        if not more or len(set(fixed.values())) > _MAX_EVALUATION_MODULES:
             if expected is None:
                 return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
             raise InexactError(
                 f"MCBN of this network would not be exact: with the statistics of a mini-batch of {len(batch)} points "
-                f"its outputs differ from those of its training-mode forward by {100 * found:.3g} % of the largest, "
-                f"first in {culprit or 'the network itself'}."
+                f"its outputs differ from those of its training-mode forward by {100 * difference:.3g} % of the "
+                f"largest, first in {culprit or 'the network itself'}."
             )
         for path, module in more.items():
             module.training = False
-            held[path] = (
+            fixed[path] = (
                 f"{type(module).__name__} computes something else in training mode than BatchNorm and dropout explain "
                 "(batch normalization of its own, noise); it stays in evaluation mode"
             )
@@ -401,7 +407,7 @@ class _TrainingForward:
     def __init__(self, model: nn.Module, twin: nn.Module, sites: Sites, layers: Sequence[BatchNormSite]) -> None:
         self._twin = twin
         tensors = zip(_tensors(model), _tensors(twin), strict=True)
-        self._addresses = {copied.data_ptr(): own.data_ptr() for own, copied in tensors}
+        self._addresses = {copied.data_ptr(): original.data_ptr() for original, copied in tensors}
         self._kept = {site.key for site in sites.batchnorms if site.stochastic} - {site.key for site in layers}
         self._model = model
         self.calls: list[tuple[tuple[int, int], int]] = []
@@ -437,7 +443,7 @@ class _TrainingForward:
 
     def _mode(self) -> Mode:
         calls: Counter[int] = Counter()
-        training, own = self, set(self._addresses.values())
+        training, addresses = self, set(self._addresses.values())
         self.calls = []
 
         class Held(Mode):
@@ -447,7 +453,7 @@ class _TrainingForward:
                     return call.input
                 if isinstance(call, BatchNormCall):
                     address = training._addresses.get(call.address, 0)
-                    training.is_bound |= bool(call.address) and call.address in own
+                    training.is_bound |= bool(call.address) and call.address in addresses
                     key = address, calls[address]
                     calls[address] += 1
                     if call.training:
@@ -485,9 +491,9 @@ def _recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
         inside.append((paths.get(id(module), inside[-1][0] if inside else ""), _digests(args)))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it so
-        path, given = inside.pop()
+        path, received = inside.pop()
         if id(module) in paths:
-            calls.append((path, inside[-1][0] if inside else "", given, _digests(output)))
+            calls.append((path, inside[-1][0] if inside else "", received, _digests(output)))
 
     hooks = (
         module_hooks.register_module_forward_pre_hook(enter),
@@ -506,32 +512,34 @@ def _digests(values: Any) -> list[Tensor]:
     return [flat[:: max(1, len(flat) // 1024)].cpu() for flat in tensors]
 
 
-def _first_difference(own: Sequence[_ModuleCall], other: Sequence[_ModuleCall]) -> str:
+def _first_difference(calls: Sequence[_ModuleCall], training_calls: Sequence[_ModuleCall]) -> str:
     """The first module to give something else for the same inputs, or else the one whose own operations do."""
     numbered: Counter[str] = Counter()
     by_call = {}
-    for path, _, given, made in other:
-        by_call[path, numbered[path]] = given, made
+    for path, _, received, returned in training_calls:
+        by_call[path, numbered[path]] = received, returned
         numbered[path] += 1
     numbered.clear()
-    for path, caller, given, made in own:
+    for path, caller, received, returned in calls:
         call = path, numbered[path]
         numbered[path] += 1
-        if call in by_call and _differ(made, by_call[call][1]):
-            return _above(caller, own, by_call) if _differ(given, by_call[call][0]) else path
+        if call in by_call and _differ(returned, by_call[call][1]):
+            return _above(caller, calls, by_call) if _differ(received, by_call[call][0]) else path
     return ""
 
 
-def _above(path: str, own: Sequence[_ModuleCall], by_call: Mapping[Any, Any]) -> str:
+def _above(path: str, calls: Sequence[_ModuleCall], by_call: Mapping[Any, Any]) -> str:
     """The module at `path`, or the nearest one around it that was given the same inputs."""
-    for module, caller, given, _ in own:
-        if path and module == path and (path, 0) in by_call and _differ(given, by_call[path, 0][0]):
-            return _above(caller, own, by_call)
+    for module, caller, received, _ in calls:
+        if path and module == path and (path, 0) in by_call and _differ(received, by_call[path, 0][0]):
+            return _above(caller, calls, by_call)
     return path
 
 
-def _differ(own: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return len(own) != len(other) or any(deviation(a, b) > _tolerance(a) / 10 for a, b in zip(own, other, strict=True))
+def _differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return len(first) != len(second) or any(
+        deviation(a, b) > _tolerance(a) / 10 for a, b in zip(first, second, strict=True)
+    )
 
 
 def _alike(twin: nn.Module, path: str) -> dict[str, nn.Module]:

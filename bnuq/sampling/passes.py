@@ -125,9 +125,9 @@ class SamplePass(Mode):
 def tensor_output(output: Any) -> Tensor:
     """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError."""
     if not isinstance(output, Tensor) or output.ndim < 2:
-        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        form = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(
-            f"the network's output is {what}; expected one tensor of shape (points, outputs). Wrap the network in an "
+            f"the network's output is {form}; expected one tensor of shape (points, outputs). Wrap the network in an "
             "--arch factory that returns the tensor to be scored."
         )
     return output
@@ -141,7 +141,7 @@ def _statistics_by_call(
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else torch.device("cpu")
     dtype = parameter.dtype if parameter is not None else torch.float32
-    found = {}
+    statistics = {}
     for layer in omega.layers:
         site = by_name.get(layer.name)
         channels = layer.mean.shape[1]
@@ -155,12 +155,13 @@ def _statistics_by_call(
                 f"omega was drawn from another network: layer {layer.name} has {site.channels} channels and "
                 f"eps {site.eps:g} here, {channels} and {layer.eps:g} in omega."
             )
-        own = dtype if site.running_mean is None else site.running_mean.dtype  # in half a network it may be another
-        mean, var = (torch.from_numpy(v).to(device, own) for v in (layer.mean, layer.var))
-        found[site.key] = mean, var
+        # A network in half precision may have running statistics of another dtype.
+        layer_dtype = dtype if site.running_mean is None else site.running_mean.dtype
+        mean, var = (torch.from_numpy(v).to(device, layer_dtype) for v in (layer.mean, layer.var))
+        statistics[site.key] = mean, var
     if fingerprint(model) != omega.fingerprint:
         raise SamplingError(
             "omega was drawn from another network: the layers have the same names and sizes, but the weights differ. "
             "Draw it again from this one."
         )
-    return found
+    return statistics

@@ -141,11 +141,11 @@ class Sites:
     def live_batchnorms(self) -> tuple[BatchNormSite, ...]:
         return tuple(site for site in self.batchnorms if site.stochastic)
 
-    def left_out(self, held: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    def left_out(self, fixed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """The layers that cannot be sampled, with the reason: the unreachable ones, and those in `held`."""
         yield from self.unreachable
         named = {layer for layer, _ in self.unreachable}
-        yield from ((layer, reason) for layer, reason in held if layer not in named)
+        yield from ((layer, reason) for layer, reason in fixed if layer not in named)
 
     @property
     def live_dropouts(self) -> tuple[DropoutSite, ...]:

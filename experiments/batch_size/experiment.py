@@ -115,7 +115,7 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
         started = time.perf_counter()
         runs = _run_files(plans, data, request.keep or data.parent / "networks")
         networks, findings = _evaluated(request, plans, runs, work.path, progress)
-        found = BatchSizes(
+        record = BatchSizes(
             experiment=_described(request, device, images),
             published=PUBLISHED,
             networks=tuple(networks),
@@ -127,9 +127,9 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
             provenance=machine(request.out, device),
             path=request.out.absolute(),
         )
-        codec.write(found, request.out)
+        codec.write(record, request.out)
         work.opened.extend(job.journal for job in jobs)  # their networks are not needed any more
-    return found
+    return record
 
 
 def _check(request: Request) -> None:
@@ -215,11 +215,11 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, f
 
 
 def _trained(job: Job) -> Trained:
-    found = job.finished()
-    if found is None:
+    trained = job.finished()
+    if trained is None:
         path = job.journal.path("network")
         raise ResultError(f"{path}: was there when its training ended, and cannot be read any more.")
-    return found
+    return trained
 
 
 # ── their run files ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,13 +235,13 @@ def _run_files(plans: Sequence[_Plan], data: Path, place: Path) -> dict[_Plan, P
         raise ResultError(f"{place}: networks cannot be put there: {error.strerror}. Name another folder.") from error
     _copy(data, place / "train.npz")
     _copy(_NETWORKS, place / "networks.py")
-    found = {}
+    files = {}
     for plan in plans:
         with replaced(place / f"{plan.stem}.pt") as file:
             torch.save(_trained(plan.job).state, file)
-        found[plan] = place / f"{plan.stem}.toml"
-        write_bytes(found[plan], _run_file(plan).encode())
-    return found
+        files[plan] = place / f"{plan.stem}.toml"
+        write_bytes(files[plan], _run_file(plan).encode())
+    return files
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -287,30 +287,30 @@ def _evaluated(
         data_root=None if request.data_root is None else request.data_root.absolute(),
     )
 
-    def swept(some: Sequence[_Plan], name: str) -> Sweep:
-        runs = [resolve(str(files[plan].absolute()), options, folder=work.absolute()) for plan in some]
+    def swept(selection: Sequence[_Plan], name: str) -> Sweep:
+        runs = [resolve(str(files[plan].absolute()), options, folder=work.absolute()) for plan in selection]
         out = work / f"{name}.sweep.h5"
-        found = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, work=work, progress=progress)
+        result = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, work=work, progress=progress)
         out.unlink()
-        first = {finding.code: finding for finding in reversed(warnings(found.findings))}  # networks repeat each other
+        first = {finding.code: finding for finding in reversed(warnings(result.findings))}  # networks repeat each other
         warned = [finding for code, finding in reversed(first.items()) if code not in _OF_THE_CHOICE]
         findings.extend(about(name, warned))
-        return found
+        return result
 
     networks: list[Network] = []
     findings: list[Finding] = []
     for schedule, architecture in dict.fromkeys((plan.schedule, plan.job.architecture) for plan in plans):
-        mine = [plan for plan in plans if (plan.schedule, plan.job.architecture) == (schedule, architecture)]
+        members = [plan for plan in plans if (plan.schedule, plan.job.architecture) == (schedule, architecture)]
         name = f"{architecture}-{schedule.replace(' ', '-')}"
-        at = {point.batch_size: point for point in swept(mine, name).matched}
-        alone = min(mine, key=lambda plan: abs(plan.job.batch_size - _SWEPT))
-        for plan in mine:
-            found = _network(plan, at[plan.job.batch_size])
+        at = {point.batch_size: point for point in swept(members, name).matched}
+        alone = min(members, key=lambda plan: abs(plan.job.batch_size - _SWEPT))
+        for plan in members:
+            network = _network(plan, at[plan.job.batch_size])
             if plan is alone:
-                one = swept([plan], f"{name}-alone")
-                slopes = {of: _bare(decay.slope) for of, decay in one.models[0].decay.items()}
-                found = replace(found, single=tuple(map(_point, one.line(0))), slopes=slopes)
-            networks.append(found)
+                single = swept([plan], f"{name}-alone")
+                slopes = {of: _bare(decay.slope) for of, decay in single.models[0].decay.items()}
+                network = replace(network, single=tuple(map(_point, single.line(0))), slopes=slopes)
+            networks.append(network)
     return networks, tuple(distinct(findings).values())
 
 
@@ -331,12 +331,12 @@ def _network(plan: _Plan, matched: SweepPoint) -> Network:
 
 def _point(point: SweepPoint) -> Point:
     estimates = {
-        metric: {name: _bare(one.estimate) for name, one in sets.items()}
+        metric: {name: _bare(entry.estimate) for name, entry in sets.items()}
         for metric, sets in point.estimates.items()
         if metric in METRICS
     }
     auroc = {
-        score: {name: _bare(one.estimate) for name, one in sets.items()}
+        score: {name: _bare(entry.estimate) for name, entry in sets.items()}
         for score, sets in point.auroc.items()
         if score in METRICS
     }

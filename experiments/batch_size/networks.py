@@ -102,13 +102,13 @@ class _ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.conv1, self.bn1 = _convolution(channels, stem, 3, stride), nn.BatchNorm2d(stem)
-        made: list[nn.Module] = []
+        layers: list[nn.Module] = []
         inputs = stem
         for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
             for number in range(count):
-                made.append(block(inputs, width, 2 if stage and not number else 1))
+                layers.append(block(inputs, width, 2 if stage and not number else 1))
                 inputs = block.expansion * width
-        self.blocks = nn.Sequential(*made)
+        self.blocks = nn.Sequential(*layers)
         self.linear = nn.Linear(inputs, classes)
         _initialised(self)
 

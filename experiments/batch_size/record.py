@@ -101,10 +101,12 @@ class BatchSizes:
 
     def series(self) -> dict[tuple[str, str], tuple[Network, ...]]:
         """The networks of each schedule and architecture, by ascending M."""
-        found: dict[tuple[str, str], list[Network]] = {}
+        groups: dict[tuple[str, str], list[Network]] = {}
         for network in self.networks:
-            found.setdefault((network.schedule, network.architecture), []).append(network)
-        return {key: tuple(sorted(some, key=lambda one: one.batch_size)) for key, some in found.items()}
+            groups.setdefault((network.schedule, network.architecture), []).append(network)
+        return {
+            key: tuple(sorted(networks, key=lambda network: network.batch_size)) for key, networks in groups.items()
+        }
 
 
 def summary(record: BatchSizes) -> dict[str, Any]:
@@ -142,7 +144,11 @@ def _network_summary(network: Network) -> dict[str, Any]:
 
 def _point_summary(point: Point) -> dict[str, Any]:
     metrics = {
-        metric: {name: estimate_summary(one) for name, one in sets.items()} for metric, sets in point.estimates.items()
+        metric: {name: estimate_summary(estimate) for name, estimate in sets.items()}
+        for metric, sets in point.estimates.items()
     }
-    auroc = {score: {name: estimate_summary(one) for name, one in sets.items()} for score, sets in point.auroc.items()}
+    auroc = {
+        score: {name: estimate_summary(estimate) for name, estimate in sets.items()}
+        for score, sets in point.auroc.items()
+    }
     return {"batch_size": point.batch_size, **metrics, "auroc": auroc}

@@ -136,8 +136,8 @@ def train(job: Job, advance: Advance) -> None:
     optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     done, before = _taken_up(job, network, optimiser)
-    started, told = clock(), done * job.batch_size // 1000
-    advance(told)
+    started, reported = clock(), done * job.batch_size // 1000
+    advance(reported)
     order = _order(job, done // job.per_epoch).to(device)
     for step in range(done, job.steps):
         if step % job.per_epoch == 0:
@@ -150,12 +150,12 @@ def train(job: Job, advance: Advance) -> None:
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-        if (now := (step + 1) * job.batch_size // 1000) > told:
-            advance(now - told)
-            told = now
+        if (now := (step + 1) * job.batch_size // 1000) > reported:
+            advance(now - reported)
+            reported = now
         if (step + 1) % job.per_epoch == 0 and step + 1 < job.steps:
             _keep(job, network, optimiser, step + 1, before + clock() - started)
-    advance(max(0, job.share - told))
+    advance(max(0, job.share - reported))
     loss, accuracy = _measured(network.eval(), images, labels)
     measured = {"loss": loss, "accuracy": accuracy, "seconds": before + clock() - started}
     values = {name: np.array(value) for name, value in measured.items()}
@@ -164,8 +164,8 @@ def train(job: Job, advance: Advance) -> None:
 
 
 def _loaded(data: Path, device: torch.device) -> tuple[Tensor, Int64[Tensor, " n"]]:
-    with np.load(data) as held:
-        return torch.from_numpy(held["x"]).to(device), torch.from_numpy(held["y"]).to(device)
+    with np.load(data) as arrays:
+        return torch.from_numpy(arrays["x"]).to(device), torch.from_numpy(arrays["y"]).to(device)
 
 
 def _fed(images: Tensor) -> Float32[Tensor, "n 1 h w"]:

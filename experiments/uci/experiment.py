@@ -60,9 +60,9 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
     with work_folder(request.out, request.work) as folder:
         jobs = [
-            _Job(data[name], kind, own, request.seed, str(device), folder.path)
+            _Job(data[name], kind, set_protocol, request.seed, str(device), folder.path)
             for name in request.sets
-            for own in [_own(request, name)]
+            for set_protocol in [_protocol_of_set(request, name)]
             for kind in KINDS
         ]
         before = sum(job.cpu_seconds() for job in jobs)
@@ -89,7 +89,7 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     return result
 
 
-def _own(request: Request, name: str) -> Protocol:
+def _protocol_of_set(request: Request, name: str) -> Protocol:
     return request.protocol.of(name, paper_batches=request.paper_batches, batch_sizes=request.batch_sizes)
 
 
@@ -152,7 +152,7 @@ class _Job:
             return _columns(choices)
 
         columns = {name: values.tolist() for name, values in self._unit("choice", compute).items()}
-        return tuple(Choice(*row) for row in zip(*(columns[each.name] for each in fields(Choice)), strict=True))
+        return tuple(Choice(*row) for row in zip(*(columns[column.name] for column in fields(Choice)), strict=True))
 
     def epochs(self, choices: tuple[Choice, ...]) -> list[int]:
         """Those of the final training of each split: as many as chosen; where cross-validation saw only some of the
@@ -203,14 +203,14 @@ class _Job:
 
 def _work_off(job: _Job, advance: Advance) -> None:
     """Both parts of a job, its progress adding up to its share."""
-    told, done = 0, 0.0
+    reported, done = 0, 0.0
 
     def tell(weight: float) -> None:
-        nonlocal told, done
+        nonlocal reported, done
         done = min(1.0, done + weight)
-        if (now := int(job.share * done)) > told:
-            advance(now - told)
-            told = now
+        if (now := int(job.share * done)) > reported:
+            advance(now - reported)
+            reported = now
 
     choices = job.choices(lambda steps: tell(0.9 * steps / job.protocol.max_epochs))
     done = max(done, 0.9)
@@ -254,7 +254,7 @@ def _outcome(data: UciSet, jobs: list[_Job]) -> SetOutcome:
 
 
 def _columns(choices: Sequence[Choice]) -> Arrays:
-    return {each.name: np.array([getattr(choice, each.name) for choice in choices]) for each in fields(Choice)}
+    return {column.name: np.array([getattr(choice, column.name) for choice in choices]) for column in fields(Choice)}
 
 
 def _nobody(_: int) -> None:

@@ -62,22 +62,22 @@ class Protocol:
         self, name: str, *, paper_batches: bool | None = None, batch_sizes: tuple[int, ...] | None = None
     ) -> Protocol:
         """The protocol of one set; `paper_batches` and `batch_sizes` are what the user asked for, None for its own."""
-        found = self
+        result = self
         if self.name == "quick":
             if name in ("kin8nm", "power", "protein"):
-                found = replace(found, **_LARGE)
+                result = replace(result, **_LARGE)
             if name == "kin8nm":  # at fewer, every split is cut off before its patience ends
-                found = replace(found, max_epochs=1000)
+                result = replace(result, max_epochs=1000)
             if name == "protein":
-                found = replace(found, **_PROTEIN)
+                result = replace(result, **_PROTEIN)
             if name == "wine":
-                found = replace(found, dropouts=(0.2, 0.1, *found.dropouts))
+                result = replace(result, dropouts=(0.2, 0.1, *result.dropouts))
             if name == "energy":  # the published estimates rest on them: see the note that goes with the table
-                found = replace(found, paper_batches=True)
+                result = replace(result, paper_batches=True)
         if self.name == "paper" and name == "energy":
-            found = replace(found, batch_sizes=tuple(b for b in found.batch_sizes if b <= 512))
-        asked = {"paper_batches": paper_batches, "batch_sizes": batch_sizes}
-        return replace(found, **{key: value for key, value in asked.items() if value is not None})
+            result = replace(result, batch_sizes=tuple(b for b in result.batch_sizes if b <= 512))
+        overrides = {"paper_batches": paper_batches, "batch_sizes": batch_sizes}
+        return replace(result, **{key: value for key, value in overrides.items() if value is not None})
 
     def batches_for(self, fold_rows: int) -> tuple[int, ...]:
         """The batch sizes that are tried where a fold trains on so many rows; at least the smallest."""
@@ -123,14 +123,14 @@ def chosen_sets(words: Sequence[str], name: str) -> tuple[Protocol, tuple[str, .
 
     "smoke" is a protocol of its own, "all" every set. Raises RequestError for an unknown set.
     """
-    asked = [word.strip().lower().removeprefix("uci-").removeprefix("uci/") for word in words if word.strip()]
-    if "smoke" in asked:
-        if asked != ["smoke"] or name != "quick":
+    requested = [word.strip().lower().removeprefix("uci-").removeprefix("uci/") for word in words if word.strip()]
+    if "smoke" in requested:
+        if requested != ["smoke"] or name != "quick":
             raise RequestError("--sets smoke is a small run of its own; it takes no other set and no --protocol.")
         return SMOKE, SMOKE_SETS
-    if "all" in asked:
-        return protocol(name), (*QUICK_SETS, *(each for each in SETS if each not in QUICK_SETS))
-    for word in asked:
+    if "all" in requested:
+        return protocol(name), (*QUICK_SETS, *(key for key in SETS if key not in QUICK_SETS))
+    for word in requested:
         if word not in SETS:
             raise RequestError(f"--sets: there is no set {word}; expected some of {', '.join(SETS)}, or smoke, or all.")
-    return protocol(name), tuple(dict.fromkeys(asked)) or QUICK_SETS
+    return protocol(name), tuple(dict.fromkeys(requested)) or QUICK_SETS

@@ -22,13 +22,13 @@ yacht   -56.39 ***    21.42 ****  24.92 ****    45.58 ****  -41.54 ns   46.19 **
 
 
 def _read(table: str) -> dict[tuple[str, str, str], Published]:
-    found = {}
+    published = {}
     for line in table.strip().splitlines():
         name, *fields = line.split()
         cells = [Published(float(value), stars) for value, stars in zip(fields[::2], fields[1::2], strict=True)]
         places = [(method, metric) for metric in ("crps", "pll") for method in ("mcbn", "mcdo", "mnf")]
-        found |= {(name, *place): cell for place, cell in zip(places, cells, strict=True)}
-    return found
+        published |= {(name, *place): cell for place, cell in zip(places, cells, strict=True)}
+    return published
 
 
 TABLE_1 = _read(_TABLE)  # by set, method ("mcbn", "mcdo", "mnf") and metric ("crps", "pll")

@@ -64,12 +64,12 @@ def cell(runs: Float64[np.ndarray, "split seed"], *, test_share: float, publishe
     """The cell of these runs' scores; `test_share` is test rows over training rows of a split."""
     values, split = runs.reshape(-1), np.repeat(np.arange(len(runs)), runs.shape[1])
     value = float(values.mean())
-    naive, ours = t_test(values), nadeau_bengio(values, split, test_share=test_share)
-    if naive is None or ours is None or not math.isfinite(value):
+    naive, corrected = t_test(values), nadeau_bengio(values, split, test_share=test_share)
+    if naive is None or corrected is None or not math.isfinite(value):
         return Cell(value, None, None, None, None, "n/a", None, "n/a", published, "n/a")
-    low, high = ours.interval()
-    said = verdict(value, low, high, published)
-    return Cell(value, ours.se, low, high, ours.p, ours.stars, naive.p, naive.stars, published, said)
+    low, high = corrected.interval()
+    outcome = verdict(value, low, high, published)
+    return Cell(value, corrected.se, low, high, corrected.p, corrected.stars, naive.p, naive.stars, published, outcome)
 
 
 def verdict(value: float, low: float, high: float, published: Published | None) -> Verdict:
@@ -179,10 +179,10 @@ class SetOutcome:
 
     def cell(self, method: str, metric: str) -> Cell:
         """The cell of "crps" or "pll"; with "pll_gaussian" that of the Gaussian PLL, beside the published mixture."""
-        found = self.methods[method]
+        outcome = self.methods[method]
         estimate = METRICS.get(metric, f"normalized_{metric}")
-        published = found.published.get(metric)
-        return cell(getattr(found.runs, estimate), test_share=self.test / self.train, published=published)
+        published = outcome.published.get(metric)
+        return cell(getattr(outcome.runs, estimate), test_share=self.test / self.train, published=published)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,10 +213,10 @@ class Reproduction:
 
     def cells(self) -> Iterator[tuple[str, str, str, Cell]]:
         """Every cell of the table with its set, method and metric."""
-        for name, one in self.sets.items():
-            for method in one.methods:
+        for name, outcome in self.sets.items():
+            for method in outcome.methods:
                 for metric in METRICS:
-                    yield name, method, metric, one.cell(method, metric)
+                    yield name, method, metric, outcome.cell(method, metric)
 
 
 def _check_protocol(protocol: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ def summary(result: Reproduction) -> dict[str, Any]:
 
 
 def _set_summary(outcome: SetOutcome) -> dict[str, Any]:
-    facts = {each.name: getattr(outcome, each.name) for each in fields(outcome)}
+    facts = {field.name: getattr(outcome, field.name) for field in fields(outcome)}
     return facts | {
         "mnf": {metric: [score.value, score.stars] for metric, score in outcome.mnf.items()},
         "published": {
@@ -256,7 +256,7 @@ def _set_summary(outcome: SetOutcome) -> dict[str, Any]:
 
 def _method_summary(outcome: SetOutcome, name: str) -> dict[str, Any]:
     method = outcome.methods[name]
-    means = {each.name: method.mean(each.name) for each in fields(method.runs)}
+    means = {column.name: method.mean(column.name) for column in fields(method.runs)}
     means["spearman"] = method.rank_correlation()
     return {
         "crps": _cell_summary(outcome.cell(name, "crps")),
@@ -264,13 +264,13 @@ def _method_summary(outcome: SetOutcome, name: str) -> dict[str, Any]:
         "pll_gaussian": _cell_summary(replace(outcome.cell(name, "pll_gaussian"), published=None)),
         "figures": {key: json_number(value) for key, value in means.items()},
         "tau_at_end": method.at_end,
-        "choices": {each.name: getattr(method.choices, each.name).tolist() for each in fields(method.choices)},
+        "choices": {column.name: getattr(method.choices, column.name).tolist() for column in fields(method.choices)},
     }
 
 
-def _cell_summary(found: Cell) -> dict[str, Any]:
+def _cell_summary(cell: Cell) -> dict[str, Any]:
     keys = ("value", "se", "low", "high", "p", "stars", "p_naive", "stars_naive")
-    told = {key: getattr(found, key) for key in keys if getattr(found, key) is not None}
-    if found.published is not None:
-        told |= {"published": found.published.value, "stars_published": found.published.stars, "verdict": found.verdict}
-    return {key: json_number(value) if isinstance(value, float) else value for key, value in told.items()}
+    summary = {key: getattr(cell, key) for key in keys if getattr(cell, key) is not None}
+    if cell.published is not None:
+        summary |= {"published": cell.published.value, "stars_published": cell.published.stars, "verdict": cell.verdict}
+    return {key: json_number(value) if isinstance(value, float) else value for key, value in summary.items()}

@@ -35,8 +35,8 @@ def report(result: Reproduction, *, columns: int = 100) -> Report:
 def markdown(result: Reproduction) -> str:
     """The report as a page of its own: headed by the paper, with the 95 % intervals, without where the result lies."""
     paper = replace(report(result, columns=_WIDE + 1), command=result.source, version="", path=None)
-    how = Section("", (Paragraph("Run again by `python -m experiments uci`."),))
-    return as_markdown(replace(paper, sections=(how, *paper.sections)), level=1)
+    instructions = Section("", (Paragraph("Run again by `python -m experiments uci`."),))
+    return as_markdown(replace(paper, sections=(instructions, *paper.sections)), level=1)
 
 
 def _sections(result: Reproduction, *, wide: bool) -> Iterator[Section]:
@@ -82,18 +82,18 @@ def _time(seconds: float) -> str:
 
 
 def _summary(result: Reproduction) -> Iterator[str]:
-    cells = [found for *_, found in result.cells() if found.published is not None]
-    same = sum(found.value * found.published.value > 0 for found in cells if found.published is not None)
+    cells = [cell for *_, cell in result.cells() if cell.published is not None]
+    same = sum(cell.value * cell.published.value > 0 for cell in cells if cell.published is not None)
     yield f"{same} of {len(cells)} scores have the published sign."
-    counts = {name: sum(found.verdict == name for found in cells) for name in VERDICTS}
+    counts = {name: sum(cell.verdict == name for cell in cells) for name in VERDICTS}
     yield "Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + "."
-    naive, ours = (sum(getattr(found, key).startswith("*") for found in cells) for key in ("stars_naive", "stars"))
+    naive, corrected = (sum(getattr(cell, key).startswith("*") for cell in cells) for key in ("stars_naive", "stars"))
     yield (
-        f"{naive} scores have a star if all runs are taken as independent, as published; {ours} if it is allowed for "
-        "that splits share rows."
+        f"{naive} scores have a star if all runs are taken as independent, as published; {corrected} if it is "
+        "allowed for that splits share rows."
     )
-    for name, method, found in _methods(result):
-        spread, error = found.mean("mc_sd"), found.mean("rmse")
+    for name, method, outcome in _methods(result):
+        spread, error = outcome.mean("mc_sd"), outcome.mean("rmse")
         if spread > error:
             yield (
                 f"{name}, {_METHODS[method]}: passes spread by {spread:.3g}, more than the error of their mean "
@@ -182,53 +182,53 @@ def _legend() -> Iterator[str]:
 
 def _verdicts(result: Reproduction) -> Iterator[str]:
     """Those that were given, in words."""
-    given = {found.verdict for *_, found in result.cells()}
-    yield from (f"{name}: {words}." for name, words in VERDICTS.items() if name in given)
+    shown = {cell.verdict for *_, cell in result.cells()}
+    yield from (f"{name}: {words}." for name, words in VERDICTS.items() if name in shown)
 
 
 def _notes(result: Reproduction) -> Iterator[str]:
     grid = result.protocol
-    for name, one in result.sets.items():
-        own = one.protocol
-        told = [
-            f"{word} {', '.join(f'{value:g}' for value in own[key])}"
+    for name, outcome in result.sets.items():
+        chosen = outcome.protocol
+        differences = [
+            f"{word} {', '.join(f'{value:g}' for value in chosen[key])}"
             for key, word in (("weight_decays", "λ"), ("batch_sizes", "b"), ("dropouts", "dropout"))
-            if tuple(own[key]) != tuple(grid[key])
+            if tuple(chosen[key]) != tuple(grid[key])
         ]
-        if own["max_epochs"] != grid["max_epochs"]:
-            told.append(f"at most {own['max_epochs']} epochs, racing at {100 * (own['race'] or 0):g} %")
-        if told:
-            yield f"{name}: its own grid: {'; '.join(told)}."
-        if own["most_rows"] is not None:
+        if chosen["max_epochs"] != grid["max_epochs"]:
+            differences.append(f"at most {chosen['max_epochs']} epochs, racing at {100 * (chosen['race'] or 0):g} %")
+        if differences:
+            yield f"{name}: its own grid: {'; '.join(differences)}."
+        if chosen["most_rows"] is not None:
             yield (
-                f"{name}: cross-validation saw {own['most_rows']} of {one.train} training rows; the final networks are "
-                "trained on all of them, for as many steps as were chosen. So τ and the σ of the constant baseline are "
-                "those of networks that know less: the baseline is too wide for the final ones."
+                f"{name}: cross-validation saw {chosen['most_rows']} of {outcome.train} training rows; the final "
+                "networks are trained on all of them, for as many steps as were chosen. So τ and the σ of the constant "
+                "baseline are those of networks that know less: the baseline is too wide for the final ones."
             )
-        if left_out := [b for b in own["batch_sizes"] if b not in one.batch_sizes]:
+        if left_out := [b for b in chosen["batch_sizes"] if b not in outcome.batch_sizes]:
             yield (
-                f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's {one.fold_rows} "
-                "training rows (--paper-batches tries them)."
+                f"{name}: b {', '.join(map(str, left_out))} left out, being more than half of a fold's "
+                f"{outcome.fold_rows} training rows (--paper-batches tries them)."
             )
-        yield from _batch_warning(name, one)
-        for method, found in one.methods.items():
-            if unfinished := int(found.choices.unfinished.sum()):
+        yield from _batch_warning(name, outcome)
+        for method, scored in outcome.methods.items():
+            if unfinished := int(scored.choices.unfinished.sum()):
                 yield (
-                    f"{name}, {_METHODS[method]}: {unfinished} of {len(found.choices.unfinished)} splits were still "
+                    f"{name}, {_METHODS[method]}: {unfinished} of {len(scored.choices.unfinished)} splits were still "
                     "within their patience when the epochs ran out."
                 )
-            if hits := int(found.runs.exact_hits.sum()):
+            if hits := int(scored.runs.exact_hits.sum()):
                 yield f"{name}, {_METHODS[method]}: {hits} points that the mean hits exactly are left out of PLL."
     yield from texts(result.findings)
 
 
-def _batch_warning(name: str, one: SetOutcome) -> Iterator[str]:
-    chosen = one.methods["mcbn"].choices.batch_size
-    whole, large = int((chosen >= one.fold_rows).sum()), int((2 * chosen > one.fold_rows).sum())
-    if whole:
+def _batch_warning(name: str, outcome: SetOutcome) -> Iterator[str]:
+    chosen = outcome.methods["mcbn"].choices.batch_size
+    full, large = int((chosen >= outcome.fold_rows).sum()), int((2 * chosen > outcome.fold_rows).sum())
+    if full:
         yield (
-            f"Careful, {name}: in {whole} of {len(chosen)} splits the chosen b is no less than a fold's "
-            f"{one.fold_rows} training rows, as with the paper's own batch sizes. Its passes are then all but "
+            f"Careful, {name}: in {full} of {len(chosen)} splits the chosen b is no less than a fold's "
+            f"{outcome.fold_rows} training rows, as with the paper's own batch sizes. Its passes are then all but "
             "the same: MC variance is next to zero in cross-validation, and τ is fitted as if there were none; the "
             "passes on test rows do differ. Without such b: --no-paper-batches."
         )

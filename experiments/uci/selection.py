@@ -119,11 +119,11 @@ class Group:
                 dropout=setting.dropout,
                 generator=generator,
             )
-            mine = place[nets]
+            indices = place[nets]
             for epoch in range(len(epochs)):
-                rows_of = order[epoch][mine]
-                x = self._x[data[mine][:, None], rows_of]
-                y = self._y[data[mine][:, None], rows_of]
+                rows_of = order[epoch][indices]
+                x = self._x[data[indices][:, None], rows_of]
+                y = self._y[data[indices][:, None], rows_of]
                 for at in range(0, steps * batch, batch):
                     training.step(x[:, at : at + batch], y[:, at : at + batch])
             parts.append(training.state())
@@ -135,23 +135,23 @@ class Group:
         )
 
     def _orders(self, streams: list[int], epochs: range, length: int) -> Int64[np.ndarray, "epoch stream row"]:
-        found = np.empty((len(epochs), len(streams), length), np.int64)
+        orders = np.empty((len(epochs), len(streams), length), np.int64)
         of = self._data.tolist()
         for place, epoch in enumerate(epochs):
             for column, stream in enumerate(streams):
                 random = np.random.default_rng([*self._keys[stream], _ORDER, epoch])
-                found[place, column] = random.permutation(int(self.material.rows[of[stream]]))[:length]
-        return found
+                orders[place, column] = random.permutation(int(self.material.rows[of[stream]]))[:length]
+        return orders
 
     def batches(self, size: int, samples: int) -> Int64[np.ndarray, "stream sample row"]:
         """The mini-batches of MCBN's passes, drawn without replacement from the training rows of each stream."""
         of = self._data.tolist()
-        found = np.empty((len(of), samples, size), np.int32)
+        rows = np.empty((len(of), samples, size), np.int32)
         for stream, key in enumerate(self._keys):
             random = np.random.default_rng([*key, _BATCHES, size])
             for sample in range(samples):
-                found[stream, sample] = random.choice(int(self.material.rows[of[stream]]), size, replace=False)
-        return found
+                rows[stream, sample] = random.choice(int(self.material.rows[of[stream]]), size, replace=False)
+        return rows
 
     def outputs(
         self,
@@ -169,8 +169,8 @@ class Group:
         at_once = min(at_once, max(1, 2**28 // (samples * points)))
         for number, start in enumerate(range(0, len(stream), at_once)):
             nets = slice(start, start + at_once)
-            mine = torch.from_numpy(stream[nets]).to(self.device)
-            data = self._data[mine]
+            indices = torch.from_numpy(stream[nets]).to(self.device)
+            data = self._data[indices]
             if batches is None:
                 passes = mcdo_passes(
                     self.architecture,
@@ -190,17 +190,17 @@ class Group:
         self, parameters: Float[Tensor, "net parameter"], stream: Int64[np.ndarray, " net"]
     ) -> Float[Tensor, "net point"]:
         """Outputs without sampling, in target units: BatchNorm with the statistics of all training rows, no dropout."""
-        found = []
+        outputs = []
         for net in range(len(stream)):
             data = self._data[int(stream[net])][None]
             rows, x = int(self.material.rows[int(data)]), self._x_point[data]
-            one = parameters[net : net + 1]
+            network = parameters[net : net + 1]
             if self.architecture.kind == "batchnorm":
-                passes = mcbn_passes(self.architecture, one, iter([self._x[data, :rows]]), x)
+                passes = mcbn_passes(self.architecture, network, iter([self._x[data, :rows]]), x)
             else:
-                passes = mcdo_passes(self.architecture, one, x, dropout=0.0, samples=1, generator=None)
-            found.append(self._in_target_units(next(iter(passes)), data))
-        return torch.cat(found)
+                passes = mcdo_passes(self.architecture, network, x, dropout=0.0, samples=1, generator=None)
+            outputs.append(self._in_target_units(next(iter(passes)), data))
+        return torch.cat(outputs)
 
     def _in_target_units(self, outputs: Tensor, data: Tensor) -> Tensor:
         scale, shift = (torch.from_numpy(v).to(self.device)[data, None] for v in self._affine)
@@ -266,18 +266,18 @@ class _Pool:
     def _errors(self, correction: float) -> Float64[np.ndarray, " net"]:
         """The RMSE of each network on its held-out rows, less what finitely many draws add to its square."""
         group, alive = self._group, self._alive
-        found = np.empty(len(alive))
+        errors = np.empty(len(alive))
         for nets, outputs in group.outputs(
             self.state.parameters, self.stream[alive], self.setting, self._batches, self._samples
         ):
             of = self.stream[alive][nets]
             target = torch.from_numpy(group.material.target[of]).to(outputs.device)
-            held = _held(group.material, of).to(outputs.device)
+            mask = _row_mask(group.material, of).to(outputs.device)
             mean, variance = outputs.mean(0), outputs.var(0, correction=min(1, self._samples - 1))
             square = (mean.double() - target).square() - correction * variance.double()
-            mse = (square * held).sum(1) / held.sum(1)
-            found[nets] = mse.clamp_min(0.0).sqrt().cpu().numpy()
-        return np.where(np.isfinite(found), found, np.inf)
+            mse = (square * mask).sum(1) / mask.sum(1)
+            errors[nets] = mse.clamp_min(0.0).sqrt().cpu().numpy()
+        return np.where(np.isfinite(errors), errors, np.inf)
 
     def close(self, epoch: int, protocol: Protocol, best_of_split: Float64[np.ndarray, " split"]) -> None:
         """End what has lost its patience or the race, and take it out of the stacks."""
@@ -286,13 +286,13 @@ class _Pool:
         far = epoch >= protocol.race_from and self.state.steps >= protocol.race_from_step
         if protocol.race is not None and far:
             self.ended |= self.best > (1 + protocol.race) * best_of_split
-        kept = ~self.ended[self.candidate[self._alive], self.split[self._alive]]
-        if not kept.all():
-            self._alive = self._alive[kept]
-            self.state = self.state.of(torch.from_numpy(np.flatnonzero(kept)).to(self.state.parameters.device))
+        continuing = ~self.ended[self.candidate[self._alive], self.split[self._alive]]
+        if not continuing.all():
+            self._alive = self._alive[continuing]
+            self.state = self.state.of(torch.from_numpy(np.flatnonzero(continuing)).to(self.state.parameters.device))
 
 
-def _held(material: Material, data: np.ndarray) -> Bool[Tensor, "net point"]:
+def _row_mask(material: Material, data: np.ndarray) -> Bool[Tensor, "net point"]:
     """Which of the evaluation rows are no padding."""
     return torch.from_numpy(np.arange(material.target.shape[1]) < material.points[data][:, None])
 
@@ -323,7 +323,7 @@ def select(
         kinds = [Setting(0.0, protocol.dropout_batch, p) for p in protocol.dropouts]
     pools = [_Pool(group, setting, protocol.weight_decays, splits, samples) for setting in kinds]
     correction = 1 / samples - 1 / drawn if samples < drawn else 0.0
-    told = 0
+    reported = 0
     for start in range(0, protocol.max_epochs, protocol.interval):
         epochs = range(start, min(start + protocol.interval, protocol.max_epochs))
         going = [pool for pool in pools if pool.going_on]
@@ -336,13 +336,13 @@ def select(
         for pool in going:
             pool.close(epochs.stop, protocol, pool.best.min(0) if kind == "batchnorm" else together)
         advance(len(epochs))
-        told += len(epochs)
-    advance(protocol.max_epochs - told)
+        reported += len(epochs)
+    advance(protocol.max_epochs - reported)
     return tuple(_choice(group, pools, split, protocol, tau_range) for split in range(int(splits.max()) + 1))
 
 
 def _choice(group: Group, pools: list[_Pool], split: int, protocol: Protocol, tau_range: tuple[float, float]) -> Choice:
-    pool = min(pools, key=lambda each: each.best[:, split].min())
+    pool = min(pools, key=lambda pool: pool.best[:, split].min())
     if not math.isfinite(pool.best[:, split].min()):
         raise BnuqError(f"in split {split + 1} every setting diverged: no network's error stayed finite.")
     candidate = int(pool.best[:, split].argmin())
@@ -405,7 +405,7 @@ def evaluate(
     initial = group.initial()
     parameters = torch.empty_like(initial)
     settings = [Setting(0.0, choice.batch_size, choice.dropout) for choice in choices]
-    told = 0
+    reported = 0
     for setting in dict.fromkeys(settings):
         nets = np.flatnonzero([settings[split] == setting for split in of])
         state, done = State.fresh(initial[torch.from_numpy(nets).to(device)]), 0
@@ -415,9 +415,9 @@ def evaluate(
             while done < until:
                 stop = min(until, done + protocol.interval)
                 state = group.trained(state, nets, decay, setting, range(done, stop))
-                if stop > told:
-                    advance(stop - told)
-                    told = stop
+                if stop > reported:
+                    advance(stop - reported)
+                    reported = stop
                 done = stop
             ready = np.array([epochs[of[net]] <= done for net in nets])
             rows = torch.from_numpy(np.flatnonzero(ready)).to(device)
@@ -434,8 +434,8 @@ def evaluate(
             for column, net in enumerate(nets[few]):
                 split, number = streams[net][0], int(net) % seeds
                 f = outputs[:, column].double().cpu().numpy()
-                one = estimates_of_run(f, plain[few][column], material.target[split], choices[split])
-                for name, value in one.items():
+                run_estimates = estimates_of_run(f, plain[few][column], material.target[split], choices[split])
+                for name, value in run_estimates.items():
                     estimates.setdefault(name, [[math.nan] * seeds for _ in range(splits)])[split][number] = value
     return estimates
 
@@ -465,13 +465,17 @@ def estimates_of_run(
         "crps_constant": metrics.crps_gaussian(mean, choice.sigma, y),
         "crps_optimum": metrics.crps_optimum(mean, y),
     }
-    found = {name: float(np.mean(values)) for name, values in crps.items()}
-    found |= {name: float(np.mean(values[missed])) for name, values in pll.items()}
-    return found | {
-        "normalized_crps": float(metrics.normalized(found["crps"], found["crps_constant"], found["crps_optimum"])),
-        "normalized_pll": float(metrics.normalized(found["pll_mixture"], found["pll_constant"], found["pll_optimum"])),
+    estimates = {name: float(np.mean(values)) for name, values in crps.items()}
+    estimates |= {name: float(np.mean(values[missed])) for name, values in pll.items()}
+    return estimates | {
+        "normalized_crps": float(
+            metrics.normalized(estimates["crps"], estimates["crps_constant"], estimates["crps_optimum"])
+        ),
+        "normalized_pll": float(
+            metrics.normalized(estimates["pll_mixture"], estimates["pll_constant"], estimates["pll_optimum"])
+        ),
         "normalized_pll_gaussian": float(
-            metrics.normalized(found["pll_gaussian"], found["pll_constant"], found["pll_optimum"])
+            metrics.normalized(estimates["pll_gaussian"], estimates["pll_constant"], estimates["pll_optimum"])
         ),
         "rmse": metrics.rmse(mean, y),
         "rmse_deterministic": metrics.rmse(plain, y),

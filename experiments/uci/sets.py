@@ -57,15 +57,15 @@ def read_set(name: str, data_root: Path | None = None) -> UciSet:
     known = known_set(f"uci-{name}")
     assert known is not None
     looked_at = [path for _, path in places(known, "train", data_roots(data_root))]
-    path = next((each for each in looked_at if exists(each)), None)
+    path = next((candidate for candidate in looked_at if exists(candidate)), None)
     if path is None:
         raise DataError(
             f"uci-{name}: not found. Looked at:\n"
-            + "\n".join(f"  {each}" for each in looked_at)
+            + "\n".join(f"  {candidate}" for candidate in looked_at)
             + "\nSay where it is with --data-root FOLDER or the environment variable BNUQ_DATA."
         )
-    found = read_csv(path)
-    x, y = np.asarray(found.inputs, np.float64), np.asarray(found.targets, np.float64)[:, 0]
+    table = read_csv(path)
+    x, y = np.asarray(table.inputs, np.float64), np.asarray(table.targets, np.float64)[:, 0]
     bad = np.argwhere(~np.isfinite(np.column_stack((x, y))))
     if len(bad):
         row, column = bad[0]
@@ -110,8 +110,8 @@ def cross_validation(
     for place, seed in enumerate(splits):
         train = split(len(data.y), seed)[0][:most_rows]
         for fold, held_out in enumerate(folds(len(train), number)):
-            kept = np.setdiff1d(np.arange(len(train)), held_out)
-            parts.append((train[kept], train[held_out]))
+            remaining = np.setdiff1d(np.arange(len(train)), held_out)
+            parts.append((train[remaining], train[held_out]))
             of.append(place)
             which.append(fold)
     return _material(data, parts), np.array(of), np.array(which)

@@ -42,7 +42,7 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
                     raise DataError(f"{path / name}: is larger than any batch of CIFAR-10.")
                 yield name, (path / name).read_bytes()
         return
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with readable(path, "a .tar.gz archive"):
         with gzip.open(path) as file:  # whole: tarfile believes the lengths that its headers declare
             unpacked = io.BytesIO(file.read(_LARGEST_ARCHIVE + 1))
@@ -53,11 +53,11 @@ def _members(path: Path, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
             name = member.name.rpartition("/")[2]
             if name in names and member.isfile() and member.size <= _LARGEST_BATCH:
                 content = archive.extractfile(member)
-                found[name] = content.read() if content else b""
+                contents[name] = content.read() if content else b""
     for name in names:
-        if name not in found:
+        if name not in contents:
             raise DataError(f"{path}: has no member {name}; expected the archive as published.")
-        yield name, found[name]
+        yield name, contents[name]
 
 
 def _binary(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

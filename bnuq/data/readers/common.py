@@ -32,21 +32,21 @@ def named_contents(
     `sizes` are the bytes that each array declares; those of the arrays used are added up, and checked against the
     `stored` bytes of the file and the memory, before the first is read.
     """
-    there = list(sizes)
-    pair = next(((x, y) for x, y in _NAMES if x in there), None)
+    names = list(sizes)
+    pair = next(((x, y) for x, y in _NAMES if x in names), None)
     if pair is None:
         raise DataError(
-            f"{path}: has no array called x (or X, images, data); it has {', '.join(map(repr, there[:20])) or 'none'}. "
+            f"{path}: has no array called x (or X, images, data); it has {', '.join(map(repr, names[:20])) or 'none'}. "
             "Write the inputs as x and the targets as y."
         )
-    target = next((name for name in (pair[1], *_TARGETS) if name in there), None)
+    target = next((name for name in (pair[1], *_TARGETS) if name in names), None)
     used = {pair[0], target, group}
-    others = [name for name in there if name not in used]
-    check_size(path, sum(sizes[name] for name in there if name in used), stored=stored, error=DataError)
+    others = [name for name in names if name not in used]
+    check_size(path, sum(sizes[name] for name in names if name in used), stored=stored, error=DataError)
     return Contents(
         read(pair[0]),
         None if target is None else read(target),
-        read(group) if group in there else None,
+        read(group) if group in names else None,
         findings=(note("arrays-unused", names=others),) if others else (),
     )
 
@@ -58,15 +58,15 @@ def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
 
 def read_bytes(file: IO[bytes], size: int) -> NDArray[np.uint8]:
     """As many bytes, or all there are, in memory once: a decompressor's own `read` holds them twice."""
-    found, held = np.empty(size, np.uint8), 0
-    while held < size and (piece := file.read(min(_PIECE, size - held))):
-        found[held : held + len(piece)] = np.frombuffer(piece, np.uint8)
-        held += len(piece)
-    return found[:held]
+    buffer, filled = np.empty(size, np.uint8), 0
+    while filled < size and (piece := file.read(min(_PIECE, size - filled))):
+        buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+        filled += len(piece)
+    return buffer[:filled]
 
 
 @contextlib.contextmanager
-def readable(path: Path, what: str) -> Iterator[None]:
+def readable(path: Path, kind: str) -> Iterator[None]:
     """Any failure of a foreign parser as one DataError: they raise whatever the damage leads them to."""
     try:
         yield
@@ -77,5 +77,5 @@ def readable(path: Path, what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno and error.strerror:  # the system's, not a parser's
             raise DataError(f"{path}: cannot be read: {error.strerror}. Was it changed meanwhile?") from error
-        said = " ".join(str(error).split())[:200].strip("'\"") or type(error).__name__
-        raise DataError(f"{path}: cannot be read as {what}: it is cut short or damaged ({said}).") from error
+        reason = " ".join(str(error).split())[:200].strip("'\"") or type(error).__name__
+        raise DataError(f"{path}: cannot be read as {kind}: it is cut short or damaged ({reason}).") from error

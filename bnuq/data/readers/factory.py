@@ -23,20 +23,20 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
 
     DataError where they take more than `room` bytes while they are joined, or never end.
     """
-    made = factory()
+    data = factory()
     with running(spec, "reading its points"):
-        if (arrays := _whole_arrays(made)) is not None:
+        if (arrays := _arrays(data)) is not None:
             return Contents(
                 arrays[0], arrays[1] if len(arrays) > 1 else None, findings=(note("read-from-factory", factory=spec),)
             )
-        single = _gives_single_points(made)
-        if single and hasattr(made, "__getitem__") and hasattr(made, "__len__"):
-            pieces = _taken(spec, (made[index] for index in range(len(made))), single, room)
-        elif isinstance(made, Iterable):
-            pieces = _taken(spec, made, single, room)
+        single = _gives_single_points(data)
+        if single and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            pieces = _pieces_of(spec, (data[index] for index in range(len(data))), single, room)
+        elif isinstance(data, Iterable):
+            pieces = _pieces_of(spec, data, single, room)
         else:
             raise DataError(
-                f"{spec}: gave a {type(made).__name__}; expected a torch Dataset or an iterable of batches, "
+                f"{spec}: gave a {type(data).__name__}; expected a torch Dataset or an iterable of batches, "
                 "(x, y) or x alone."
             )
     if not pieces:
@@ -49,10 +49,10 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
     )
 
 
-def _taken(spec: str, made: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:
+def _pieces_of(spec: str, data: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:
     pieces: list[tuple[NDArray[Any], ...]] = []
     points = size = 0
-    for piece in made:
+    for piece in data:
         parts = _parts(piece)
         pieces.append(parts)
         points += 1 if single or parts[0].ndim == 0 else len(parts[0])
@@ -66,23 +66,23 @@ def _taken(spec: str, made: Iterable[Any], single: bool, room: int | None) -> li
     return pieces
 
 
-def _whole_arrays(made: Any) -> tuple[NDArray[Any], ...] | None:
+def _arrays(data: Any) -> tuple[NDArray[Any], ...] | None:
     """(x,) or (x, y) where the factory gives whole arrays: under these names, or as a tuple of two of one length."""
-    if isinstance(made, Mapping) and "x" in made:
-        return tuple(_array(made[name]) for name in ("x", "y") if name in made)
-    if isinstance(made, tuple) and len(made) == 2 and all(hasattr(part, "ndim") for part in made):
-        x, y = map(_array, made)
+    if isinstance(data, Mapping) and "x" in data:
+        return tuple(_array(data[name]) for name in ("x", "y") if name in data)
+    if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "ndim") for part in data):
+        x, y = map(_array, data)
         return (x, y) if x.ndim > y.ndim >= 1 and len(x) == len(y) else None
     return None
 
 
-def _gives_single_points(made: Any) -> bool:
+def _gives_single_points(data: Any) -> bool:
     """Told without importing torch: whoever made a Dataset has imported it."""
-    if isinstance(made, Sequence) and made and isinstance(made[0], tuple | list) and len(made[0]) == 2:
-        return _array(made[0][1]).ndim == 0  # a list of (input, label) pairs
-    if any(kind.__name__ == "IterableDataset" for kind in type(made).__mro__):
+    if isinstance(data, Sequence) and data and isinstance(data[0], tuple | list) and len(data[0]) == 2:
+        return _array(data[0][1]).ndim == 0  # a list of (input, label) pairs
+    if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):
         return True
-    return hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, Sequence)
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence)
 
 
 def _parts(piece: Any) -> tuple[NDArray[Any], ...]:

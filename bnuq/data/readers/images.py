@@ -95,20 +95,20 @@ def read_image_folder(path: Path) -> Contents:
 
 def _files_below(path: Path) -> Iterator[Path]:
     """All files in the folders of `path`, behind links too; DataError for a picture that is none, and for a loop."""
-    seen = set[str]()
+    visited = set[str]()
 
     def fail(error: OSError) -> None:
         raise error
 
     for folder, folders, names in os.walk(path, onerror=fail, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:
+        if (real := os.path.realpath(folder)) in visited:
             raise DataError(f"{folder}: is a link to a folder that is read already ({real}). Remove it.")
-        seen.add(real)
+        visited.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(folder, name) for name in names):
             if not file.is_file() and _is_picture(PurePosixPath(file.relative_to(path).as_posix())):
-                what = "a link to nothing" if file.is_symlink() and not file.exists() else "no regular file"
-                raise DataError(f"{file}: is {what}; expected a picture. Mend or remove it.")
+                reason = "a link to nothing" if file.is_symlink() and not file.exists() else "no regular file"
+                raise DataError(f"{file}: is {reason}; expected a picture. Mend or remove it.")
             yield file
 
 
@@ -159,8 +159,8 @@ def _labels(
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None, tuple[Finding, ...]]:
     above = {len(file.parts): file for file in reversed(files)}
     if len(above) > 1:
-        one, other = sorted(above.values())[:2]
-        raise DataError(f"{path}: has pictures at different depths ({one}, {other}); expected folder/class/picture.")
+        first, second = sorted(above.values())[:2]
+        raise DataError(f"{path}: has pictures at different depths ({first}, {second}); expected folder/class/picture.")
     if 1 in above:
         return None, None, (note("no-class-folders"),)
     parents = sorted({file.parent.parent for file in files})
@@ -179,20 +179,20 @@ def _common_mode_and_size(
     size, colour = (0, 0), False
     for file in files:
         with readable(path / file, "a picture"), _opened(data := read(file)) as picture:
-            mode, found = picture.mode, picture.size
-            if len(data) > _BESIDE_PIXELS + 4 * found[0] * found[1]:
+            mode, shape = picture.mode, picture.size
+            if len(data) > _BESIDE_PIXELS + 4 * shape[0] * shape[1]:
                 raise DataError(
-                    f"{path / file}: has {len(data):,} bytes for {found[0]} × {found[1]} pixels; it is damaged."
+                    f"{path / file}: has {len(data):,} bytes for {shape[0]} × {shape[1]} pixels; it is damaged."
                 )
             picture.verify()  # a PNG's checksums, which decoding does not look at
         if mode not in _GREY | _COLOUR:
             raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
-        if size not in ((0, 0), found):
+        if size not in ((0, 0), shape):
             raise DataError(
-                f"{path / file}: is {found[0]} × {found[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
+                f"{path / file}: is {shape[0]} × {shape[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
                 "expected one size. Resize the pictures."
             )
-        size, colour = found, colour or mode in _COLOUR
+        size, colour = shape, colour or mode in _COLOUR
     return ("RGB" if colour else "L"), size
 
 

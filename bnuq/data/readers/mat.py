@@ -27,7 +27,7 @@ def read_mat(path: Path, *, group: str = GROUP) -> Contents:
     if kind_of(path) == "hdf5":
         with open_hdf5(path, "MATLAB 7.3 file", error=DataError) as file, readable(path, "a MATLAB file"):
             # HDF5 lists MATLAB's axes backwards.
-            found = named_contents(
+            contents = named_contents(
                 path,
                 sizes_at_the_top(file, path),
                 lambda name: read_dataset(file, name, path).T,
@@ -35,18 +35,18 @@ def read_mat(path: Path, *, group: str = GROUP) -> Contents:
                 group=group,
             )
     else:
-        found = _read_version_5(path, group)
-    return _points_first(found)
+        contents = _read_version_5(path, group)
+    return _points_first(contents)
 
 
 def _read_version_5(path: Path, group: str) -> Contents:
     with readable(path, "a MATLAB file"):
-        there = {name: (shape, kind) for name, shape, kind in ask("mat variables", str(path.absolute()))}
-        sizes = {name: _declared(*found) for name, found in there.items()}
+        variables = {name: (shape, kind) for name, shape, kind in ask("mat variables", str(path.absolute()))}
+        sizes = {name: _declared(*entry) for name, entry in variables.items()}
 
         def read(name: str) -> NDArray[Any]:
-            if there[name][1] not in _NUMBERS:
-                raise DataError(f"{path}: {name} holds a MATLAB {there[name][1]}; expected an array of numbers.")
+            if variables[name][1] not in _NUMBERS:
+                raise DataError(f"{path}: {name} holds a MATLAB {variables[name][1]}; expected an array of numbers.")
             return ask("mat array", str(path.absolute()), name, sizes[name])
 
         return named_contents(path, sizes, read, stored=path.stat().st_size, group=group)
@@ -59,9 +59,9 @@ def _declared(shape: list[int], kind: str) -> int:
     return array_bytes(shape, np.dtype("bool" if kind == "logical" else kind))
 
 
-def _points_first(found: Contents) -> Contents:
-    x = np.asarray(found.inputs)
-    y = None if found.targets is None else np.asarray(found.targets).squeeze()
+def _points_first(contents: Contents) -> Contents:
+    x = np.asarray(contents.inputs)
+    y = None if contents.targets is None else np.asarray(contents.targets).squeeze()
     y = y[None] if y is not None and y.ndim == 0 else y
     if y is not None and y.ndim == 2 and y.shape[0] != x.shape[0] == y.shape[1]:
         y = y.T
@@ -69,8 +69,8 @@ def _points_first(found: Contents) -> Contents:
         x.ndim == 4 and x.shape[2] in (1, 3) and (len(y) == x.shape[3] if y is not None else x.shape[0] == x.shape[1])
     )
     if not last or (y is not None and len(y) == x.shape[0] and x.shape[3] in (1, 3)):
-        return Contents(x, y, found.group, findings=found.findings)
-    findings = (*found.findings, note("points-on-last-axis"))
+        return Contents(x, y, contents.group, findings=contents.findings)
+    findings = (*contents.findings, note("points-on-last-axis"))
     if y is not None and x.shape[:3] == (32, 32, 3) and y.min() >= 1 and y.max() == 10:
         y, findings = np.where(y == 10, 0, y), (*findings, note("svhn-label-10"))
-    return Contents(np.transpose(x, (3, 2, 0, 1)), y, found.group, findings=findings)
+    return Contents(np.transpose(x, (3, 2, 0, 1)), y, contents.group, findings=findings)

@@ -42,12 +42,12 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
         rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
         if (top := next(rows, None)) is None:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
-        seen: dict[str, int] = {}  # the groups, which may be words
+        codes: dict[str, int] = {}  # the groups, which may be words
 
         def number_of(text: str) -> float:
             if not text.strip():
                 raise ValueError(f"a row without a {group}")
-            return seen.setdefault(text.strip(), len(seen))
+            return codes.setdefault(text.strip(), len(codes))
 
         words: Any = {fields.index(group): number_of} if named and group in fields else None
         try:
@@ -64,9 +64,9 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
         except ValueError as error:
-            said = str(error).partition(";")[0].rstrip(".")
+            reason = str(error).partition(";")[0].rstrip(".")
             raise DataError(
-                f"{path}: {said} (rows are counted from 0 without the header). Expected numbers only."
+                f"{path}: {reason} (rows are counted from 0 without the header). Expected numbers only."
             ) from error
     if table.shape[1] != len(fields):
         raise DataError(f"{path}: the header names {len(fields)} columns and the rows have {table.shape[1]}.")
@@ -76,7 +76,7 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
     groups = None
     if words is not None:
         at = fields.index(group)
-        groups = _of_texts(list(seen))[table[:, at].astype(np.intp)]
+        groups = _group_of_texts(list(codes))[table[:, at].astype(np.intp)]
         table, names = np.delete(table, at, axis=1), [name for name in names if name != group]
     return _contents(path, table, names, groups)
 
@@ -89,20 +89,20 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
         )
     groups = None
     with readable(path, "parquet"):
-        found = ask("parquet", str(path.absolute()))
-        names, wrong = found["names"], [name for name in found["not numbers"] if name != group]
+        header = ask("parquet", str(path.absolute()))
+        names, wrong = header["names"], [name for name in header["not numbers"] if name != group]
         if wrong:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers; expected numbers only.")
-        check_size(path, found["bytes"], stored=path.stat().st_size, error=DataError)
+        check_size(path, header["bytes"], stored=path.stat().st_size, error=DataError)
         numeric = [name for name in names if name != group]
-        table = ask("parquet numbers", str(path.absolute()), numeric, found["bytes"])
+        table = ask("parquet numbers", str(path.absolute()), numeric, header["bytes"])
         if group in names:
-            words, which = ask("parquet values", str(path.absolute()), group, found["bytes"])
-            values = [words[at] for at in which]  # texts that occur often are kept once
+            words, text_codes = ask("parquet values", str(path.absolute()), group, header["bytes"])
+            values = [words[at] for at in text_codes]  # texts that occur often are kept once
             absent = next((row for row, value in enumerate(values) if value is None or value != value), None)
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
-            groups = _of_values(values)
+            groups = _group_of_values(values)
     return _contents(path, table, numeric, groups)
 
 
@@ -113,24 +113,24 @@ def _can_read_parquet() -> bool:
         return False
 
 
-def _of_texts(found: Sequence[str]) -> NDArray[Any]:
+def _group_of_texts(texts: Sequence[str]) -> NDArray[Any]:
     """Whole numbers where every text is one as it is written, else the texts: 1, 01 and 1.0 are three groups."""
     try:
-        numbers = [int(text) for text in found]
+        numbers = [int(text) for text in texts]
     except ValueError:
         numbers = []
-    return _of_values(numbers if [str(number) for number in numbers] == found else found)
+    return _group_of_values(numbers if [str(number) for number in numbers] == texts else texts)
 
 
-def _of_values(found: Sequence[Any]) -> NDArray[Any]:
+def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
     """Values of one kind as they are, none rounded to another; texts where numpy has no such kind."""
-    if all(isinstance(value, int) for value in found):  # 64 bits: floats tell whole numbers apart below 2^53 alone
+    if all(isinstance(value, int) for value in values):  # 64 bits: floats tell whole numbers apart below 2^53 alone
         for dtype in (np.int64, np.uint64):
             with contextlib.suppress(OverflowError):
-                return np.asarray(found, dtype=dtype)
-    if all(isinstance(value, float) for value in found):
-        return np.asarray(found, dtype=np.float64)
-    return np.array([str(value) for value in found], dtype=object)  # each text has its own length
+                return np.asarray(values, dtype=dtype)
+    if all(isinstance(value, float) for value in values):
+        return np.asarray(values, dtype=np.float64)
+    return np.array([str(value) for value in values], dtype=object)  # each text has its own length
 
 
 def _contents(path: Path, table: NDArray[Any], names: list[str], groups: NDArray[Any] | None) -> Contents:

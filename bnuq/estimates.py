@@ -1,4 +1,4 @@
-"""The records that every floor shares: what a metric is, what an estimate carries, what the user is told."""
+"""The types that all layers share: metrics, estimates, and the annotations of records."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class Unit(str):
 
 
 class ByHand(str):
-    """In an annotation, of a field that the codec leaves to whoever knows how to store it."""
+    """In an annotation, of a field that the codec does not store: other code does."""
 
 
 class InRecord(str):
-    """In an annotation, of an array of a few numbers, which stands in the record's JSON itself."""
+    """In an annotation, of an array of a few numbers, which is stored in the record's JSON itself."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -1,4 +1,4 @@
-"""What a record shows, as a code and values; its sentence stands in a catalogue."""
+"""Findings: what a record shows, as a code and values; the sentence is in a catalogue."""
 
 from __future__ import annotations
 

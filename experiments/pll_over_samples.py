@@ -36,7 +36,7 @@ _REPLICATED = (-0.37, -0.33, -0.30, -0.29, -0.28, -0.27, -0.27, -0.27)
 
 FEW = 8  # draws of a group, below which its own jackknife says little; groups, below which their spread does
 _PUBLISHED_POINTS = 10_000  # CIFAR-10's test images
-_ENOUGH = 2  # standard errors, from which on a difference is told as one
+_ENOUGH = 2  # standard errors, from which on a difference is reported as one
 
 
 # ── the record ────────────────────────────────────────────────────────────────────────────────────────────────────────

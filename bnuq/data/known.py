@@ -29,7 +29,7 @@ Form = Literal["cifar python", "cifar binary", "mat", "idx", "uci"]
 class KnownSet:
     """A data set that has a name: its splits, and the places below a data root that are looked at, in order.
 
-    In a layout `{split}` stands for the split, and `{prefix}` for what MNIST's files call it (train, t10k).
+    In a layout `{split}` is the split, and `{prefix}` for what MNIST's files call it (train, t10k).
     """
 
     name: str
@@ -57,7 +57,7 @@ def data_roots(data_root: Path | None = None) -> tuple[Path, ...]:
 
 
 def places(known: KnownSet, split: str, roots: tuple[Path, ...]) -> Iterator[tuple[Form, Path]]:
-    """Every place where that split may lie, in the order they are looked at."""
+    """Every form and path where the split may be stored, in search order."""
     for root in roots:
         for form, layout in known.layouts:
             yield form, root / layout.format(split=split, prefix="t10k" if split == "test" else split)

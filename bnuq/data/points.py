@@ -303,7 +303,7 @@ def _integral(y: NDArray[Any]) -> bool:
 
 
 def _all_of(values: NDArray[Any], classes: int) -> bool:
-    """Whether these are labels that leave no class out, from 0 or from 1."""
+    """Whether these are labels in which every class occurs, numbered from 0 or from 1."""
     distinct = np.unique(values)
     return distinct.size == classes > 1 and any(
         np.array_equal(distinct, start + np.arange(classes)) for start in (0, 1)

@@ -139,7 +139,7 @@ def passed(
         bank=bank,
         omega=omega,
         methods={
-            method: scorer.result(method_scores.sets, method_scores.fitted, weights[method], state.kept(method))
+            method: scorer.result(method_scores.sets, method_scores.fitted, weights[method], state.raw_samples(method))
             for method, method_scores in scored.items()
         },
         work=state.work(),
@@ -309,12 +309,12 @@ class _Runner:
         engine = Stochastic(self._model, self._todo.sites, omega=omega.pooled())
         return self._run_engines({POPULATION: engine}, range(1), range(omega.samples))
 
-    def kept(self, method: str) -> dict[str, Samples]:
+    def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
         if not self._run.save_samples or method in SINGLE_SAMPLE_METHODS:
             return {}
         return {
-            name: KeptSamples.of(self._journal, units, self._rounds)
+            name: StoredSamples.of(self._journal, units, self._rounds)
             for (of_method, name), units in self._units.items()
             if of_method == method
         }
@@ -412,7 +412,7 @@ def _raw(journal: Journal, unit: Unit) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class KeptSamples:
+class StoredSamples:
     """The raw samples of one set in a journal: `units` of the first round of draws, and the draws of all rounds."""
 
     journal: Journal
@@ -422,11 +422,11 @@ class KeptSamples:
     dtype: np.dtype
 
     @staticmethod
-    def of(journal: Journal, units: Sequence[Unit], rounds: Sequence[range]) -> KeptSamples:
+    def of(journal: Journal, units: Sequence[Unit], rounds: Sequence[range]) -> StoredSamples:
         """The samples of these units under the draws of these rounds."""
         first = _raw(journal, units[0])
         shape = rounds[-1].stop, units[-1].points.stop, first.shape[2]
-        return KeptSamples(journal, tuple(units), tuple(rounds), shape, first.dtype)
+        return StoredSamples(journal, tuple(units), tuple(rounds), shape, first.dtype)
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first point, its block of all draws), in order."""

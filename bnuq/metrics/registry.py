@@ -303,10 +303,10 @@ _ALL = (
     ),
 )
 
-# How much worse each may be is a matter of taste: what is worth a red light. Whether it is real, its error says.
+# Tolerances are a choice: the degradation that should fail a check. Whether it is real is decided by its error.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
-# What OOD points are told apart by: larger is more uncertain, and neither way is better in itself.
+# The scores that separate OOD points: larger is more uncertain; neither direction is better in itself.
 SCORES: dict[str, Metric] = {
     "mutual_information": METRICS["mutual_information"],
     "predictive_entropy": METRICS["predictive_entropy"],

@@ -30,7 +30,7 @@ from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
 Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
 Plain = str | int | float | bool
 
-# Where training scripts put the weights, the averaged ones first: those are the ones that the script reported.
+# Where training scripts put the weights, averaged ones first: they are what the script evaluated.
 _NESTS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model", "net", "weights", "model_state_dict")
 _DEEPEST_NEST = 3
 _LONGEST_NAME = 1000  # letters of a tensor's name, or of the entry it is in
@@ -102,7 +102,7 @@ def read_checkpoint(
 
 
 def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
-    """`checkpoint` with those of its prefixes back that the `expected` names have, too.
+    """`checkpoint` with those of its prefixes restored that the `expected` names have too.
 
     Where only some of the names carry a prefix, and those alone are all that is expected, the others are left out and
     a note says so: Lightning keeps the weights of losses beside those of the network.
@@ -178,7 +178,7 @@ def _looks_like_onnx(head: bytes) -> bool:
 
 @contextmanager
 def _as_model_error(path: Path) -> Iterator[None]:
-    """Loaders of hostile files raise anything: EOFError, KeyError, UnpicklingError, RuntimeError, struct.error …"""
+    """Turn any exception into one ModelError: loaders of hostile files raise EOFError, KeyError, struct.error, …"""
     try:
         yield
     except BnuqError:

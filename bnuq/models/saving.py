@@ -1,8 +1,8 @@
-"""A checkpoint again, with other running statistics: every byte of its file as it was, but for those of the statistics.
+"""Writes a copy of a checkpoint with other running statistics: only the bytes of the statistics differ.
 
-No code of the file runs for that: it is copied, its index is read for where each tensor lies, and numbers are written
-over numbers of the same type. So whatever lies beside the weights stays what it was. Before the copy takes its name it
-is read back, and holds the new statistics and every other tensor of the network as it was.
+No code in the file is run: the file is copied, its index gives the location of each tensor, and numbers are overwritten
+by numbers of the same type. Everything beside the weights stays unchanged. Before the copy gets its final name it is
+read back and checked: it must hold the new statistics, and every other tensor of the network unchanged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DEEPEST = 4  # dicts in dicts that are looked through for other entries
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether the file at `path` is of a kind that `write_statistics` writes, told by its content."""
+    """Whether the file at `path` is of a kind that `write_statistics` writes, recognised by its content."""
     kind = kind_of(path)
     if kind == "zip":
         try:
@@ -132,8 +132,8 @@ class _Bytes:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lies; `first`, `shape` and `stride` count numbers of its storage, `dtype` is None where it is none
-    that running statistics have."""
+    """The location of a tensor; `first`, `shape` and `stride` count numbers of its storage. `dtype` is None where
+    running statistics cannot have it."""
 
     storage: _Bytes
     dtype: torch.dtype | None
@@ -157,7 +157,7 @@ class _Place:
 
     @property
     def begins(self) -> Int64[np.ndarray, " number"]:
-        """The first byte of each of its numbers; of numbers that lie in one place, once."""
+        """The first byte of each of its numbers; numbers that share a place count once."""
         offsets = np.array([self.begin], dtype=np.int64)
         for size, step in zip(self.shape, self.stride, strict=True):
             steps = np.arange(min(size, 1) if step == 0 else size, dtype=np.int64) * (step * self.width)
@@ -194,7 +194,7 @@ class _Target:
 
 
 def _targets(layout: _Layout, checkpoint: Checkpoint, values: Mapping[str, Any]) -> tuple[_Target, ...]:
-    """What is to be written, after all that speaks against it was told."""
+    """The tensors to write; ModelError where one is missing, stored twice or sharing memory."""
     path, places = checkpoint.path, _tensor_places(layout, checkpoint, tuple(values))
     written_names = _by_bare_name(path, places, checkpoint.stripped, values.keys())
     for name in values:
@@ -239,7 +239,7 @@ def _tensors_of_module(module: Any, path: str, visited: set[int]) -> Iterator[tu
 def _by_bare_name(
     path: Path, places: Mapping[str, _Place], stripped: Sequence[str], wanted: Iterable[str]
 ) -> dict[str, str]:
-    """The name in the file of each wanted one; ModelError where two tensors of the file come to one name."""
+    """The name in the file of each wanted tensor; ModelError where two tensors of the file get the same name."""
     wanted, written_names = set(wanted), dict[str, str]()
     for written, place in places.items():
         name = _bare(written, stripped)
@@ -311,7 +311,7 @@ def _tensors_read_back(
 
 
 def _raw(file: BinaryIO, place: _Place) -> np.ndarray:
-    """The bytes of a tensor's numbers, as they lie."""
+    """The bytes of a tensor's numbers, as stored."""
     file.seek(place.span.start)
     data = np.frombuffer(file.read(len(place.span)), dtype=np.uint8)
     if math.prod(place.shape) * place.width == len(data):
@@ -345,7 +345,7 @@ def _bits(values: Tensor) -> Tensor:
 
 
 def _entry(holds: Any, key: str | None) -> Any:
-    """What lies under a dotted path, whose parts may have dots themselves."""
+    """The entry under a dotted path, whose parts may contain dots themselves."""
     if key is None:
         return holds
     if isinstance(holds, Mapping):
@@ -435,7 +435,7 @@ def _tensors(holds: Mapping[Any, Any], path: str, depth: int = 0) -> Iterator[tu
             yield from _tensors(value, f"{path}{key}.", depth + 1)
 
 
-# safetensors: eight bytes of length, a header in JSON that says where everything lies, and the numbers
+# safetensors: eight bytes of length, a JSON header with the location of every tensor, and the numbers
 
 
 def _layout_of_safetensors(file: BinaryIO, _path: Path) -> _Layout:
@@ -452,7 +452,7 @@ def _layout_of_safetensors(file: BinaryIO, _path: Path) -> _Layout:
     return _Layout(holds, lambda file, storages: None)  # noqa: ARG005 - it has no checksums
 
 
-# torch's zip: a pickle, and a member for every storage, as it lies in memory
+# torch's zip: a pickle, and a member with the memory of every storage
 
 
 def _layout_of_zip(file: BinaryIO, path: Path) -> _Layout:
@@ -517,7 +517,7 @@ def _write_checksum(file: BinaryIO, member: zipfile.ZipInfo, begin: int, entry: 
         file.write(struct.pack("<I", crc))
 
 
-# before torch 1.6: pickles one behind another, the last of them a list of storages, which follow it in that order
+# before torch 1.6: consecutive pickles, the last a list of storages, which follow in that order
 
 
 def _layout_of_legacy(file: BinaryIO, _path: Path) -> _Layout:
@@ -542,7 +542,7 @@ def _layout_of_module(file: BinaryIO, path: Path) -> _Layout:
     return (_layout_of_zip if kind_of_bytes(file.read(4096)) == "zip" else _layout_of_legacy)(file, path)
 
 
-# the file, open, and what its messages call it
+# Each reader takes the open file, and its path for messages.
 _LAYOUTS: dict[str, Callable[[BinaryIO, Path], _Layout]] = {
     "safetensors": _layout_of_safetensors,
     "state dict (zip)": _layout_of_zip,
@@ -555,7 +555,7 @@ _LAYOUTS: dict[str, Callable[[BinaryIO, Path], _Layout]] = {
 class _Storage:
     """What a tensor is a view of, as a pickle names it: itself a part of a storage, from number `first` on."""
 
-    whole: _Bytes
+    memory: _Bytes
     dtype: torch.dtype | None
     first: int = 0
 
@@ -593,7 +593,7 @@ class _Ordered(OrderedDict[Any, Any]):
 def _tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any) -> Any:
     if not isinstance(storage, _Storage) or not all(type(n) is int and n >= 0 for n in (offset, *shape, *stride)):
         return _Object()
-    return _Place(storage.whole, storage.dtype, storage.first + offset, tuple(shape), tuple(stride))
+    return _Place(storage.memory, storage.dtype, storage.first + offset, tuple(shape), tuple(stride))
 
 
 def _parameter(data: Any, *_rest: Any) -> Any:

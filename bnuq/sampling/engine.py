@@ -209,7 +209,7 @@ class Stochastic:
         if executor.stacks:
             try:
                 return self._agreeing(schedule, other, draws, expected, together=2)
-            except NotTraceableError:  # points that lie along an axis in another order
+            except NotTraceableError:  # points that are on an axis in another order
                 return self._agreeing(replace(schedule, stackable=False), other, draws, expected, together=1)
         return executor
 

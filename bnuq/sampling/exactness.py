@@ -271,9 +271,9 @@ def _or_in_float64(
     inputs: Tensor,
     preferred: Callable[[T, T], T] = lambda result, _: result,
 ) -> T:
-    """What `check` finds, which comes with the largest deviation that it let pass. Where that leaves doubt, or is more
-    than rounding should leave, a copy in float64 decides; without one that can, the verdict stands. `preferred` of two
-    findings is told."""
+    """The result of `check`, which also gives the largest deviation that it accepted. Where `check` refuses, or the
+    deviation is more than rounding explains, a copy in float64 decides; without such a copy the first result stands.
+    Where there are two results, `preferred` chooses."""
     result, refusal = None, None
     try:
         result, deviation = check(model, inputs)
@@ -446,7 +446,7 @@ class _TrainingForward:
         training, addresses = self, set(self._addresses.values())
         self.calls = []
 
-        class Held(Mode):
+        class EvaluationSites(Mode):
             def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
                 call = stochastic_call(func, args, kwargs or {})
                 if isinstance(call, DropoutCall):
@@ -463,7 +463,7 @@ class _TrainingForward:
                         return call.normalized(call.running_mean, call.running_var)
                 return func(*args, **(kwargs or {}))
 
-        return Held()
+        return EvaluationSites()
 
 
 def _main(output: Any) -> Any:

@@ -165,7 +165,7 @@ def _training_images(request: Request) -> tuple[UInt8[np.ndarray, "n 1 h w"], In
     return np.ascontiguousarray(images[:count, None]), np.asarray(labels)[:count].astype(np.int64)
 
 
-# ── which networks ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which networks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _trained(job: Job) -> Trained:
     return trained
 
 
-# ── their run files ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── their run files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _run_files(plans: Sequence[_Plan], data: Path, place: Path) -> dict[_Plan, Path]:
@@ -272,7 +272,7 @@ batch_size = {job.batch_size}
 """
 
 
-# ── what they say ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── evaluation ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _evaluated(

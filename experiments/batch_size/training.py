@@ -77,12 +77,12 @@ class Job:
 
     @property
     def share(self) -> int:
-        """What its progress adds up to: images, in thousands."""
+        """The total of its progress: images, in thousands."""
         return max(1, self.steps * self.batch_size // 1000)
 
     @property
     def journal(self) -> Journal:
-        """The finished network, "network", and where its training stands until then, "state"."""
+        """The finished network, "network", and until then the state of its training, "state"."""
         facts = {
             "trainer": _TRAINER,
             "torch": torch.__version__,
@@ -184,7 +184,7 @@ def _measured(network: nn.Module, images: Tensor, labels: Tensor) -> tuple[float
     return F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item()
 
 
-# ── what an interruption leaves ──────────────────────────────────────────────────────────────────────────────────────
+# ── interrupted training ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _keep(job: Job, network: nn.Module, optimiser: torch.optim.SGD, step: int, seconds: float) -> None:

@@ -104,7 +104,7 @@ class Training:
     """Steps of Adam for a stack of networks, each on its own rows, all with one batch size and one dropout rate.
 
     `weight_decay` holds one factor λ for each network; the loss is ½ of the mean squared error + λ·Σ½W² over weights.
-    The parameters lie block by block, all networks of a block together, so that every operation is one batched product
+    Parameters are stored block by block, all networks of a block together: each operation is one batched product
     over contiguous memory; `state()` gives them back as rows. Buffers are made once and written over in every step.
     """
 
@@ -338,7 +338,7 @@ def _truncated_normal(uniform: Tensor) -> Tensor:
 
 
 def seed_number(key: list[int]) -> int:
-    """One 63-bit number that a list of whole numbers stands for."""
+    """One 63-bit number made from a list of whole numbers."""
     import numpy as np
 
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -89,7 +89,7 @@ InTargetUnit = Annotated[OfRun, Unit("target unit")]
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Every estimate of every run of a method, as `selection.figures_of_run` gives them."""
+    """Every estimate of every run of a method, as `selection.estimates_of_run` gives them."""
 
     normalized_crps: Percent
     normalized_pll: Percent

@@ -21,7 +21,7 @@ FEWEST_ROWS = 60  # below it, a fold of a split has not enough rows for a mini-b
 
 @dataclass(frozen=True)
 class UciSet:
-    """A set as it lies on disk: inputs (row, input) and target (row,) in their own units, and what tells them again."""
+    """A set as stored on disk: inputs (row, input) and target (row,) in their own units, with path and SHA-256."""
 
     name: str
     x: Float64[np.ndarray, "row input"]

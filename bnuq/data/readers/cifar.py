@@ -86,7 +86,7 @@ def _python(data: bytes, where: Path) -> tuple[NDArray[np.uint8], NDArray[np.int
 
 
 class _Array:
-    """Stands in for numpy's array while a batch is unpickled: it keeps what it is told and calls nothing."""
+    """Stands in for numpy's array while a batch is unpickled: it stores its state and calls nothing."""
 
     def __init__(self, *_: object) -> None:
         self.state: Any = None

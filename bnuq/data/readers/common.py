@@ -57,7 +57,7 @@ def array_bytes(shape: Iterable[int], dtype: np.dtype[Any]) -> int:
 
 
 def read_bytes(file: IO[bytes], size: int) -> NDArray[np.uint8]:
-    """As many bytes, or all there are, in memory once: a decompressor's own `read` holds them twice."""
+    """Up to `size` bytes, held in memory once: a decompressor's own `read` holds them twice."""
     buffer, filled = np.empty(size, np.uint8), 0
     while filled < size and (piece := file.read(min(_PIECE, size - filled))):
         buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
@@ -67,7 +67,7 @@ def read_bytes(file: IO[bytes], size: int) -> NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def readable(path: Path, kind: str) -> Iterator[None]:
-    """Any failure of a foreign parser as one DataError: they raise whatever the damage leads them to."""
+    """Turn any failure of a foreign parser into one DataError: damaged files make parsers raise anything."""
     try:
         yield
     except BnuqError:

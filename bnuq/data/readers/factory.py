@@ -77,7 +77,7 @@ def _arrays(data: Any) -> tuple[NDArray[Any], ...] | None:
 
 
 def _gives_single_points(data: Any) -> bool:
-    """Told without importing torch: whoever made a Dataset has imported it."""
+    """Whether items are single points rather than batches; checked without importing torch."""
     if isinstance(data, Sequence) and data and isinstance(data[0], tuple | list) and len(data[0]) == 2:
         return _array(data[0][1]).ndim == 0  # a list of (input, label) pairs
     if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):

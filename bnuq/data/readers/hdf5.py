@@ -27,7 +27,7 @@ def read_hdf5(path: Path, *, group: str = GROUP) -> Contents:
 
 
 def sizes_at_the_top(file: Group, path: Path) -> dict[str, int]:
-    """The bytes that each data set declares; DataError where all data sets lie within groups."""
+    """The bytes that each data set declares; DataError where all data sets are within groups."""
     sizes = {name: member.nbytes for name, member in file.items() if isinstance(member, Dataset)}
     if not sizes and (inside := file.all_datasets()):
         raise DataError(

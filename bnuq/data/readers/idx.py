@@ -21,7 +21,7 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 
 
 def read_idx(path: Path, *, labels: Path | None = None) -> Contents:
-    """Pictures, with the labels that lie beside them under the published name (`images-idx3` → `labels-idx1`)."""
+    """Pictures, with the labels from the file beside them with the published name (`images-idx3` → `labels-idx1`)."""
     inputs = _read_array(path)
     if inputs.ndim < 2:
         raise DataError(f"{path}: holds labels (one axis); expected the file of pictures. Labels beside it are found.")

@@ -23,10 +23,10 @@ from bnuq.files.limits import check_memory, check_size
 from bnuq.findings import Finding, note
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-# Of Pillow's formats those of these suffixes: others are told by content too, and PostScript starts Ghostscript.
+# Only the formats of these suffixes: Pillow detects formats by content, and PostScript would start Ghostscript.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 _LARGEST_FILE = 2**29  # bytes; Pillow opens no picture of more than 90 million pixels
-_BESIDE_PIXELS = 2**24  # bytes of a picture's file that tell of it: profiles, previews
+_BESIDE_PIXELS = 2**24  # bytes of a picture's file besides pixels: profiles, previews
 _END_OF_PNG = b"IEND\xaeB`\x82"
 _GREY = frozenset({"1", "L", "LA"})
 _COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "RGBa"})
@@ -94,7 +94,7 @@ def read_image_folder(path: Path) -> Contents:
 
 
 def _files_below(path: Path) -> Iterator[Path]:
-    """All files in the folders of `path`, behind links too; DataError for a picture that is none, and for a loop."""
+    """All files in the folders of `path`, links followed; DataError for a loop or a picture that is no file."""
     visited = set[str]()
 
     def fail(error: OSError) -> None:
@@ -198,7 +198,7 @@ def _common_mode_and_size(
 
 @contextlib.contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
-    """The picture in a file's bytes. Pillow's warnings, of odd metadata, are nobody's; that of a bomb is an error."""
+    """The picture in a file's bytes. Warnings about odd metadata are ignored; a decompression bomb is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)

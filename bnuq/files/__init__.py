@@ -1,1 +1,1 @@
-"""Files in and out: what a file holds, HDF5 that nobody vouched for, writing beside and renaming."""
+"""Files in and out: what a file holds, untrusted HDF5, writing beside and renaming."""

@@ -1,4 +1,4 @@
-"""Parsers that a forged file can crash, or keep busy without end, at work in a process of their own.
+"""Runs parsers that a forged file can crash or keep busy forever in a separate process.
 
 HDF5 and MATLAB files are opened and parsed in a child, which `bnuq.files.parsing` runs, and this process sees nothing
 but names, texts and numbers. Where the child crashes, or takes more time or memory than the file can be worth, that
@@ -34,7 +34,7 @@ class _Child(NamedTuple):
 
 
 def start() -> None:
-    """Start the child now: whoever knows that files will be read goes on importing meanwhile."""
+    """Start the child early, so that it starts up while the caller goes on importing."""
     with _lock:
         _running()
 
@@ -51,9 +51,9 @@ def ask(operation: str, *arguments: Any) -> Any:
             child.requests.write(json.dumps([operation, *arguments]).encode() + b"\n")
             child.requests.flush()
             answer = _line(child)
-            found = answer.get("value")
+            value = answer.get("value")
             if "array" in answer:
-                found, answer = _array(child, *answer["array"])
+                value, answer = _array(child, *answer["array"])
         except (BrokenPipeError, EOFError) as error:
             raise OSError(_end_of(child)) from error
         except BaseException:  # the rest of the answer is still to come
@@ -62,7 +62,7 @@ def ask(operation: str, *arguments: Any) -> Any:
     if "error" in answer:
         kind, text = answer["error"]
         raise _ERRORS[kind](text)
-    return found
+    return value
 
 
 _ERRORS = {"KeyError": KeyError, "ValueError": ValueError, "OSError": OSError}
@@ -77,19 +77,19 @@ def _line(child: _Child) -> dict[str, Any]:
 
 def _array(child: _Child, dtype: str, shape: Sequence[int]) -> tuple[np.ndarray, dict[str, Any]]:
     """An array that follows in pieces, each behind its length, and the line that ends them."""
-    found = np.empty(tuple(shape), np.dtype(dtype))
-    room = memoryview(found.reshape(-1).view(np.uint8).data)
+    array = np.empty(tuple(shape), np.dtype(dtype))
+    unfilled = memoryview(array.reshape(-1).view(np.uint8).data)
     while length := (line := _line(child)).get("piece", 0):
-        if length > len(room):
+        if length > len(unfilled):
             raise EOFError
         while length:
-            count = child.answers.readinto(room[: min(length, _PIECE)])  # type: ignore[attr-defined]
+            count = child.answers.readinto(unfilled[: min(length, _PIECE)])  # type: ignore[attr-defined]
             if not count:
                 raise EOFError
-            room, length = room[count:], length - count
-    if len(room) and "error" not in line:
+            unfilled, length = unfilled[count:], length - count
+    if len(unfilled) and "error" not in line:
         raise EOFError
-    return found, line
+    return array, line
 
 
 def _running() -> _Child:
@@ -114,7 +114,7 @@ def _end_of(child: _Child) -> str:
     code = child.process.returncode
     if code == -getattr(signal, "SIGXCPU", 0):
         return "reading it would take longer than its size can explain"
-    name = signal.Signals(-code).name if -code in {one.value for one in signal.Signals} else f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(map(int, signal.Signals)) else f"exit code {code}"
     return f"its parser crashed ({name})"
 
 

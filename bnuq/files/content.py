@@ -1,4 +1,4 @@
-"""What a file holds, told from its first bytes and never from its suffix."""
+"""The kind of a file, detected from its first bytes and never from its suffix."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def _folder(variable: str, usual: str, *, mac: str, windows: str) -> Path:
         return Path(os.environ[windows]) / "bnuq"
     try:
         home = Path.home()
-    except RuntimeError:  # a user without an entry, as in a container: the root, where nobody else can put a file
+    except RuntimeError:  # a user without an entry, as in a container: the root, where no other user can put a file
         home = Path(Path.cwd().anchor)
     return home / (mac if sys.platform == "darwin" else usual) / "bnuq"
 

@@ -1,4 +1,4 @@
-"""HDF5 files: new ones built in memory; those that nobody vouched for read through another process."""
+"""HDF5 files: new ones built in memory; untrusted files are read through another process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 def image_of(lay_out: Callable[[Any], object]) -> bytes:
     """The bytes of the HDF5 file that `lay_out` fills, built in memory: the HDF5 library does not survive a full disk,
     and never sees one."""
-    import h5py  # late: whoever only reads does not need it
+    import h5py  # late: only writing needs it
 
     with h5py.File("image", "w", driver="core", backing_store=False) as file:
         lay_out(file)
@@ -42,23 +42,23 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
     inside the block raises KeyError, ValueError or OSError.
     """
     kind = kind_of(path)
-    if wrong := what_is_wrong_with(kind):
-        raise error(f"{path}: {wrong}")
+    if problem := what_is_wrong_with(kind):
+        raise error(f"{path}: {problem}")
     if kind != "hdf5":
         raise error(f"{path}: is not an HDF5 file (it looks like {kind}); expected a {what}.")
     number = next(_numbers)
     try:
-        found = ask("open", number, str(path.absolute()))
+        listing = ask("open", number, str(path.absolute()))
     except (OSError, ValueError, KeyError) as fault:
         raise error(f"{path}: cannot be read as HDF5: it is cut short or damaged ({str(fault)[:160]}).") from fault
     try:
-        if found["complaint"]:
-            raise error(f"{path}: {found['complaint']} A {what} never does; get it from someone you trust.")
+        if listing["complaint"]:
+            raise error(f"{path}: {listing['complaint']} A {what} never does; get it from someone you trust.")
         size = path.stat().st_size
-        where = f"{path}: {found['at']}"
-        check_size(where, found["declared"], stored=size, error=error, memory=False)
-        check_size(where, found["unstored"], stored=0, error=error, memory=False)
-        yield Group(_File(number, path, error, found["objects"]), "/")
+        where = f"{path}: {listing['at']}"
+        check_size(where, listing["declared"], stored=size, error=error, memory=False)
+        check_size(where, listing["unstored"], stored=0, error=error, memory=False)
+        yield Group(_File(number, path, error, listing["objects"]), "/")
     finally:
         with contextlib.suppress(OSError):
             ask("close", number)
@@ -78,12 +78,12 @@ class _Object:
     def __init__(self, file: _File, name: str) -> None:
         self.name = name
         self._file = file
-        self._found = file.objects[name]
+        self._facts = file.objects[name]
 
     @property
     def attrs(self) -> Attributes:
         """Texts, numbers and arrays by their names; those of groups alone are read."""
-        return Attributes(self._found.get("attributes", {}))
+        return Attributes(self._facts.get("attributes", {}))
 
 
 class Group(_Object, Mapping[str, Any]):
@@ -92,22 +92,22 @@ class Group(_Object, Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if not isinstance(name, str):
             raise TypeError(f"{self.name} is a group where data belong")
-        first, _, rest = name.partition("/")
-        if first not in self._found["members"]:
+        first, _, remainder = name.partition("/")
+        if first not in self._facts["members"]:
             raise KeyError(f"{self.name.rstrip('/')}/{first} is missing")
-        inner = self._found["members"][first]
+        inner = self._facts["members"][first]
         member = (Dataset if "bytes" in self._file.objects[inner] else Group)(self._file, inner)
-        return member[rest] if rest else member
+        return member[remainder] if remainder else member
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found["members"])
+        return iter(self._facts["members"])
 
     def __len__(self) -> int:
-        return len(self._found["members"])
+        return len(self._facts["members"])
 
     def all_datasets(self) -> list[str]:
         """The paths of all data sets of the file."""
-        return [name.removeprefix("/") for name, found in self._file.objects.items() if "bytes" in found]
+        return [name.removeprefix("/") for name, facts in self._file.objects.items() if "bytes" in facts]
 
 
 class Dataset(_Object):
@@ -115,26 +115,26 @@ class Dataset(_Object):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        return None if self._found["shape"] is None else tuple(self._found["shape"])
+        return None if self._facts["shape"] is None else tuple(self._facts["shape"])
 
     @property
     def is_text(self) -> bool:
-        return self._found["text"]
+        return self._facts["text"]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of its numbers; that of objects where it holds something else, variable texts too."""
-        return np.dtype(self._found["dtype"] or object)
+        return np.dtype(self._facts["dtype"] or object)
 
     @property
     def nbytes(self) -> int:
-        return self._found["bytes"]
+        return self._facts["bytes"]
 
     def __getitem__(self, index: Any) -> Any:
-        if self._found["dtype"] is None:
+        if self._facts["dtype"] is None:
             raise ValueError(f"{self.name} does not hold numbers")
-        if "value" in self._found:
-            values = _unpacked(_got(self._found["value"]))
+        if "value" in self._facts:
+            values = _unpacked(_value_of(self._facts["value"]))
         else:
             check_memory(self._file.path, self.nbytes, error=self._file.error)
             values = ask("read", self._file.number, self.name)
@@ -147,7 +147,7 @@ class Dataset(_Object):
         """Its texts, as an array of objects; what is no UTF-8 in them is replaced."""
         if not self.is_text:
             raise TypeError(f"{self.name} does not hold texts")
-        texts = _got(self._found["texts"]) if "texts" in self._found else None
+        texts = _value_of(self._facts["texts"]) if "texts" in self._facts else None
         if texts is None:
             texts = ask("texts", self._file.number, self.name)
         return np.array(texts, dtype=object).reshape(self.shape or ())
@@ -156,26 +156,26 @@ class Dataset(_Object):
 class Attributes(Mapping[str, Any]):
     """The attributes of an object."""
 
-    def __init__(self, found: Mapping[str, Any]) -> None:
-        self._found = found
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._facts = values
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._found:
+        if name not in self._facts:
             raise KeyError(f"the attribute {name} is missing")
-        found = _got(self._found[name])
-        return found if isinstance(found, str) else _unpacked(found)[()]
+        value = _value_of(self._facts[name])
+        return value if isinstance(value, str) else _unpacked(value)[()]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._facts)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._facts)
 
 
-def _got(tried: Mapping[str, Any]) -> Any:
-    if "error" in tried:
-        raise ValueError(tried["error"][1])
-    return tried["found"]
+def _value_of(outcome: Mapping[str, Any]) -> Any:
+    if "error" in outcome:
+        raise ValueError(outcome["error"][1])
+    return outcome["result"]
 
 
 def _unpacked(packed: Sequence[Any]) -> NDArray[Any]:

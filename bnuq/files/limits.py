@@ -1,4 +1,4 @@
-"""How much a file may ask for: what its stored bytes can hold in good faith, and what the memory can."""
+"""Limits on the size that a file may declare: by its stored bytes, and by the available memory."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def read_whole(path: Path, *, copies: int = 1, error: type[BnuqError]) -> bytes:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still take; None where that cannot be told."""
-    known = (_of_the_machine(), _of_the_container(), _of_the_process())
-    return min((amount for amount in known if amount is not None), default=None)
+    """Bytes that this process may still take; None where that is unknown."""
+    amounts = (_of_the_machine(), _of_the_container(), _of_the_process())
+    return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def _of_the_machine() -> int | None:
@@ -66,10 +66,10 @@ def _of_the_container() -> int | None:
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
-        held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None  # no limit is the word "max"
-    return max(0, limit - used + int(held.get("inactive_file", 0)))
+    return max(0, limit - used + int(counters.get("inactive_file", 0)))
 
 
 def _of_the_process() -> int | None:

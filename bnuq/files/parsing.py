@@ -1,4 +1,4 @@
-"""The child of `bnuq.files.apart`: opens files that nobody vouched for, and sends what they hold.
+"""The child of `bnuq.files.apart`: opens untrusted files, and sends their contents.
 
 A request is a line of JSON, an operation with its arguments; so is an answer. Numbers follow in pieces, each behind a
 line with its length, so that this process holds little of them. Light: imports neither torch nor the rest of bnuq.
@@ -50,7 +50,7 @@ def serve() -> None:
             else:
                 answers.write(_json({"value": value}))
         except Exception as error:
-            answers.write(_json({"error": [_kind(error), _said(error)]}))
+            answers.write(_json({"error": [_kind(error), _message(error)]}))
         answers.flush()
 
 
@@ -62,7 +62,7 @@ def _kind(error: Exception) -> str:
     return "KeyError" if isinstance(error, KeyError) else "OSError" if isinstance(error, OSError) else "ValueError"
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "reading it takes more memory than its size can explain"
     return (str(error).splitlines() or [type(error).__name__])[0].strip("'\"")[:160]
@@ -91,13 +91,13 @@ class _Limits:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
         except (OSError, ValueError):
             return
-        held = pages * os.sysconf("SC_PAGE_SIZE")
-        self._limit(self._resource.RLIMIT_AS, held + _SPARE_MEMORY + 3 * memory)
+        used_memory = pages * os.sysconf("SC_PAGE_SIZE")
+        self._limit(self._resource.RLIMIT_AS, used_memory + _SPARE_MEMORY + 3 * memory)
 
-    def _limit(self, what: int, most: int) -> None:
-        hard = self._resource.getrlimit(what)[1]
-        most = most if hard == self._resource.RLIM_INFINITY else min(most, hard)
-        self._resource.setrlimit(what, (most, hard))
+    def _limit(self, resource_kind: int, value: int) -> None:
+        hard = self._resource.getrlimit(resource_kind)[1]
+        value = value if hard == self._resource.RLIM_INFINITY else min(value, hard)
+        self._resource.setrlimit(resource_kind, (value, hard))
 
 
 class _Pieces:
@@ -156,12 +156,12 @@ class _Survey:
         names = {h5o.get_info(root).addr: "/"}
         groups = [(root, "/")]
         while groups:
-            group, where = groups.pop()
+            group, path = groups.pop()
             members: dict[str, str] = {}
-            self.objects[where] = {"members": members}
-            self._add_attributes(group, where)
+            self.objects[path] = {"members": members}
+            self._add_attributes(group, path)
             for key in group:
-                name = f"{where.rstrip('/')}/{key.decode('utf-8', 'surrogateescape')}"
+                name = f"{path.rstrip('/')}/{key.decode('utf-8', 'surrogateescape')}"
                 kind = group.links.get_info(key).type
                 if kind != h5l.TYPE_HARD:
                     link = _LINKS.get(kind, "a link of an unknown kind")
@@ -192,37 +192,37 @@ class _Survey:
         if declared > self._most:
             self._most, self.at = declared, name
 
-    def _add_attributes(self, thing: Any, name: str) -> None:
+    def _add_attributes(self, item: Any, name: str) -> None:
         names: list[bytes] = []
-        h5a.iterate(thing, names.append)  # by its number, HDF5 seeks each from the first
+        h5a.iterate(item, names.append)  # by its number, HDF5 seeks each from the first
         for attribute in names:
-            self._add(_bytes(h5a.open(thing, attribute)), 0, name)
+            self._add(_bytes(h5a.open(item, attribute)), 0, name)
 
     def _read_all(self, file: h5py.File) -> None:
         """The attributes of groups, and data as long as it is little."""
-        room = _AT_ONCE
-        for name, found in self.objects.items():
-            thing: Any = file[name]
-            if not isinstance(thing, h5py.Dataset):
-                found["attributes"] = {key: _tried(_attribute, thing.attrs, key) for key in thing.attrs}
+        left = _AT_ONCE
+        for name, facts in self.objects.items():
+            item: Any = file[name]
+            if not isinstance(item, h5py.Dataset):
+                facts["attributes"] = {key: _tried(_attribute, item.attrs, key) for key in item.attrs}
                 continue
-            text = thing.shape is not None and h5py.check_string_dtype(thing.dtype) is not None
-            simple = thing.shape is not None and thing.dtype.kind in _SIMPLE
-            found |= {"shape": thing.shape, "dtype": thing.dtype.str if simple else None, "text": text}
-            if simple and not text and found["bytes"] <= min(room, _LITTLE):
-                found["value"] = _tried(lambda thing: _packed(np.asarray(thing[()])), thing)
-                room -= found["bytes"]
-            elif text and found["bytes"] <= min(room, _LITTLE):
-                found["texts"] = _tried(_texts_of, thing, min(room, _LITTLE))
-                room -= sum(map(len, found["texts"].get("found", ())))
+            text = item.shape is not None and h5py.check_string_dtype(item.dtype) is not None
+            simple = item.shape is not None and item.dtype.kind in _SIMPLE
+            facts |= {"shape": item.shape, "dtype": item.dtype.str if simple else None, "text": text}
+            if simple and not text and facts["bytes"] <= min(left, _LITTLE):
+                facts["value"] = _tried(lambda item: _packed(np.asarray(item[()])), item)
+                left -= facts["bytes"]
+            elif text and facts["bytes"] <= min(left, _LITTLE):
+                facts["texts"] = _tried(_texts_of, item, min(left, _LITTLE))
+                left -= sum(map(len, facts["texts"].get("result", ())))
 
 
 def _tried(read: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """What is read, or how that failed: it may be something that nobody asks for."""
+    """The value read, or the error: a value that cannot be read may never be needed."""
     try:
-        return {"found": read(*arguments)}
+        return {"result": read(*arguments)}
     except Exception as error:
-        return {"error": [_kind(error), _said(error)]}
+        return {"error": [_kind(error), _message(error)]}
 
 
 def _packed(array: np.ndarray) -> list[Any]:
@@ -241,10 +241,10 @@ def _storage_complaint(dataset: Any, name: str) -> str | None:
     return None
 
 
-def _bytes(thing: Any) -> int:
+def _bytes(item: Any) -> int:
     # In Python's integers: HDF5's own product wraps around.
-    dims = thing.get_space().get_simple_extent_dims()
-    return 0 if dims is None else math.prod(dims) * thing.get_type().get_size()  # None where it is declared empty
+    dims = item.get_space().get_simple_extent_dims()
+    return 0 if dims is None else math.prod(dims) * item.get_type().get_size()  # None where it is declared empty
 
 
 def _stored(dataset: Any) -> int:
@@ -275,7 +275,7 @@ def _dataset(number: int, name: str) -> Any:
     return _files[number][name]
 
 
-def _read(limits: _Limits, number: int, name: str) -> _Pieces:
+def _array_in_pieces(limits: _Limits, number: int, name: str) -> _Pieces:
     dataset = _dataset(number, name)
     step = _rows_at_once(dataset)
     row = math.prod(dataset.shape[1:]) * dataset.dtype.itemsize
@@ -310,19 +310,19 @@ def _texts(limits: _Limits, number: int, name: str) -> list[str]:
 def _texts_of(dataset: Any, most: int) -> list[str]:
     """Texts of one axis, or none, of `most` characters together. Read so many at once as would all fit if each were as
     long as the file."""
-    read = dataset.asstr(errors="replace")
+    strings = dataset.asstr(errors="replace")
     if not dataset.shape:
-        return [read[()]]
+        return [strings[()]]
     if len(dataset.shape) > 1:
         raise ValueError("its texts are not in a row")
     texts: list[str] = []
     step = max(1, _PIECE // max(dataset.dtype.itemsize, Path(dataset.file.filename).stat().st_size))
     for start in range(0, dataset.shape[0], step):
-        some = list(read[start : start + step])
-        most -= sum(map(len, some))
+        piece = list(strings[start : start + step])
+        most -= sum(map(len, piece))
         if most < 0:
             raise ValueError("its texts are longer than the file")
-        texts += some
+        texts += piece
     return texts
 
 
@@ -370,16 +370,16 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
             for column in range(facts.num_columns)
         )
         numbers = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_decimal, kinds.is_null)
-        others = [field.name for field in file.schema_arrow if not any(is_of(field.type) for is_of in numbers)]
+        not_numbers = [field.name for field in file.schema_arrow if not any(is_of(field.type) for is_of in numbers)]
         size = max(0, unpacked) + 16 * facts.num_rows * facts.num_columns
-        return {"names": file.schema_arrow.names, "not numbers": others, "bytes": size}
+        return {"names": file.schema_arrow.names, "not numbers": not_numbers, "bytes": size}
 
 
 def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int) -> _Pieces:
     """These columns as a table of float64."""
     with _parquet_file(limits, path, decoded) as file:
-        found = file.read(columns=names, use_threads=False)
-    columns = [np.asarray(found.column(name).to_numpy(), dtype=np.float64) for name in names]
+        numbers = file.read(columns=names, use_threads=False)
+    columns = [np.asarray(numbers.column(name).to_numpy(), dtype=np.float64) for name in names]
     table = np.stack(columns, axis=1) if columns else np.empty((0, 0))
     return _Pieces(table.dtype, table.shape, iter([table]))
 
@@ -387,16 +387,16 @@ def _parquet_numbers(limits: _Limits, path: str, names: list[str], decoded: int)
 def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tuple[list[Any], list[int]]:
     """The different values of a column, and for each row which it has. Texts of a dictionary stay there, once."""
     with _parquet_file(limits, path, decoded, read_dictionary=[name]) as file:
-        found = file.read(columns=[name], use_threads=False).column(name)
-    if not hasattr(found.type, "value_type") or not hasattr(found.type, "index_type"):
-        found = found.dictionary_encode()
+        column = file.read(columns=[name], use_threads=False).column(name)
+    if not hasattr(column.type, "value_type") or not hasattr(column.type, "index_type"):
+        column = column.dictionary_encode()
     values: list[Any] = []
-    which: list[int] = []
-    for chunk in found.chunks:
+    indices: list[int] = []
+    for chunk in column.chunks:
         begin = len(values)
         values += [*map(_plain, chunk.dictionary.to_pylist()), None]
-        which += [len(values) - 1 if at is None else begin + at for at in chunk.indices.to_pylist()]
-    return values, which
+        indices += [len(values) - 1 if at is None else begin + at for at in chunk.indices.to_pylist()]
+    return values, indices
 
 
 def _plain(value: Any) -> Any:
@@ -406,7 +406,7 @@ def _plain(value: Any) -> Any:
 _OPERATIONS = {
     "open": _open,
     "close": _close,
-    "read": _read,
+    "read": _array_in_pieces,
     "texts": _texts,
     "mat variables": _mat_variables,
     "mat array": _mat_array,

@@ -1,4 +1,4 @@
-"""Unpickling what a hostile pickle cannot make expensive: keys are hashed and memory is taken only within bounds."""
+"""Unpickling that a hostile pickle cannot make expensive: hashing of keys and memory are bounded."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
 
         Raises ValueError where calls have been given the same values over and over, which they may copy.
         """
-        held, left = [], [arguments]
+        contents, pending = [], [arguments]
         if type(arguments) is tuple:
             self._copies_left -= self.extent(arguments)[0]
-        while left and self._copies_left >= 0:
-            value = left.pop()
+        while pending and self._copies_left >= 0:
+            value = pending.pop()
             if type(value) is tuple:
-                left += value
+                pending += value
                 continue
-            held.append(value)
+            contents.append(value)
             if isinstance(value, _COPIED):
                 self._copies_left -= len(value)
         if self._copies_left < 0:
             raise ValueError("it copies the same values over and over")
-        return held
+        return contents
 
     def extent(self, value: tuple[Any, ...]) -> tuple[int, int]:
         """How many values a tuple and the tuples in it hold, and how deep they are nested."""
@@ -68,10 +68,10 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
                 count, depth = count + inner[0], max(depth, 1 + inner[1])
         if count > self._most or depth > _DEEPEST_TUPLE:
             raise ValueError("it nests tuples in tuples without end")
-        made = tuple(items)
-        if made:
-            self._tuples[id(made)] = count, depth, made
-        self.append(made)  # type: ignore[attr-defined]
+        result = tuple(items)
+        if result:
+            self._tuples[id(result)] = count, depth, result
+        self.append(result)  # type: ignore[attr-defined]
 
     def _load_tuple(self) -> None:
         self._append_tuple(self.pop_mark())  # type: ignore[attr-defined]
@@ -134,10 +134,10 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
     def _load_bytearray8(self) -> None:
         """The one operation that makes room for what it declares before it reads; the others read what is there."""
         size = int.from_bytes(self.read(8), "little")  # type: ignore[attr-defined]
-        held = self.read(size)  # type: ignore[attr-defined]
-        if len(held) < size:
-            raise ValueError(f"an array of {size} bytes is declared and {len(held)} follow")
-        self.append(bytearray(held))  # type: ignore[attr-defined]
+        data = self.read(size)  # type: ignore[attr-defined]
+        if len(data) < size:
+            raise ValueError(f"an array of {size} bytes is declared and {len(data)} follow")
+        self.append(bytearray(data))  # type: ignore[attr-defined]
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]

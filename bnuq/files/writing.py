@@ -68,15 +68,15 @@ def append_text(path: Path, text: str) -> None:
 
 def _target(path: Path) -> Path:
     """The file that is replaced, behind symbolic links. ResultError where that is none: a folder, a pipe, a device."""
-    target, asked = path.resolve(), str(path.absolute())
-    if (exists(target) and not is_file(target)) or (_STREAMS.match(asked) and exists(path)):
+    target, requested = path.resolve(), str(path.absolute())
+    if (exists(target) and not is_file(target)) or (_STREAMS.match(requested) and exists(path)):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
-    if _STREAMS.match(asked):
+    if _STREAMS.match(requested):
         raise ResultError(f"{path}: the system keeps its own things there, and no files. Name a file elsewhere.")
     return target
 
 
-_STREAMS = re.compile("/dev/(std(in|out|err)$|fd/)|/proc/")  # what they stand for may be a file, opened by somebody
+_STREAMS = re.compile("/dev/(std(in|out|err)$|fd/)|/proc/")  # what they stand for may be a file that is already open
 
 
 def _beside(target: Path) -> Path:
@@ -111,7 +111,7 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # owned by another user
         return True
     return True
 

@@ -40,12 +40,12 @@ def check_acceptable(current: Path, baseline: Path) -> None:
 
 def _backup_path(baseline: Path) -> Path:
     """The path of the backup: that of an earlier copy of the same bytes, or an unused path."""
-    made = _made_at(baseline)
-    old = sha256_of_file(baseline)
+    time_mark = _made_at(baseline)
+    sha256 = sha256_of_file(baseline)
     for number in itertools.count(1):
-        mark = made if number == 1 else f"{made}-{number}"
+        mark = time_mark if number == 1 else f"{time_mark}-{number}"
         path = baseline.with_name(f"{baseline.stem}.{mark}{baseline.suffix}")
-        if not exists(path) or sha256_of_file(path) == old:
+        if not exists(path) or sha256_of_file(path) == sha256:
             return path
     raise AssertionError
 

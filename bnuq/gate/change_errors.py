@@ -86,7 +86,7 @@ class Errors:
         for name, values in contributions.items():
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
                 se = metrics.standard_error(values, group=self._results[side].sets[name].group)
-            parts.append(_known(se, self._independent[side][name] - 1))
+            parts.append(_error_or_unknown(se, self._independent[side][name] - 1))
         return Error.together(*parts)
 
     def _same_scores(self, row: Row) -> bool:
@@ -114,7 +114,7 @@ class Errors:
         return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
 
 
-def _known(se: float, df: float) -> Error:
+def _error_or_unknown(se: float, df: float) -> Error:
     return UNKNOWN if df < 1 else Error(se, df)
 
 

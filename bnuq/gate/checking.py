@@ -129,7 +129,7 @@ def _measured(current: Result, baseline: Result, errors: Errors, settings: Setti
 def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], settings: Settings) -> _Measured:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
-    if now["bound"] or now["method"] == POPULATION:  # a yardstick, not what the network says
+    if now["bound"] or now["method"] == POPULATION:  # a yardstick, not an estimate of the network
         direction = "none"
     current, baseline = now.estimate.value, before.estimate.value
     change = 0.0 if current == baseline else current - baseline
@@ -252,10 +252,10 @@ def _ranked(comparisons: Iterator[Comparison]) -> list[Comparison]:
 
 def _new(current: Result, baseline: Result) -> Iterator[Finding]:
     """Methods and estimates that only the current result has."""
-    for what, new, old in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
+    for kind, new, old in (("method", current.methods, baseline.methods), ("set", current.sets, baseline.sets)):
         added = [name for name in new if name not in old]
         if added:
-            yield note("new-since-baseline", what=what, names=added)
+            yield note("new-since-baseline", what=kind, names=added)
 
 
 def _findings(
@@ -277,11 +277,11 @@ def _findings(
     fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
     if fresh:
         yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
-    if meant_by_none := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
-        yield warning("unused-tolerance", tolerances=list(meant_by_none))
-    nothing = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
-    if nothing:
-        yield warning("not-a-number", estimates=nothing)
+    if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
+        yield warning("unused-tolerance", tolerances=list(unmatched))
+    undefined = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
+    if undefined:
+        yield warning("not-a-number", estimates=undefined)
     infinite = [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]
     if infinite:
         yield warning("infinite", estimates=infinite)

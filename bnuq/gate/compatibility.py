@@ -16,7 +16,7 @@ from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import EvaluatedSet, Result
 
-_MOST = 8  # missing estimates that a message names
+_MOST_NAMED = 8  # missing estimates that a message names
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 
 
@@ -40,14 +40,16 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     addresses = estimates_of(baseline)
     requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
-    both = [method for method in baseline.methods if _is_asked_for(run, method)]
-    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), both, settings)
+    common = [method for method in baseline.methods if _is_requested(run, method)]
+    problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), common, settings)
     if not settings.allows("scoring"):
-        asked_so = _as_asked(run, task=baseline.model["task"])
-        problems += [_other_scoring(*difference) for difference in _scored_otherwise(asked_so, _as_scored(baseline))]
+        requested_scoring = _as_requested(run, task=baseline.model["task"])
+        problems += [
+            _other_scoring(*difference) for difference in _scored_otherwise(requested_scoring, _as_scored(baseline))
+        ]
     for method in baseline.methods:
         of_method = [address for address, row in addresses.items() if row["method"] == method]
-        if method not in both and not all(settings.allows("missing", address) for address in of_method):
+        if method not in common and not all(settings.allows("missing", address) for address in of_method):
             problems.append(_absent(f"the method {method}", method))
     for floor in settings.floors:
         if floor.address not in addresses and floor.address.rpartition(".")[2] not in METRICS:
@@ -55,7 +57,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
 
 
-def _is_asked_for(run: Run, method: str) -> bool:
+def _is_requested(run: Run, method: str) -> bool:
     """Whether a run evaluates this method, if the network allows it: analytic methods only on request, and mcbn with
     them where there is a reference."""
     if method in SINGLE_SAMPLE_METHODS:
@@ -77,10 +79,10 @@ def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, se
     _refuse(problems, "what is to be evaluated", baseline)
 
 
-def _refuse(problems: Sequence[str], what: object, baseline: Result) -> None:
+def _refuse(problems: Sequence[str], result: object, baseline: Result) -> None:
     if problems:
         text = "\n".join(f"  - {problem}" for problem in problems)
-        raise ResultError(f"{what} cannot be compared with {baseline.path}:\n{text}")
+        raise ResultError(f"{result} cannot be compared with {baseline.path}:\n{text}")
 
 
 def _differences(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
@@ -89,8 +91,8 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
         yield f"task: {task} now, {before} in the baseline; their estimates are not comparable."
         return
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
-    both = [method for method in current.methods if method in baseline.methods]
-    yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), both, settings)
+    common = [method for method in current.methods if method in baseline.methods]
+    yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), common, settings)
     if not settings.allows("scoring"):
         yield from (
             _other_scoring(*difference) for difference in _scored_otherwise(_as_scored(current), _as_scored(baseline))
@@ -100,10 +102,10 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
 
 def _other_data(new: Mapping[str, EvaluatedSet], old: Mapping[str, EvaluatedSet], settings: Settings) -> Iterator[str]:
     for name, points in new.items():
-        why = _other_points(points, old[name]) if name in old else None
-        if why and not settings.allows("data", name):
-            same = "Evaluate on the same points (with --limit the seed picks them)"
-            yield f"data: {name} holds {why}. {same}, or {_allowing(f'data:{name}')}."
+        difference = _other_points(points, old[name]) if name in old else None
+        if difference and not settings.allows("data", name):
+            advice = "Evaluate on the same points (with --limit the seed picks them)"
+            yield f"data: {name} holds {difference}. {advice}, or {_allowing(f'data:{name}')}."
 
 
 def _other_numbers(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _as_scored(result: Result) -> dict[str, Any]:
     return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
 
 
-def _as_asked(run: Run, *, task: str) -> dict[str, Any]:
+def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
     """The same settings in a request, if it were of this task."""
     scoring = run.record()["scoring"] if task == "regression" else {}
     return {"mutual_information": run.mutual_information, **scoring}
@@ -203,25 +205,27 @@ def _same(new: np.ndarray | None, old: np.ndarray | None) -> bool:
 def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[str]:
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
     new, old = estimates_of(current), estimates_of(baseline)
-    gone = [address for address in old if address not in new and not settings.allows("missing", address)]
+    missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
-        gone = [address for address in gone if old[address]["method"] != POPULATION]
-    for method in dict.fromkeys(old[address]["method"] for address in gone):
+        missing = [address for address in missing if old[address]["method"] != POPULATION]
+    for method in dict.fromkeys(old[address]["method"] for address in missing):
         if method not in current.methods:
-            gone = [address for address in gone if old[address]["method"] != method]
+            missing = [address for address in missing if old[address]["method"] != method]
             yield _absent(f"the method {method}", method)
-    for name in dict.fromkeys(old[address]["set"] for address in gone):
+    for name in dict.fromkeys(old[address]["set"] for address in missing):
         if name in baseline.sets and name not in current.sets:
-            gone = [address for address in gone if old[address]["set"] != name]
+            missing = [address for address in missing if old[address]["set"] != name]
             yield _absent(f"the set {name}", f"*.{name}")
-    if gone:
-        shown = ", ".join(gone[:_MOST]) + (f" and {len(gone) - _MOST} more" if len(gone) > _MOST else "")
-        yield _absent(shown, gone[0] if len(gone) == 1 else "ADDRESS")
+    if missing:
+        shown = ", ".join(missing[:_MOST_NAMED]) + (
+            f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        )
+        yield _absent(shown, missing[0] if len(missing) == 1 else "ADDRESS")
 
 
-def _absent(what: str, allowed: str) -> str:
+def _absent(label: str, allowed: str) -> str:
     allowing = _allowing(f"missing:{allowed}")
-    return f"missing: {what}: in the baseline, but not in the current result. Evaluate it, or {allowing}."
+    return f"missing: {label}: in the baseline, but not in the current result. Evaluate it, or {allowing}."
 
 
 def _allowing(name: str) -> str:

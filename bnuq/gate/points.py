@@ -80,14 +80,14 @@ class Points:
     def _point_values(self, method: str, set_name: str) -> dict[str, np.ndarray]:
         """The values of each point. The file of a classification has no per-point bounds: they follow from whether each
         prediction is right."""
-        found = self._result.methods[method]
-        one, of = found.sets[set_name], self._result.sets[set_name]
-        points = dict(one.points)
-        if one.sigma is not None:
-            points["predictive_sd"] = predictive_sd(one)
-        if of.targets is not None:
-            points["distance"] = distance(one, of)
-        fitted = found.bounds.get("constant", {}).get("confidence")
+        method_result = self._result.methods[method]
+        set_result, evaluated = method_result.sets[set_name], self._result.sets[set_name]
+        points = dict(set_result.points)
+        if set_result.sigma is not None:
+            points["predictive_sd"] = predictive_sd(set_result)
+        if evaluated.targets is not None:
+            points["distance"] = distance(set_result, evaluated)
+        fitted = method_result.bounds.get("constant", {}).get("confidence")
         if set_name == _TEST and fitted is not None and "accuracy" in points:
             bounds = metrics.pll_bounds(points["accuracy"], fitted.value, int(self._result.model["classes"]))
             points |= zip(("pll_constant", "pll_optimum"), bounds, strict=True)
@@ -99,17 +99,17 @@ def sets_of(row: Row) -> tuple[str, ...]:
     return (_TEST, row["set"]) if row["score"] else (row["set"] or _TEST,)
 
 
-def predictive_sd(one: SetResult) -> np.ndarray:
+def predictive_sd(set_result: SetResult) -> np.ndarray:
     """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
     break ties."""
-    assert one.sigma is not None
-    return np.sqrt((one.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
+    assert set_result.sigma is not None
+    return np.sqrt((set_result.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
 
 
-def distance(one: SetResult, of: EvaluatedSet) -> np.ndarray:
+def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
     """The distance of the prediction from the target: the root mean square over outputs."""
-    assert of.targets is not None
-    return np.sqrt(((of.targets - one.predicted) ** 2).mean(-1))
+    assert evaluated.targets is not None
+    return np.sqrt(((evaluated.targets - set_result.predicted) ** 2).mean(-1))
 
 
 @dataclass(frozen=True)

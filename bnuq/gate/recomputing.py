@@ -92,8 +92,8 @@ def _errors(name: str, row: Row, result: Result, points: Points) -> str | None:
     if parts is None:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        each = (metrics.standard_error(values, group=result.sets[key].group) for key, values in parts.items())
-        error = math.hypot(*each)
+        errors = (metrics.standard_error(values, group=result.sets[key].group) for key, values in parts.items())
+        error = math.hypot(*errors)
     if not math.isfinite(error) or agree(estimate.se, error, slack).all():
         return None
     if metric == "auroc" and error == 0:  # at a bound, where the error is by the bootstrap
@@ -101,15 +101,15 @@ def _errors(name: str, row: Row, result: Result, points: Points) -> str | None:
     return f"{name}: its standard error is {estimate.se:.6g}; recomputed from its points it is {error:.6g}."
 
 
-def _precision(estimate: Estimate, one: SetResult) -> tuple[float | None, bool]:
+def _precision(estimate: Estimate, set_result: SetResult) -> tuple[float | None, bool]:
     """τ, whose inverse is the difference between predictive variances and those of the draws, and whether the estimate
     agrees."""
-    if one.sigma is None:
+    if set_result.sigma is None:
         return None, False
-    whole = (one.sigma**2).mean(-1)
-    noise = float(np.mean(whole - one.points.get("variance", 0.0)))
+    total = (set_result.sigma**2).mean(-1)
+    noise = float(np.mean(total - set_result.points.get("variance", 0.0)))
     stated = 1 / estimate.value if estimate.value else math.inf
-    return 1 / noise if noise else math.inf, bool(agree(stated, noise, float(np.mean(whole))))
+    return 1 / noise if noise else math.inf, bool(agree(stated, noise, float(np.mean(total))))
 
 
 # ── scores of points ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,25 +117,25 @@ def _precision(estimate: Estimate, one: SetResult) -> tuple[float | None, bool]:
 
 def _scores(result: Result, points: Points) -> Iterator[str]:
     recompute = _of_regression if result.model["task"] == "regression" else _of_classification
-    for method, found in result.methods.items():
-        for name, one in found.sets.items():
+    for method, method_result in result.methods.items():
+        for name, set_result in method_result.sets.items():
             mixed = points.of_log_likelihoods(method, name)
-            again = recompute(result, method, name)
+            recomputations = recompute(result, method, name)
             if mixed is not None:
-                again = itertools.chain(again, [("pll", mixed, _ALL)])
-            for score, values, rows in again:
-                stated = one.points.get(score)
+                recomputations = itertools.chain(recomputations, [("pll", mixed, _ALL)])
+            for score, values, rows in recomputations:
+                stated = set_result.points.get(score)
                 if stated is None:
                     continue
                 stated = stated[rows]
                 if not len(stated):
                     continue
-                bad = ~agree(stated, values, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
-                if bad.any():
-                    at = int(np.flatnonzero(bad)[0])
+                differing = ~agree(stated, values, float(np.mean(np.nan_to_num(np.abs(stated), posinf=0.0))))
+                if differing.any():
+                    at = int(np.flatnonzero(differing)[0])
                     yield (
                         f"{score} of a point of {name} under {method} is {stated[at]:.6g}; recomputed it is "
-                        f"{values[at]:.6g} ({int(bad.sum())} of {len(bad)} points differ)."
+                        f"{values[at]:.6g} ({int(differing.sum())} of {len(differing)} points differ)."
                     )
 
 
@@ -144,8 +144,8 @@ _ALL = slice(None)
 
 
 def _of_classification(result: Result, method: str, set_name: str) -> _Recomputed:
-    one, labels = result.methods[method].sets[set_name], result.sets[set_name].labels
-    points = one.points
+    set_result, labels = result.methods[method].sets[set_name], result.sets[set_name].labels
+    points = set_result.points
     if "max_probability" in points:
         yield "least_confidence", 1 - points["max_probability"], _ALL
     samples = 1 if method in SINGLE_SAMPLE_METHODS else int(result.sampling["samples"])
@@ -155,16 +155,17 @@ def _of_classification(result: Result, method: str, set_name: str) -> _Recompute
         yield "mutual_information", unbiased * (points["predictive_entropy"] - points["expected_entropy"]), _ALL
     if labels is None or "accuracy" not in points:
         return
-    right = one.predicted == labels
-    yield "accuracy", right.astype(np.float64), _ALL
-    if one.log_likelihood is None and "least_confidence" in points:  # a label that is predicted has the largest share
+    correct = set_result.predicted == labels
+    yield "accuracy", correct.astype(np.float64), _ALL
+    if set_result.log_likelihood is None and "least_confidence" in points:
+        # A predicted label has the largest probability.
         with np.errstate(divide="ignore"):
-            yield "pll", np.log1p(-points["least_confidence"][right]), right
+            yield "pll", np.log1p(-points["least_confidence"][correct]), correct
 
 
 def _of_regression(result: Result, method: str, set_name: str) -> _Recomputed:
-    found, y = result.methods[method], result.sets[set_name].targets
-    mean, sigma = found.sets[set_name].predicted, found.sets[set_name].sigma
+    method_result, y = result.methods[method], result.sets[set_name].targets
+    mean, sigma = method_result.sets[set_name].predicted, method_result.sets[set_name].sigma
     if y is None or sigma is None:
         return
     yield "squared_error", ((y - mean) ** 2).sum(-1), _ALL
@@ -176,7 +177,7 @@ def _of_regression(result: Result, method: str, set_name: str) -> _Recomputed:
         yield "crps", metrics.crps_gaussian(mean, sigma, y), _ALL
     if scoring.get("pll") == "moment":
         yield "pll", metrics.pll_gaussian(mean, sigma, y), _ALL
-    fitted = found.bounds.get("constant", {}).get("sigma")
+    fitted = method_result.bounds.get("constant", {}).get("sigma")
     if fitted is not None:
         constant = np.full_like(mean, fitted.value)
         yield "crps_constant", metrics.crps_gaussian(mean, constant, y), _ALL

@@ -34,7 +34,7 @@ _RANKED = 10_000  # points above which ranks are replicated on some of them only
 _ROUNDING = 1e-6  # relative
 _BLOCK = 2**22  # replicates × points held at once
 _RESAMPLES = 1000  # more than any evaluation stores
-_MOST = 2**29  # likelihoods that are computed again for single replicates
+_MOST_RECOMPUTED = 2**29  # likelihoods that are computed again for single replicates
 _NEAR = 0.05  # in ln τ: the largest first-order step of a PLL in an evaluation
 _SMOOTH = {  # whose jackknife and bootstrap over the draws estimate the same error
     *("brier", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"),
@@ -114,8 +114,8 @@ class _OfMethod:
             return f" has {len(estimate.jackknife)} replicates without a draw, of {self._draws} draws."
         if estimate.bootstrap is not None and len(estimate.bootstrap) > _RESAMPLES:
             return f" has {len(estimate.bootstrap)} bootstrap replicates; an evaluation never has as many."
-        found = self._errors(estimate)[1 if _is_by_bootstrap(row, self._result) else 0]
-        error = found if self._samples >= _LEAST_DRAWS and math.isfinite(found) else None
+        computed_error = self._errors(estimate)[1 if _is_by_bootstrap(row, self._result) else 0]
+        error = computed_error if self._samples >= _LEAST_DRAWS and math.isfinite(computed_error) else None
         size = max(rounded_at(row["metric"]), abs(estimate.value) if math.isfinite(estimate.value) else 0.0)
         if (error is None) != (estimate.mc_se is None) or not agree(estimate.mc_se or 0.0, error or 0.0, 1e-6 * size):
             stated, computed = ("none" if value is None else f"{value:.6g}" for value in (estimate.mc_se, error))
@@ -140,12 +140,12 @@ class _OfMethod:
         size = max(rounded_at(row["metric"]), abs(estimate.value))
         error, mean = float(metrics.jackknife_error(left_out)), float(np.mean(left_out))
         stated = _rows(estimate)
-        known = self._known(row)
-        known = None if known is None else known[: len(stated)]
-        if known is not None and not (same := agree(stated, known, size))[np.isfinite(stated)].all():
-            if same[: len(left_out)].all():
+        recomputed = self._recomputed(row)
+        recomputed = None if recomputed is None else recomputed[: len(stated)]
+        if recomputed is not None and not (agrees := agree(stated, recomputed, size))[np.isfinite(stated)].all():
+            if agrees[: len(left_out)].all():
                 return ": its bootstrap replicates are not those that the rest of the file gives."
-            computed = float(metrics.jackknife_error(known[: len(left_out)]))
+            computed = float(metrics.jackknife_error(recomputed[: len(left_out)]))
             return (
                 f": its replicates have a Monte Carlo error of {error:.6g}; recomputed from the rest of the file it is "
                 f"{computed:.6g}."
@@ -210,12 +210,12 @@ class _OfMethod:
     def _is_moved(self, set_name: str) -> bool:
         """Whether the draws change the predictions of a classifier, so that every smooth estimate varies."""
         estimates = [self._estimate(f"sets.{set_name}.{metric}") for metric in _SMOOTH]
-        errors = [self._errors(one)[0] for one in estimates if one is not None]
+        errors = [self._errors(estimate)[0] for estimate in estimates if estimate is not None]
         return self._result.model["task"] == "classification" and max(errors, default=0.0) > _MOVING
 
     # ── replicates computed again ────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, row: Row) -> np.ndarray | None:
+    def _recomputed(self, row: Row) -> np.ndarray | None:
         """The replicates that follow from the rest of the file; None where they do not."""
         estimate, set_name, metric = row.estimate, row["set"], row["metric"]
         if row["score"]:
@@ -263,15 +263,15 @@ class _OfMethod:
         classes = self._classes
         if self._result.model["task"] != "classification" or metric != "pll" or classes < 2:
             return None
-        accuracy = "sets.test.accuracy"
+        address = "sets.test.accuracy"
         if bound == "optimum":
-            return self._from(lambda right: -(1 - right) * math.log(classes), accuracy)
+            return self._from(lambda accuracy: -(1 - accuracy) * math.log(classes), address)
 
-        def constant(right: np.ndarray, confidence: np.ndarray) -> np.ndarray:
-            pairs = zip(right.tolist(), confidence.tolist(), strict=True)
+        def constant(accuracy: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+            pairs = zip(accuracy.tolist(), confidence.tolist(), strict=True)
             return np.array([metrics.constant_pll(*pair, classes) for pair in pairs])
 
-        return self._from(constant, accuracy, "bounds.constant.confidence")
+        return self._from(constant, address, "bounds.constant.confidence")
 
     def _linear(self, estimate: Estimate) -> np.ndarray:
         """The replicates of a mean over draws, from its leave-one-out replicates, which determine the value of each
@@ -290,12 +290,12 @@ class _OfMethod:
         parts = [self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")]
         if parts[0] is None or parts[1] is None or (self._bank is not None and estimator != "plug-in"):
             return None
-        held = np.full(self._draws + self._resamples, float(self._samples))
-        held[: self._draws] -= 1
-        factor, whole = (
-            (1.0, 1.0) if estimator == "plug-in" else (held / (held - 1), self._samples / (self._samples - 1))
+        counts = np.full(self._draws + self._resamples, float(self._samples))
+        counts[: self._draws] -= 1
+        factor, factor_of_all = (
+            (1.0, 1.0) if estimator == "plug-in" else (counts / (counts - 1), self._samples / (self._samples - 1))
         )
-        offset = estimate.value - whole * (parts[0].value - parts[1].value)
+        offset = estimate.value - factor_of_all * (parts[0].value - parts[1].value)
         return self._from(
             lambda predictive, expected: factor * (predictive - expected) + offset,
             *(f"sets.{set_name}.{kind}_entropy" for kind in ("predictive", "expected")),
@@ -315,9 +315,9 @@ class _OfMethod:
         draws = metrics.draw_weights(samples, resamples=self._resamples, seed=0, bank=bank)
         total = np.zeros(bank + self._resamples)
         for tile, start in enumerate(range(0, likelihoods.shape[1], counter_rng.TILE)):
-            own, rows = draws.among(counter_rng.draws_of_tile(seed, tile, bank=bank, samples=samples))
+            tile_draws, rows = draws.among(counter_rng.draws_of_tile(seed, tile, bank=bank, samples=samples))
             part = likelihoods[:, start : start + counter_rng.TILE]
-            of_rows = metrics.pll_from_log_likelihood(part, weights=own.weights).sum(1)
+            of_rows = metrics.pll_from_log_likelihood(part, weights=tile_draws.weights).sum(1)
             total += of_rows[rows[draws.jackknife.start : draws.bootstrap.stop]]
         return total / likelihoods.shape[1]
 
@@ -328,10 +328,10 @@ class _OfMethod:
             return _over_points(lambda part: metrics.pll_from_log_likelihood(part, weights=weights), likelihoods)
         if not 0 < tau.value < math.inf:
             return None
-        again = _rows(tau)
-        if len(again) != len(weights) or not (np.isfinite(again) & (again > 0)).all():
+        taus = _rows(tau)
+        if len(taus) != len(weights) or not (np.isfinite(taus) & (taus > 0)).all():
             return None
-        return _with_tau(likelihoods, weights, tau.value, again, self._outputs(set_name))
+        return _with_tau(likelihoods, weights, tau.value, taus, self._outputs(set_name))
 
     def _outputs(self, set_name: str) -> int:
         return self._result.methods[self._method].sets[set_name].predicted.shape[-1]
@@ -342,8 +342,8 @@ class _OfMethod:
         tau = self._estimate(f"sets.{set_name}.tau")
         if likelihoods is None or tau is None or not 0 < tau.value < math.inf:
             return None
-        most = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
-        return np.maximum(most - likelihoods, 0) * 2 / tau.value
+        largest = self._outputs(set_name) / 2 * math.log(tau.value / (2 * math.pi))
+        return np.maximum(largest - likelihoods, 0) * 2 / tau.value
 
     # ── bounds of replicates ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -367,7 +367,7 @@ class _OfMethod:
 
     def _tighter(self, row: Row, rows: int) -> Limits | None:
         set_name, score, metric = row["set"], row["score"], row["metric"]
-        one = self._result.methods[self._method].sets[set_name]
+        set_result = self._result.methods[self._method].sets[set_name]
         if metric == "ece":
             return self._of_calibration(set_name)
         if score:
@@ -380,8 +380,10 @@ class _OfMethod:
             limits = self._of_distance(set_name, metric)
         else:
             likelihoods = self._likelihoods(set_name)
-            of = self._result.sets[set_name]
-            limits = _without_a_draw(metric, one, of, likelihoods, self._classes, bank=self._bank is not None)
+            evaluated = self._result.sets[set_name]
+            limits = _without_a_draw(
+                metric, set_result, evaluated, likelihoods, self._classes, bank=self._bank is not None
+            )
         if limits is None:
             return None
         beyond = np.full(rows - self._draws, math.inf)  # the bootstrap is not bounded
@@ -393,7 +395,7 @@ class _OfMethod:
     def _of_calibration(self, set_name: str) -> Limits | None:
         """At least the gap between mean confidence and accuracy, and at most the mean probability of other classes."""
         parts = f"sets.{set_name}.max_probability", f"sets.{set_name}.accuracy"
-        gap = self._from(lambda stated, right: np.abs(stated - right), *parts)
+        gap = self._from(lambda confidence, accuracy: np.abs(confidence - accuracy), *parts)
         return None if gap is None else (gap, math.inf)
 
     def _of_entropy(self, set_name: str) -> Limits | None:
@@ -407,7 +409,7 @@ class _OfMethod:
         samples = self._samples
         of_draw = samples * expected.value - (samples - 1) * expected.jackknife
         high = (samples * predictive.value - of_draw) / (samples - 1)
-        return high - samples * _entropy_of_one(samples) / (samples - 1), high
+        return high - samples * _entropy_of_one_draw(samples) / (samples - 1), high
 
     def _of_separation(self, set_name: str, score: str, metric: str) -> Limits | None:
         """The bounds where every score changes as far as any draw can change it, all towards better or all towards
@@ -420,18 +422,18 @@ class _OfMethod:
         ends = [getattr(metrics.detection(*pair), metric) for pair in ((test_high, ood_low), (test_low, ood_high))]
         return min(ends), max(ends)
 
-    def _score_without_a_draw(self, one: SetResult, score: str) -> tuple[np.ndarray, np.ndarray] | None:
+    def _score_without_a_draw(self, set_result: SetResult, score: str) -> tuple[np.ndarray, np.ndarray] | None:
         """The bounds of the score of each point without any one draw."""
-        samples, most = self._samples, math.log(max(self._classes, 1))
-        values, others = one.points[score], samples - 1
-        high = samples * values / others
+        samples, largest_entropy = self._samples, math.log(max(self._classes, 1))
+        values, remaining = set_result.points[score], samples - 1
+        high = samples * values / remaining
         if score == "least_confidence":
-            low = (samples * values - 1) / others
+            low = (samples * values - 1) / remaining
         elif score == "expected_entropy":
-            low = (samples * values - most) / others
-        elif score == "predictive_entropy" and "expected_entropy" in one.points:
-            of_draw = np.minimum(most, samples * one.points["expected_entropy"])
-            low = (samples * (values - _entropy_of_one(samples)) - of_draw) / others
+            low = (samples * values - largest_entropy) / remaining
+        elif score == "predictive_entropy" and "expected_entropy" in set_result.points:
+            of_draw = np.minimum(largest_entropy, samples * set_result.points["expected_entropy"])
+            low = (samples * (values - _entropy_of_one_draw(samples)) - of_draw) / remaining
         elif score == "variance":
             low = np.zeros(len(values))
         else:
@@ -448,8 +450,8 @@ class _OfMethod:
         error = targets - self._result.methods[self._method].sets[set_name].predicted
         if metric == "mae" and error.shape[1] > 1:
             return None
-        whole, of_draw = self._samples * np.sqrt((error**2).sum(-1)), np.sqrt(squared)
-        low, high = (np.abs(end) / (self._samples - 1) for end in (whole - of_draw, whole + of_draw))
+        total, of_draw = self._samples * np.sqrt((error**2).sum(-1)), np.sqrt(squared)
+        low, high = (np.abs(end) / (self._samples - 1) for end in (total - of_draw, total + of_draw))
         if metric == "mae":
             return low.mean(1), high.mean(1)
         return np.sqrt((low**2).mean(1)), np.sqrt((high**2).mean(1))
@@ -482,7 +484,7 @@ def _weights(samples: int, resamples: int) -> np.ndarray:
     return draws.weights[draws.jackknife.start : draws.bootstrap.stop]
 
 
-def _entropy_of_one(samples: int) -> float:
+def _entropy_of_one_draw(samples: int) -> float:
     """The entropy of the choice between one draw and all others, in nats."""
     share = 1 / samples
     return -share * math.log(share) - (1 - share) * math.log1p(-share)
@@ -495,51 +497,59 @@ def _over_points(of: Callable[[np.ndarray], np.ndarray], likelihoods: np.ndarray
     return sum(of(likelihoods[:, k : k + step]).sum(-1) for k in range(0, points, step)) / points
 
 
-def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, again: np.ndarray, outputs: int) -> np.ndarray:
+def _with_tau(likelihoods: np.ndarray, weights: np.ndarray, tau: float, taus: np.ndarray, outputs: int) -> np.ndarray:
     """The PLL under each replicate's own τ, as in an evaluation: to first order in ln τ where that is near."""
-    step = np.log(again / tau)
-    most = outputs / 2 * math.log(tau / (2 * math.pi))
+    step = np.log(taus / tau)
+    largest = outputs / 2 * math.log(tau / (2 * math.pi))
 
     def first_order(part: np.ndarray) -> np.ndarray:
-        distance = (most - part) * 2 / tau
+        distance = (largest - part) * 2 / tau
         share = np.exp(part - part.max(0))
         slope = outputs / 2 - tau / 2 * (weights @ (share * distance)) / (weights @ share)
         return metrics.pll_from_log_likelihood(part, weights=weights) + np.nan_to_num(slope) * step[:, None]
 
-    found = _over_points(first_order, likelihoods)
-    for row in np.flatnonzero(np.abs(step) > _NEAR)[: 1 + _MOST // likelihoods.size]:
-        scaled = outputs / 2 * math.log(again[row] / (2 * math.pi)) + again[row] / tau * (likelihoods - most)
-        own = weights[row : row + 1]
-        found[row] = _over_points(lambda part, own=own: metrics.pll_from_log_likelihood(part, weights=own), scaled)[0]
-    return found
+    replicates = _over_points(first_order, likelihoods)
+    for row in np.flatnonzero(np.abs(step) > _NEAR)[: 1 + _MOST_RECOMPUTED // likelihoods.size]:
+        scaled = outputs / 2 * math.log(taus[row] / (2 * math.pi)) + taus[row] / tau * (likelihoods - largest)
+        row_weights = weights[row : row + 1]
+        replicates[row] = _over_points(
+            lambda part, row_weights=row_weights: metrics.pll_from_log_likelihood(part, weights=row_weights), scaled
+        )[0]
+    return replicates
 
 
 def _without_a_draw(
-    metric: str, one: SetResult, of: EvaluatedSet, likelihoods: np.ndarray | None, classes: int, *, bank: bool
+    metric: str,
+    set_result: SetResult,
+    evaluated: EvaluatedSet,
+    likelihoods: np.ndarray | None,
+    classes: int,
+    *,
+    bank: bool,
 ) -> Limits | None:
     """The bounds of the leave-one-out replicates of an estimate of a labelled set, by the probability p_t(y) that draw
     t gives the true class; with a bank, for any draw that a point may lose."""
     needs = {"max_probability", "brier", metric}
-    if metric not in ("accuracy", "max_probability", "brier") or likelihoods is None or of.labels is None:
+    if metric not in ("accuracy", "max_probability", "brier") or likelihoods is None or evaluated.labels is None:
         return None
-    if classes < 2 or not needs <= one.points.keys():
+    if classes < 2 or not needs <= set_result.points.keys():
         return None
     low, high = np.zeros(len(likelihoods)), np.zeros(len(likelihoods))
     step = max(1, _BLOCK // len(likelihoods))
-    for start in range(0, of.n, step):
+    for start in range(0, evaluated.n, step):
         rows = slice(start, start + step)
-        draws = _Draws.of(one, of.labels, np.exp(likelihoods[:, rows]), rows, classes)
+        draws = _Draws.of(set_result, evaluated.labels, np.exp(likelihoods[:, rows]), rows, classes)
         least, most = getattr(draws, metric)()
         if bank:
             least, most = (
                 np.broadcast_to(end, least.shape)
                 for end in (
-                    np.minimum(least.min(0), one.points[metric][rows]),
-                    np.maximum(most.max(0), one.points[metric][rows]),
+                    np.minimum(least.min(0), set_result.points[metric][rows]),
+                    np.maximum(most.max(0), set_result.points[metric][rows]),
                 )
             )
         low, high = low + least.sum(1), high + most.sum(1)
-    return (low.min() / of.n, high.max() / of.n) if bank else (low / of.n, high / of.n)
+    return (low.min() / evaluated.n, high.max() / evaluated.n) if bank else (low / evaluated.n, high / evaluated.n)
 
 
 @dataclass(frozen=True)
@@ -552,39 +562,41 @@ class _Draws:
 
     samples: int
     classes: int
-    right: np.ndarray
+    correct: np.ndarray
     of_draw: np.ndarray
     true: np.ndarray
-    other: np.ndarray
+    largest_other: np.ndarray
     squares: np.ndarray  # Σ p(c)² of the other classes, by all draws
 
     @staticmethod
-    def of(one: SetResult, labels: np.ndarray, of_draw: np.ndarray, rows: slice, classes: int) -> _Draws:
-        samples, right = len(of_draw), (one.predicted == labels)[rows]
-        p, largest = of_draw.mean(0), one.points["max_probability"][rows]
-        squares = np.maximum(one.points["brier"][rows] - (1 - p) ** 2, 0.0)
-        other = np.where(right, np.minimum(1 - p, np.sqrt(squares)), largest)
-        return _Draws(samples, classes, right, of_draw, (samples * p - of_draw) / (samples - 1), other, squares)
+    def of(set_result: SetResult, labels: np.ndarray, of_draw: np.ndarray, rows: slice, classes: int) -> _Draws:
+        samples, correct = len(of_draw), (set_result.predicted == labels)[rows]
+        p, largest = of_draw.mean(0), set_result.points["max_probability"][rows]
+        squares = np.maximum(set_result.points["brier"][rows] - (1 - p) ** 2, 0.0)
+        largest_other = np.where(correct, np.minimum(1 - p, np.sqrt(squares)), largest)
+        return _Draws(
+            samples, classes, correct, of_draw, (samples * p - of_draw) / (samples - 1), largest_other, squares
+        )
 
-    def _others(self) -> tuple[np.ndarray, np.ndarray]:
+    def _largest_others(self) -> tuple[np.ndarray, np.ndarray]:
         """The bounds of the largest probability of another class without each draw."""
-        rest = 1 - self.true
-        high = np.minimum(rest, self.samples * self.other / (self.samples - 1))
-        low = (self.samples * self.other - (1 - self.of_draw)) / (self.samples - 1)
-        return np.maximum(low * ~self.right, rest / (self.classes - 1)), high
+        remaining = 1 - self.true
+        high = np.minimum(remaining, self.samples * self.largest_other / (self.samples - 1))
+        low = (self.samples * self.largest_other - (1 - self.of_draw)) / (self.samples - 1)
+        return np.maximum(low * ~self.correct, remaining / (self.classes - 1)), high
 
     def accuracy(self) -> tuple[np.ndarray, np.ndarray]:
-        low, high = self._others()
+        low, high = self._largest_others()
         return self.true > high + _ROUNDING, self.true >= low - _ROUNDING
 
     def max_probability(self) -> tuple[np.ndarray, np.ndarray]:
-        low, high = self._others()
+        low, high = self._largest_others()
         return np.maximum(self.true, low), np.maximum(self.true, high)
 
     def brier(self) -> tuple[np.ndarray, np.ndarray]:
         gap = (1 - self.true) ** 2
-        lost = 1 - self.of_draw
-        whole, evenly = self.samples**2 * self.squares, lost**2 / (self.classes - 1)
-        low = (whole - 2 * lost * self.samples * self.other + evenly) / (self.samples - 1) ** 2
-        high = (whole - evenly) / (self.samples - 1) ** 2
+        other_share = 1 - self.of_draw
+        total, evenly = self.samples**2 * self.squares, other_share**2 / (self.classes - 1)
+        low = (total - 2 * other_share * self.samples * self.largest_other + evenly) / (self.samples - 1) ** 2
+        high = (total - evenly) / (self.samples - 1) ** 2
         return gap + np.maximum(low, gap / (self.classes - 1)), gap + np.minimum(high, gap)

@@ -20,7 +20,7 @@ Scale = Literal["absolute", "relative", "errors"]
 
 _FORMS = 'a number ("0.01", in the estimate\'s unit), "2%" (of the baseline), "2se" (standard errors) or "off"'
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_WAIVED_WHOLE = ("samples", "batch-size", "sampling", "data", "scoring")
+_WAIVED_ENTIRELY = ("samples", "batch-size", "sampling", "data", "scoring")
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ class Settings:
         tolerances: Iterable[tuple[str, str | float]], floors: Iterable[str], allow: Iterable[str]
     ) -> Settings:
         """Prefixes RequestErrors with their key: tolerance, require or allow."""
-        said = []
+        amounts = []
         for key, value in tolerances:
             _check_key(key)
-            said.append((key, Tolerance.of(value, key=f"tolerance {key}")))
+            amounts.append((key, Tolerance.of(value, key=f"tolerance {key}")))
         allowed = tuple(allow)
         for name in allowed:
             _check_allowed(name)
-        return Settings(tuple(said), tuple(map(Required.of, floors)), allowed)
+        return Settings(tuple(amounts), tuple(map(Required.of, floors)), allowed)
 
     def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
         """The tolerance of the estimate at `address`: the last that matches, or the metric's default; None for not
@@ -159,10 +159,10 @@ def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
     bound = ".bounds." in address
     if key == metric:
         return not bound
-    named = key.rpartition(".")[2] == address.rpartition(".")[2]
-    if named and ".normalized." in address and ".normalized." not in key:
+    same_metric = key.rpartition(".")[2] == address.rpartition(".")[2]
+    if same_metric and ".normalized." in address and ".normalized." not in key:
         return False
-    return fnmatchcase(address, key) and (directed or (named and (not bound or ".bounds." in key)))
+    return fnmatchcase(address, key) and (directed or (same_metric and (not bound or ".bounds." in key)))
 
 
 def _covers(pattern: str, name: str) -> bool:
@@ -179,20 +179,20 @@ def _check_key(key: str) -> None:
 
 
 def _check_allowed(name: str) -> None:
-    what, colon, rest = name.partition(":")
-    if name in _WAIVED_WHOLE or (colon and rest and what in ("data", "missing")):
+    kind, colon, name_part = name.partition(":")
+    if name in _WAIVED_ENTIRELY or (colon and name_part and kind in ("data", "missing")):
         return
     raise RequestError(
-        f"allow {name}: expected {', '.join(_WAIVED_WHOLE)}, data:SET, or missing:ADDRESS "
+        f"allow {name}: expected {', '.join(_WAIVED_ENTIRELY)}, data:SET, or missing:ADDRESS "
         "(such as missing:mcdo or missing:mcbn.ood.svhn)."
     )
 
 
 def unused(settings: Settings, estimates: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
     """The keys of tolerances that match no estimate; `estimates` are addresses, metrics, and whether directed."""
-    known = tuple(estimates)
+    candidates = tuple(estimates)
     return tuple(
         key
         for key, _ in settings.tolerances
-        if not any(_is_meant(key, address, metric, directed=directed) for address, metric, directed in known)
+        if not any(_is_meant(key, address, metric, directed=directed) for address, metric, directed in candidates)
     )

@@ -66,18 +66,18 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         **{key: value for key, value in values.items() if value},
         "unit": comparison.unit,
-        **_known({key: getattr(comparison, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
+        **_known_values({key: getattr(comparison, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
     }
 
 
 def _floor(floor: Floor) -> dict[str, Any]:
     numbers = {"bound": floor.bound, "value": floor.value, "se": floor.se}
-    values = {"address": floor.address, "relation": floor.relation, **_known(numbers, always=("bound", "value"))}
+    values = {"address": floor.address, "relation": floor.relation, **_known_values(numbers, always=("bound", "value"))}
     return {**values, "passed": floor.passed}
 
 
-def _known(numbers: dict[str, float | None], *, always: tuple[str, ...]) -> dict[str, float | str]:
+def _known_values(numbers: dict[str, float | None], *, always: tuple[str, ...]) -> dict[str, float | str]:
     """The values that are known: an error of NaN is not."""
     return {
         key: json_number(value)

@@ -1,4 +1,4 @@
-"""What the annotations of a record's fields say: axes, coordinates, units, and what a mapping or a sequence holds."""
+"""Reads the annotations of a record's fields: axes, coordinates, units, and the item types of containers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bnuq.estimates import ByHand
 def fields_of(record: type) -> dict[str, Any]:
     """The annotations of the fields that the codec stores."""
     hints = typing.get_type_hints(record, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(record) if metadata(hints[each.name], ByHand) is None}
+    return {item.name: hints[item.name] for item in fields(record) if metadata(hints[item.name], ByHand) is None}
 
 
 def _parts(hint: Any) -> Iterator[Any]:

@@ -158,8 +158,8 @@ def read(
 ) -> R:
     """The record in the file at `path`; ResultError where it is of another kind, is newer, or is damaged.
 
-    `summary` is tried on what was read: whoever reads a record need not look again. `by_hand` completes the record
-    from the open file.
+    `summary` is computed once as a check, so that readers of the record need no further checks. `by_hand` completes
+    the record from the open file.
     """
     with open_hdf5(path) as file:
         try:
@@ -193,8 +193,8 @@ def _decode(file: Any, record: type[R]) -> R:
     estimates = read_table(file["estimates"]) if "estimates" in file else []
     arrays = cache(lambda path: _array(file[path.lstrip("/")]))
 
-    def decode(wanted: type, encoded: Any) -> Any:
-        if issubclass(wanted, Path):
+    def decode(kind: type, encoded: Any) -> Any:
+        if issubclass(kind, Path):
             return Path(encoded)
         if isinstance(encoded, dict):
             return np.array(encoded["values"], np.float64) if "values" in encoded else arrays(encoded["array"])
@@ -223,7 +223,7 @@ def _records(value: Any) -> Iterator[Any]:
     """The record and every record in it."""
     if is_dataclass(value):
         yield value
-        value = [getattr(value, each.name) for each in fields(value)]
+        value = [getattr(value, part.name) for part in fields(value)]
     for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         yield from _records(item)
 
@@ -233,10 +233,10 @@ def _check_axes(record: Any) -> None:
     lengths: dict[str, int] = {}
     for key, hint in fields_of(type(record)).items():
         value, axis = getattr(record, key), metadata(hint, Axis)
-        named = [(axis, len(value))] if axis else []
+        axis_lengths = [(axis, len(value))] if axis else []
         for values in value.values() if isinstance(value, Mapping) else (value,):
             if isinstance(values, np.ndarray) and (axes := axes_of(hint)):
-                named += zip(axes, values.shape, strict=False)
-        for axis, length in named:
+                axis_lengths += zip(axes, values.shape, strict=False)
+        for axis, length in axis_lengths:
             if lengths.setdefault(axis, length) != length:
                 raise ValueError(f"{key} has {length} along {axis}, another {lengths[axis]}")

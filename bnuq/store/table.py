@@ -83,18 +83,20 @@ def write_table(writer: Writer, rows: Sequence[Row]) -> None:
     columns |= {name: [row[name] for row in rows] for name in names}
     columns["unit"] = [row.unit for row in rows]
     numbers = {key: [getattr(row.estimate, key) for row in rows] for key in _NUMBERS}
-    columns |= {key: [np.nan if value is None else value for value in given] for key, given in numbers.items()}
+    columns |= {
+        key: [np.nan if value is None else value for value in values_of_rows] for key, values_of_rows in numbers.items()
+    }
     for name, column in columns.items():
         values = np.asarray(column, np.float64 if name in _NUMBERS else object)
         writer.add("/estimates", name, values, ("estimate",), scales, unit=_SAME_UNIT)
     for name, axis in _REPLICATES.items():
-        given = [getattr(row.estimate, name) for row in rows]
-        if all(values is None for values in given):
+        values_of_rows = [getattr(row.estimate, name) for row in rows]
+        if all(values is None for values in values_of_rows):
             continue
-        counts = np.array([-1 if values is None else len(values) for values in given], np.int64)
+        counts = np.array([-1 if values is None else len(values) for values in values_of_rows], np.int64)
         writer.add("/estimates", f"{axis}s", counts, ("estimate",), scales)
         table = np.full((len(rows), counts.max()), np.nan)
-        for row, values in zip(table, given, strict=True):
+        for row, values in zip(table, values_of_rows, strict=True):
             if values is not None:
                 row[: len(values)] = values
         writer.add("/estimates", name, table, ("estimate", axis), scales, unit=_SAME_UNIT)

@@ -40,8 +40,8 @@ def path_of(at: Mapping[str, str]) -> tuple[str, ...]:
 def coordinates_of(address: str) -> dict[str, str]:
     """The coordinates of the estimate at this address; ValueError where it is none."""
     method, _, inside = address.partition(".")
-    group, _, rest = inside.partition(".")
-    names, parts = _COORDINATES.get(group, ()), rest.split(".")
+    group, _, coordinates = inside.partition(".")
+    names, parts = _COORDINATES.get(group, ()), coordinates.split(".")
     if not names or len(names) != len(parts):
         raise ValueError(f"{address} is not the address of an estimate")
     if group == NORMALIZED:

@@ -1,4 +1,4 @@
-"""The finished record of one evaluation: what was asked, what was found, and what to be careful about."""
+"""The finished record of one evaluation: the request, the results, and their warnings and notes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ReferenceCheck:
 
 @dataclass(frozen=True)
 class MethodWork:
-    """What the passes of one method took.
+    """The cost of the forward passes of one method.
 
     `ratio` is their cost over that of as many plain forwards. Where there was a plan: multiply-adds of a point done
     `once` and for `each` draw, BatchNorms `folded` into the layers before them, draws `stacked` in one pass. Where
@@ -135,23 +135,23 @@ class MethodWork:
 
 @dataclass(frozen=True)
 class Work:
-    """What a run took: the passes of each method, and the most memory that the process held, in bytes."""
+    """The cost of a run: the passes of each method, and the peak memory of the process, in bytes."""
 
     methods: dict[str, MethodWork] = field(default_factory=dict)
     peak_bytes: int | None = None
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """As JSON values, without what is not known."""
         methods = {
-            name: {key: value for key, value in vars(one).items() if value is not None}
-            for name, one in self.methods.items()
+            name: {key: value for key, value in vars(method).items() if value is not None}
+            for name, method in self.methods.items()
         }
         return {"methods": methods} | ({} if self.peak_bytes is None else {"peak_bytes": self.peak_bytes})
 
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that one `bnuq evaluate` found. The deterministic method is always there, and first; beside mcbn
+    """The result of one `bnuq evaluate`. The deterministic method is always there, and first; beside mcbn
     "deterministic+population" is there where the reference check failed."""
 
     KIND: ClassVar[str] = "evaluate"

@@ -44,33 +44,38 @@ def write(result: Result, path: Path) -> None:
     """Write `result` to `path`, whole or not at all; ResultError where that cannot be done.
 
     Built in memory and written as bytes, so that a full disk never reaches the HDF5 library. Only raw samples, which
-    may not fit in memory, are added on disk, after the room for them was taken.
+    may not fit in memory, are added on disk, after the disk space for them was reserved.
     """
     check_replaceable(path)
     image = image_of(lambda file: _lay_out(file, result))
-    kept = [one.samples for method in result.methods.values() for one in method.sets.values() if one.samples]
+    raw_samples = [
+        set_result.samples
+        for method in result.methods.values()
+        for set_result in method.sets.values()
+        if set_result.samples
+    ]
     with replaced(path) as beside:
         beside.write(image)
-        if kept:
+        if raw_samples:
             beside.flush()
-            _reserve(beside, len(image) + sum(map(_most_bytes, kept)))
-            import h5py  # late: whoever only reads does not need it
+            _reserve(beside, len(image) + sum(map(_most_bytes, raw_samples)))
+            import h5py  # late: only writing needs it
 
             with h5py.File(beside.name, "r+", locking=False) as file:
                 _add_samples(file, result)
 
 
-def _most_bytes(kept: Samples) -> int:
+def _most_bytes(raw: Samples) -> int:
     """What raw samples can take in the file, however badly they pack: chunks are whole, and each has its entry."""
-    samples, points, classes = kept.shape
-    chunk = _chunk_points(kept)
-    return -(-points // chunk) * (kept.dtype.itemsize * samples * chunk * classes * 1001 // 1000 + 4096) + 2**16
+    samples, points, classes = raw.shape
+    chunk = _chunk_points(raw)
+    return -(-points // chunk) * (raw.dtype.itemsize * samples * chunk * classes * 1001 // 1000 + 4096) + 2**16
 
 
-def _chunk_points(kept: Samples) -> int:
+def _chunk_points(raw: Samples) -> int:
     """Points in a chunk of the file: 64, or as few as keep it below 64 MiB."""
-    samples, points, classes = kept.shape
-    return max(1, min(points, 64, 2**26 // (kept.dtype.itemsize * samples * classes)))
+    samples, points, classes = raw.shape
+    return max(1, min(points, 64, 2**26 // (raw.dtype.itemsize * samples * classes)))
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
@@ -106,38 +111,38 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
             writer.add("/observed_data", name, evaluated.labels, (point,), observed)
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
-    for method, found in result.methods.items():
-        for name, one in found.sets.items():
-            if method not in SINGLE_SAMPLE_METHODS and one.log_likelihood is not None:
-                values, axes = one.log_likelihood[None], ("chain", "draw", f"{name}_point")
+    for method, method_result in result.methods.items():
+        for name, set_result in method_result.sets.items():
+            if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
+                values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point")
                 writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
 
 
 def _add_samples(file: Any, result: Result) -> None:
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
-    for method, found in result.methods.items():
-        for name, one in found.sets.items():
-            if one.samples is None:
+    for method, method_result in result.methods.items():
+        for name, set_result in method_result.sets.items():
+            if set_result.samples is None:
                 continue
-            samples, points, classes = one.samples.shape
+            samples, points, classes = set_result.samples.shape
             axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
             for axis, length in axes.items():
                 if axis not in scales:
                     scales[axis] = writer.add_scale(group.name, axis, np.arange(length))
-            chunk = _chunk_points(one.samples)
-            kept = group.create_dataset(
+            chunk = _chunk_points(set_result.samples)
+            dataset = group.create_dataset(
                 f"{method}_{name}",
                 shape=tuple(axes.values()),
-                dtype=one.samples.dtype,
+                dtype=set_result.samples.dtype,
                 chunks=(1, samples, chunk, classes),
                 **PACKED,
             )
-            for start, block in _in_chunks(one.samples.blocks(), chunk):
-                kept[0, :, start : start + block.shape[1]] = block
-            kept.attrs["units"] = unit
+            for start, block in _in_chunks(set_result.samples.blocks(), chunk):
+                dataset[0, :, start : start + block.shape[1]] = block
+            dataset.attrs["units"] = unit
             for place, axis in enumerate(axes):
-                kept.dims[place].attach_scale(scales[axis])
+                dataset.dims[place].attach_scale(scales[axis])
 
 
 def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -145,19 +150,19 @@ def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[
     start, waiting = 0, list[np.ndarray]()
     for _, block in blocks:
         waiting.append(block)
-        while sum(one.shape[1] for one in waiting) >= size:
+        while sum(array.shape[1] for array in waiting) >= size:
             joined = np.concatenate(waiting, axis=1)
             yield start, joined[:, :size]
             start, waiting = start + size, [joined[:, size:]]
-    rest = np.concatenate(waiting, axis=1)
-    if rest.shape[1]:
-        yield start, rest
+    remainder = np.concatenate(waiting, axis=1)
+    if remainder.shape[1]:
+        yield start, remainder
 
 
 def read(path: Path, *, log_likelihoods: bool = True) -> Result:
     """The result in the file at `path`, without its bank and raw samples; ResultError where that is not one.
 
-    Everything that a report or a summary uses is there and of its kind: what reads a Result need not look again. The
+    All fields that a report or a summary uses are validated, so their readers need no further checks. The
     log-likelihoods (T × n), most of a file, may be left out.
     """
 
@@ -209,48 +214,60 @@ def _check_complete(result: Result) -> None:
             raise ValueError(f"the error of {address} is infinite")
     if next(iter(result.methods), None) != DETERMINISTIC or "test" not in result.sets:
         raise ValueError("the deterministic method or the test set is missing")
-    others = {name for name, one in result.sets.items() if one.kind == "ood"}
-    evaluated = others | {"test"}
-    if any(one.kind == "ood" and name == "validation" for name, one in result.sets.items()):
+    ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind == "ood"}
+    evaluated_sets = ood_sets | {"test"}
+    if any(evaluated.kind == "ood" and name == "validation" for name, evaluated in result.sets.items()):
         raise ValueError("a set out of distribution is called validation")
-    wanted = _OF_TASK[result.model["task"]]
+    required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
     if (test.labels if result.model["task"] == "classification" else test.targets) is None:
         raise ValueError("the truth about the test set is missing")
-    if any(one.labels is not None and one.labels.shape != (one.n,) for one in result.sets.values()):
+    if any(
+        evaluated.labels is not None and evaluated.labels.shape != (evaluated.n,) for evaluated in result.sets.values()
+    ):
         raise ValueError("the labels of a set are not as many as its points")
-    if any(one.group is not None and one.group.shape != (one.n,) for one in result.sets.values()):
+    if any(
+        evaluated.group is not None and evaluated.group.shape != (evaluated.n,) for evaluated in result.sets.values()
+    ):
         raise ValueError("the groups of a set are not as many as its points")
-    for method, found in result.methods.items():
-        of_one_pass = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
-        if set(found.sets) != evaluated or set(found.ood) != others:
+    for method, method_result in result.methods.items():
+        single_sample = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
+        if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
             raise ValueError(f"{method} was not evaluated on every set")
-        for name, one in found.sets.items():
-            needed = {*wanted.anywhere, *(() if of_one_pass else wanted.of_several)}
-            needed |= wanted.on_test if name == "test" else set()
-            if missing := needed - set(one.estimates) or set(one.estimates) - set(METRICS):
+        for name, set_result in method_result.sets.items():
+            needed = {*required.anywhere, *(() if single_sample else required.of_several)}
+            needed |= required.on_test if name == "test" else set()
+            if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
-            if one.predicted.shape != shape or (one.sigma is not None and one.sigma.shape != shape):
+            if set_result.predicted.shape != shape or (
+                set_result.sigma is not None and set_result.sigma.shape != shape
+            ):
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
-        for name, scores in found.ood.items():
-            told = scores or (of_one_pass and wanted.of_several == {"variance"})
+        for name, scores in method_result.ood.items():
+            is_complete = scores or (single_sample and required.of_several == {"variance"})
             for score in scores:
-                ranked = [found.sets[one].points.get(score) for one in ("test", name)]
+                ranked = [method_result.sets[key].points.get(score) for key in ("test", name)]
                 if any(values is None or np.isnan(values).any() for values in ranked):
                     raise ValueError(f"the {score} of the points of {method} is missing")
-            if not told or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
+            if not is_complete or set(scores) - set(SCORES) or any(set(f) != _OF_OOD for f in scores.values()):
                 raise ValueError(f"estimates of {method} on {name} against the test set are missing or unknown")
         if result.model["task"] == "regression":
-            _check_regression(method, found)
-        if missing := wanted.points - set(found.sets["test"].points):
+            _check_regression(method, method_result)
+        if missing := required.points - set(method_result.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
-        for curve in (found.convergence, found.uncertainty_error, found.calibration, found.risk):
+        for curve in (
+            method_result.convergence,
+            method_result.uncertainty_error,
+            method_result.calibration,
+            method_result.risk,
+        ):
             if len({len(values) for values in curve.values()}) > 1:
                 raise ValueError(f"a curve of {method} is of different lengths")
-        if found.convergence and "samples" not in found.convergence:
+        if method_result.convergence and "samples" not in method_result.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
-        if set(found.bounds) - {"constant", "optimum"} or set(found.normalized) - {"pll", "crps", "pll_without_exact"}:
+        bounds, normalized = set(method_result.bounds), set(method_result.normalized)
+        if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
     check = result.reference_check
     if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
@@ -260,27 +277,27 @@ def _check_complete(result: Result) -> None:
 def _check_log_likelihoods(result: Result) -> None:
     """Raise ValueError where a PLL over draws has not those that it is the mean of."""
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
-    for method, found in result.methods.items():
-        test, shape = found.sets["test"], (result.sampling["samples"], result.sets["test"].n)
+    for method, method_result in result.methods.items():
+        test, shape = method_result.sets["test"], (result.sampling["samples"], result.sets["test"].n)
         sampled = method not in SINGLE_SAMPLE_METHODS and "pll" in test.points
-        held = test.log_likelihood is not None and test.log_likelihood.shape == shape
-        if sampled and not held and (mixture or result.model["task"] == "classification"):
+        complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
+        if sampled and not complete and (mixture or result.model["task"] == "classification"):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
 
 
-def _check_regression(method: str, found: MethodResult) -> None:
-    """Raise ValueError where what hangs together is not there together."""
-    estimates = found.sets["test"].estimates
+def _check_regression(method: str, result: MethodResult) -> None:
+    """Raise ValueError where only some of the estimates that belong together are present."""
+    estimates = result.sets["test"].estimates
     together = {"tau", "crps", "coverage50", "coverage95"}
     if (together - {"crps"}) & set(estimates) and not together <= set(estimates):
         raise ValueError(f"of tau, crps and coverage of {method} some are missing")
-    if any("crps" not in bound for bound in found.bounds.values()):
+    if any("crps" not in bound for bound in result.bounds.values()):
         raise ValueError(f"a bound of {method} has no CRPS")
-    if set(found.normalized) - {"pll_without_exact"} - set(found.bounds.get("constant", ())):
+    if set(result.normalized) - {"pll_without_exact"} - set(result.bounds.get("constant", ())):
         raise ValueError(f"a normalised score of {method} has no bounds")
-    if found.calibration and set(found.calibration) != {"level", "coverage"}:
+    if result.calibration and set(result.calibration) != {"level", "coverage"}:
         raise ValueError(f"the calibration of {method} is incomplete")
-    if set(found.uncertainty_error) != {"rank", "sigma", "error", "running_error"}:
+    if set(result.uncertainty_error) != {"rank", "sigma", "error", "running_error"}:
         raise ValueError(f"the errors over uncertainty of {method} are incomplete")
 
 

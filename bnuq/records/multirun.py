@@ -233,7 +233,7 @@ def summary(several: Several) -> dict[str, Any]:
         "test_share": several.test_share,
         "aggregate": nested(
             ((method, group) for method in several.methods for group in ("sets", "ood")),
-            {path_of(aggregate.coordinates): _told(aggregate) for aggregate in several.aggregates.values()},
+            {path_of(aggregate.coordinates): _aggregate(aggregate) for aggregate in several.aggregates.values()},
         ),
         "seconds": {"total": round(several.seconds, 3)},
         **catalogue.summary(several.findings),
@@ -241,22 +241,22 @@ def summary(several: Several) -> dict[str, Any]:
     }
 
 
-def _told(found: Aggregate) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "mean": json_number(found.mean),
-        "sd": json_number(found.sd),
-        "values": [*map(json_number, found.values)],
+def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "mean": json_number(aggregate.mean),
+        "sd": json_number(aggregate.sd),
+        "values": [*map(json_number, aggregate.values)],
     }
-    if found.normalized:
-        told["ratio_of_means"] = None if found.ratio_of_means is None else json_number(found.ratio_of_means)
-        test = found.t_test
-        told["t_test"] = None if test is None else {**_test(test), "stars": test.stars}
-    ours = found.nadeau_bengio
-    if ours is None:
-        return told | {"nadeau_bengio": None}
-    low, high = map(json_number, ours.interval())
-    test = {**_test(ours), "stars": ours.stars} if found.normalized else {"df": ours.df}
-    return told | {"nadeau_bengio": {"se": json_number(ours.se), "low": low, "high": high, **test}}
+    if aggregate.normalized:
+        values["ratio_of_means"] = None if aggregate.ratio_of_means is None else json_number(aggregate.ratio_of_means)
+        test = aggregate.t_test
+        values["t_test"] = None if test is None else {**_test(test), "stars": test.stars}
+    nadeau_bengio = aggregate.nadeau_bengio
+    if nadeau_bengio is None:
+        return values | {"nadeau_bengio": None}
+    low, high = map(json_number, nadeau_bengio.interval())
+    test = {**_test(nadeau_bengio), "stars": nadeau_bengio.stars} if aggregate.normalized else {"df": nadeau_bengio.df}
+    return values | {"nadeau_bengio": {"se": json_number(nadeau_bengio.se), "low": low, "high": high, **test}}
 
 
 def _test(test: TTest) -> dict[str, Any]:
@@ -268,9 +268,9 @@ def shared_warnings(of_runs: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
     values differ from run to run, and are those of the first."""
     shared: dict[tuple[str, int], list[Finding]] = {}
     for findings in of_runs:
-        seen = Counter[str]()
+        counts = Counter[str]()
         for finding in warnings(findings):
-            shared.setdefault((finding.code, seen[finding.code]), []).append(finding)
-            seen[finding.code] += 1
-    for same in shared.values():
-        yield replace(same[0], runs=len(same))
+            shared.setdefault((finding.code, counts[finding.code]), []).append(finding)
+            counts[finding.code] += 1
+    for findings_of_code in shared.values():
+        yield replace(findings_of_code[0], runs=len(findings_of_code))

@@ -110,25 +110,25 @@ def summary(result: PreciseBN) -> dict[str, Any]:
         "reference": {"reference": result.reference, "n": result.reference_points},
         "layers": [
             {
-                "name": one.name,
-                "channels": one.channels,
-                "shift": json_number(one.shift),
-                "log_variance": json_number(one.log_variance),
-                "dead": one.dead,
-                "never_trained": one.never_trained,
+                "name": layer.name,
+                "channels": layer.channels,
+                "shift": json_number(layer.shift),
+                "log_variance": json_number(layer.log_variance),
+                "dead": layer.dead,
+                "never_trained": layer.never_trained,
             }
-            for one in result.layers
+            for layer in result.layers
         ],
         "sets": {} if test is None else {"test": {"n": test.n, "sha256": test.sha256}},
-        "before": {} if test is None else {name: _told(one.before) for name, one in test.estimates.items()},
-        "after": {} if test is None else {name: _told(one.after) for name, one in test.estimates.items()},
-        "change": {} if test is None else {name: _told(one.change) for name, one in test.estimates.items()},
+        "before": {} if test is None else {name: _estimate(change.before) for name, change in test.estimates.items()},
+        "after": {} if test is None else {name: _estimate(change.after) for name, change in test.estimates.items()},
+        "change": {} if test is None else {name: _estimate(change.change) for name, change in test.estimates.items()},
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         **catalogue.summary(result.findings),
         "path": str(result.path),
     }
 
 
-def _told(estimate: Estimate) -> dict[str, Any]:
+def _estimate(estimate: Estimate) -> dict[str, Any]:
     errors = {"se": estimate.se} if estimate.se is not None and estimate.se == estimate.se else {}
     return {name: json_number(value) for name, value in {"value": estimate.value, **errors}.items()}

@@ -18,19 +18,19 @@ SCHEMA = 1
 
 def summary(result: Result) -> dict[str, Any]:
     """The result as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    beside = approximations(result)
+    approximate = approximations(result)
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
         "command": "evaluate",
         "model": dict(result.model),
         "sampling": dict(result.sampling),
-        "sets": {name: {"n": one.n, "sha256": one.sha256} for name, one in result.sets.items()},
+        "sets": {name: {"n": evaluated.n, "sha256": evaluated.sha256} for name, evaluated in result.sets.items()},
         "methods": _methods(result),
-        **({"approximations": {one.method: _approximation(one) for one in beside}} if beside else {}),
+        **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
-        "work": result.work.told(),
+        "work": result.work.summary(),
         **catalogue.summary(result.findings),
         "result": None if result.path is None else str(result.path),
     }
@@ -49,14 +49,14 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
     return {"passed": check.passed, "layers": layers}
 
 
-def _approximation(one: Approximation) -> dict[str, Any]:
-    """A law beside MCBN: ratio of the mean uncertainty and rank correlation by set, differences of the rest."""
+def _approximation(approximation: Approximation) -> dict[str, Any]:
+    """A noise model against MCBN: ratio of the mean uncertainty, rank correlation by set, and other differences."""
     return {
-        "uncertainty": one.uncertainty,
-        "ratio": estimate_summaries(one.ratio),
-        "rank_correlation": {name: json_number(value) for name, value in one.rank.items()},
-        "pll": estimate_summary(one.pll),
-        "auroc": estimate_summaries(one.auroc),
+        "uncertainty": approximation.uncertainty,
+        "ratio": estimate_summaries(approximation.ratio),
+        "rank_correlation": {name: json_number(value) for name, value in approximation.rank.items()},
+        "pll": estimate_summary(approximation.pll),
+        "auroc": estimate_summaries(approximation.auroc),
     }
 
 

@@ -1,4 +1,4 @@
-"""The main job: draw samples of a trained network, score them on the test set, tell the OOD sets apart."""
+"""The main job: draw samples of a trained network, score them on the test set, and score the separation of OOD sets."""
 
 from __future__ import annotations
 
@@ -57,36 +57,36 @@ def evaluate(
     replaces = run.out.exists()
     ready = prepare(run)
     watch.lap("load")
-    this = _planned(run, ready)
+    planned = _planned(run, ready)
     if look is not None:
-        look(this.described)
+        look(planned.described)
     check_precision(run, ready.pipeline.device)
-    check_resources(run, this.todo, this.sets, labelled=("test", VALIDATION), bank=bank_of(run, this.todo))
-    train, todo, model, pipeline = ready.material.train, this.todo, ready.model, ready.pipeline
-    checked = check_network(run, todo, model, pipeline, this.sets, train)
+    check_resources(run, planned.todo, planned.sets, labelled=("test", VALIDATION), bank=bank_of(run, planned.todo))
+    train, todo, model, pipeline = ready.material.train, planned.todo, ready.model, ready.pipeline
+    checked = check_network(run, todo, model, pipeline, planned.sets, train)
     if forecast_listener is not None:
-        subject = Subject(run, todo, model, pipeline, this.sets, this.scorer, train)
+        subject = Subject(run, todo, model, pipeline, planned.sets, planned.scorer, train)
         if (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
             forecast_listener.notify(expected)
     check = None if train is None else check_reference(run, todo, model, pipeline, train, progress)
     noise_models = fit_noise_models(run, todo, model, pipeline, train, progress)
     watch.lap("draw")
     with work_folder(run.out, work) as folder:
-        journal = folder.journal(_facts(this))
+        journal = folder.journal(_facts(planned))
         with journal.forgotten_on(SamplingError):  # its units serve no other request
-            outcome = _outcome(this, check, noise_models, journal, watch, progress)
-            check_network_unchanged(checked, model, pipeline, this.sets["test"])
+            outcome = _outcome(planned, check, noise_models, journal, watch, progress)
+            check_network_unchanged(checked, model, pipeline, planned.sets["test"])
         watch.lap("evaluate")
         result = Result(
             run=_resolved(run, todo, noise_models).record(),
-            model=_model(this),
-            sampling=_sampling(this, outcome),
-            sets=this.described,
+            model=_model(planned),
+            sampling=_sampling(planned, outcome),
+            sets=planned.described,
             methods=outcome.methods,
             findings=(
                 *notes_on_request([run], replaces=run.out if replaces else None),
                 *_without_validation(ready.material, run, todo),
-                *this.odd_outputs,
+                *planned.odd_outputs,
                 *ready.loaded.findings,
                 *ready.material.findings,
                 *todo.findings,
@@ -98,7 +98,7 @@ def evaluate(
             ),
             seconds=watch.seconds(),
             work=Work(outcome.work, memory.peak(pipeline.device)),
-            provenance=_provenance(this),
+            provenance=_provenance(planned),
             reference_check=check,
             bank=outcome.omega,
             path=run.out,
@@ -139,9 +139,9 @@ def _planned(run: Run, ready: Prepared) -> _Planned:
     return _Planned(run, ready, todo, sets, scorer, odd_outputs, described, behaviour(ready.model, ready.example))
 
 
-def _facts(this: _Planned) -> dict[str, Any]:
+def _facts(planned: _Planned) -> dict[str, Any]:
     """All that determines the units of an evaluation, except their addresses."""
-    run, ready = this.run, this.ready
+    run, ready = planned.run, planned.ready
     sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
     by_group = run.sampler.batches == "group"
     return {
@@ -150,7 +150,7 @@ def _facts(this: _Planned) -> dict[str, Any]:
         "chunk_size": run.chunk_size,
         **content(
             checkpoint_sha256=sha256,
-            network=this.behaviour,
+            network=planned.behaviour,
             device=ready.pipeline.device,
             train=ready.material.train,
             by_group=by_group,
@@ -159,7 +159,7 @@ def _facts(this: _Planned) -> dict[str, Any]:
 
 
 def _outcome(
-    this: _Planned,
+    planned: _Planned,
     check: ReferenceCheck | None,
     noise_models: NoiseModels | None,
     journal: Journal,
@@ -167,8 +167,8 @@ def _outcome(
     progress: Progress,
 ) -> RunnerResult:
     """The draws, and every method over every set."""
-    run, todo, model, pipeline = this.run, this.todo, this.ready.model, this.ready.pipeline
-    train, stale = this.ready.material.train, check is not None and not check.passed
+    run, todo, model, pipeline = planned.run, planned.todo, planned.ready.model, planned.ready.pipeline
+    train, stale = planned.ready.material.train, check is not None and not check.passed
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
@@ -183,14 +183,14 @@ def _outcome(
         watch.lap("draw")
         return omegas
 
-    sets, scorer = this.sets, this.scorer
+    sets, scorer = planned.sets, planned.scorer
     return passed(run, todo, model, pipeline, sets, scorer, draw, progress, journal, train=train, stale=stale)
 
 
-def _model(this: _Planned) -> dict[str, Any]:
-    loaded, todo = this.ready.loaded, this.todo
+def _model(planned: _Planned) -> dict[str, Any]:
+    loaded, todo = planned.ready.loaded, planned.todo
     return {
-        "path": str(this.run.checkpoint),
+        "path": str(planned.run.checkpoint),
         "sha256": loaded.checkpoint.sha256,
         "task": todo.task,
         ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
@@ -200,33 +200,33 @@ def _model(this: _Planned) -> dict[str, Any]:
     }
 
 
-def _sampling(this: _Planned, outcome: RunnerResult) -> dict[str, Any]:
-    run, material = this.run, this.ready.material
+def _sampling(planned: _Planned, outcome: RunnerResult) -> dict[str, Any]:
+    run, material = planned.run, planned.ready.material
     return {
         "samples": outcome.samples,
         "bank": outcome.bank,
-        "batch_size": this.todo.batch_size,
-        "layers": [site.name for site in this.todo.layers],
+        "batch_size": planned.todo.batch_size,
+        "layers": [site.name for site in planned.todo.layers],
         "seed": run.seed,
         "mutual_information": run.mutual_information,
-        "device": str(this.ready.pipeline.device),
+        "device": str(planned.ready.pipeline.device),
         "precision": run.precision,
         "reference_points": None if material.train is None else len(material.train),
         "test_points": material.test_points,
     }
 
 
-def _provenance(this: _Planned) -> dict[str, str]:
-    run = this.run
+def _provenance(planned: _Planned) -> dict[str, str]:
+    run = planned.run
     of_process = provenance(
         checkpoint=run.checkpoint,
-        device=this.ready.pipeline.device,
-        train=this.ready.material.train,
+        device=planned.ready.pipeline.device,
+        train=planned.ready.material.train,
         by_group=run.sampler.batches == "group",
         precision=run.precision,
     )
-    request = request_digest(run, checkpoint_sha256=this.ready.loaded.checkpoint.sha256)
-    return {**of_process, "request": request, **this.behaviour}
+    request = request_digest(run, checkpoint_sha256=planned.ready.loaded.checkpoint.sha256)
+    return {**of_process, "request": request, **planned.behaviour}
 
 
 def _went_on(journal: Journal) -> Iterator[Finding]:

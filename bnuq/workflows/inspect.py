@@ -1,4 +1,4 @@
-"""What in a network can be stochastic, and how healthy its BatchNorm is: sites, lagging averages, the law of the noise,
+"""What in a network can be stochastic, and how healthy its BatchNorm is: sites, lagging averages, the noise,
 domains and pipelines that its statistics tell apart."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.workflows.evaluate import evaluate
 
-OF_ONE_RUN = (
+NOT_SHARED = (
     "reference_sha256",
     "reference_groups_sha256",
     "request",
@@ -53,13 +53,13 @@ def evaluate_several(
     start = time.perf_counter()
     replaces = runs.out.exists()
     _check(runs)
-    rows, first, read = [], None, 0
+    rows, first, reused = [], None, 0
     summaries: list[_RunSummary] = []
     with progress("runs", len(runs.all)) as advance:
         for run_of_series in runs.all:
             try:
                 result = _existing_result(run_of_series.run)
-                read += result is not None
+                reused += result is not None
                 if result is None:
                     result = evaluate(
                         run_of_series.run,
@@ -85,7 +85,7 @@ def evaluate_several(
         runs=tuple(run for run, _ in rows),
         **table_of([estimates for _, estimates in rows]),
         task=summaries[0].task,
-        findings=(*runs.findings, *_shared_notes(summaries, read=read, replaces=runs.out if replaces else None)),
+        findings=(*runs.findings, *_shared_notes(summaries, reused=reused, replaces=runs.out if replaces else None)),
         seconds=time.perf_counter() - start,
         provenance=summaries[-1].provenance,
         path=runs.out,
@@ -97,36 +97,36 @@ def evaluate_several(
     return several
 
 
-def _foresight_of_all(forecast_listener: ForecastListener | None, left: int) -> ForecastListener | None:
+def _foresight_of_all(forecast_listener: ForecastListener | None, remaining: int) -> ForecastListener | None:
     """A ForecastListener that turns the forecast of one run into that of all remaining runs."""
     if forecast_listener is None:
         return None
 
     def say(forecast: Forecast) -> None:
-        work = f"{left:,} runs, each of {forecast.work}," if left > 1 else forecast.work
-        forecast_listener.notify(replace(forecast, work=work, seconds=left * forecast.seconds))
+        work = f"{remaining:,} runs, each of {forecast.work}," if remaining > 1 else forecast.work
+        forecast_listener.notify(replace(forecast, work=work, seconds=remaining * forecast.seconds))
 
-    return ForecastListener(say, forecast_listener.limit / left)
+    return ForecastListener(say, forecast_listener.limit / remaining)
 
 
 @dataclass(frozen=True)
 class _RunSummary:
     """The parts of a result that are kept in memory, in addition to its estimates."""
 
-    one: RunOfSeveral
+    run: RunOfSeveral
     task: Task
     test_sha256: str
     findings: tuple[Finding, ...]
     provenance: dict[str, str]
 
 
-def _run_summary(one: RunOfSeveral, result: Result) -> _RunSummary:
+def _run_summary(run_of_series: RunOfSeveral, result: Result) -> _RunSummary:
     return _RunSummary(
-        one,
+        run_of_series,
         task=result.model["task"],
         test_sha256=result.sets["test"].sha256,
         findings=result.findings,
-        provenance={k: v for k, v in result.provenance.items() if k not in OF_ONE_RUN},
+        provenance={k: v for k, v in result.provenance.items() if k not in NOT_SHARED},
     )
 
 
@@ -171,11 +171,11 @@ def _existing_result(run: Run) -> Result | None:
     if material.validation is not None:
         sets["validation"] = material.validation
     reference = None if material.train is None else material.train.sha256
-    same = result.provenance.get("reference_sha256") == reference
-    same = same and {name: evaluated_set.sha256 for name, evaluated_set in result.sets.items()} == {
+    same_data = result.provenance.get("reference_sha256") == reference
+    same_data = same_data and {name: evaluated_set.sha256 for name, evaluated_set in result.sets.items()} == {
         k: v.sha256 for k, v in sets.items()
     }
-    return result if same else None
+    return result if same_data else None
 
 
 _Form = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -187,21 +187,23 @@ def _form(result: Result) -> _Form:
     return result.model["task"], methods, tuple(sorted(result.sets))
 
 
-def _check_alike(first: RunOfSeveral, form: _Form, other: _Form) -> None:
-    for what, expected, actual in zip(("task", "methods", "sets"), form, other, strict=True):
+def _check_alike(first: RunOfSeveral, form: _Form, actual_form: _Form) -> None:
+    for key, expected, actual in zip(("task", "methods", "sets"), form, actual_form, strict=True):
         if expected != actual:
-            these, others = (value if isinstance(value, str) else ", ".join(value) for value in (actual, expected))
+            actual_words, expected_words = (
+                value if isinstance(value, str) else ", ".join(value) for value in (actual, expected)
+            )
             raise RequestError(
-                f"its {what} are {these}, and those of {first.words} are {others}; expected the same in every run. A "
-                "set of another file in every run needs one name: NAME=REF."
+                f"its {key} are {actual_words}, and those of {first.words} are {expected_words}; expected the same in "
+                "every run. A set of another file in every run needs one name: NAME=REF."
             )
 
 
 def _same_tests(summaries: Sequence[_RunSummary]) -> Iterator[Finding]:
-    tests = {summary.one.split: summary.test_sha256 for summary in summaries}
-    if same := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
-        of_runs = sum(summary.one.split in same for summary in summaries)
-        yield replace(warning("splits-share-test-set", splits=same), runs=of_runs)
+    tests = {summary.run.split: summary.test_sha256 for summary in summaries}
+    if duplicates := [number for number, sha in tests.items() if Counter(tests.values())[sha] > 1]:
+        of_runs = sum(summary.run.split in duplicates for summary in summaries)
+        yield replace(warning("splits-share-test-set", splits=duplicates), runs=of_runs)
 
 
 def _undefined(several: Several) -> Iterator[Finding]:
@@ -220,17 +222,17 @@ def _undefined(several: Several) -> Iterator[Finding]:
         )
 
 
-def _shared_notes(runs: Sequence[_RunSummary], *, read: int, replaces: Path | None) -> Iterator[Finding]:
-    if read:
-        yield note("runs-reused", reused=read, all_runs=len(runs))
+def _shared_notes(runs: Sequence[_RunSummary], *, reused: int, replaces: Path | None) -> Iterator[Finding]:
+    if reused:
+        yield note("runs-reused", reused=reused, all_runs=len(runs))
     if replaces:
         yield note("result-replaced", file=replaces.name)
     of_runs = [distinct(notes(summary.findings)) for summary in runs]
     counts = Counter(itertools.chain.from_iterable(of_runs))
     everywhere = [by_text for by_text, count in counts.items() if count == len(runs)]
     yield from (of_runs[0][by_text] for by_text in everywhere)
-    if more := len(counts) - len(everywhere):
-        yield note("notes-of-some-runs", count=more)
+    if unshared := len(counts) - len(everywhere):
+        yield note("notes-of-some-runs", count=unshared)
 
 
 def _without_errors(several: Several) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Where running averages lag, or were never taken: a copy of a checkpoint with the statistics of its training data."""
+"""Writes a copy of a checkpoint whose running averages are replaced by the statistics of its training data."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def precise_bn(
     watch.lap("draw")
     exact = _values(layers, populations)
     values = as_stored(loaded.checkpoint, exact)  # reported are the values as the file stores them
-    lost = tuple(_lost(run, layers, exact, values))
+    rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
     changes = tuple(_changes(layers, populations, values))
     _put_into(model, values)
     test = None if scored is None or before is None else _test_change(ready.material.test, before, scored())
@@ -111,7 +111,7 @@ def precise_bn(
             *why_no_test,
             *loaded.findings,
             *write_notes,
-            *lost,
+            *rounded_to_zero,
             *_without_use(run),
             *ready.material.findings,
             *checked.findings,
@@ -139,13 +139,13 @@ def _not_finite(run: Run, model: nn.Module, layers: tuple[_Layer, ...]) -> tuple
     """A note where statistics that will be replaced are not finite, so that the network cannot be evaluated before;
     ModelError where other tensors are not finite."""
     replaced = {name for layer in layers for name in (*layer.means, *layer.variances)}
-    bad = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
-    if others := [name for name in bad if name not in replaced]:
+    not_finite = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if other_tensors := [name for name in not_finite if name not in replaced]:
         raise ModelError(
-            f"{run.checkpoint}: {others[0]} holds NaN or infinite values, and is not one of the running "
+            f"{run.checkpoint}: {other_tensors[0]} holds NaN or infinite values, and is not one of the running "
             "statistics that are recomputed; expected finite weights. Give an earlier checkpoint."
         )
-    return (note("not-finite-before", tensors=bad),) if bad else ()
+    return (note("not-finite-before", tensors=not_finite),) if not_finite else ()
 
 
 def _check(run: Run, points: int, batch_size: int | None) -> None:
@@ -169,9 +169,11 @@ def _check_out(run: Run) -> None:
         raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
     if kind_of(out.parent) != "folder":
         raise RequestError(f"--out {out}: the folder {out.parent} does not exist.")
-    for read in (run.checkpoint, run.run_file):
-        if read is not None and exists(out) and out.samefile(read):
-            raise RequestError(f"--out {out} is a file that this run reads ({read.name}); name another file to write.")
+    for source in (run.checkpoint, run.run_file):
+        if source is not None and exists(out) and out.samefile(source):
+            raise RequestError(
+                f"--out {out} is a file that this run reads ({source.name}); name another file to write."
+            )
     if kind not in ("missing", "empty") and not is_checkpoint(out):
         raise RequestError(f"--out {out} is another file than a checkpoint; name another file to write.")
     suffix = run.checkpoint.suffix
@@ -275,17 +277,17 @@ def _values(layers: Sequence[_Layer], populations: Sequence[Population]) -> dict
     return values
 
 
-def _lost(
+def _rounded_to_zero(
     run: Run, layers: Sequence[_Layer], exact: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
     """Notes on variances that the file's type rounds to 0; ModelError where one of them is not negligible beside ε."""
     for layer in layers:
         name = layer.variances[0]
-        lost = (exact[name] > 0) & (stored[name] == 0)
-        if not lost.any():
+        zeroed = (exact[name] > 0) & (stored[name] == 0)
+        if not zeroed.any():
             continue
-        small, channels, eps = int(lost.sum()), len(lost), layer.site.eps
-        if float(exact[name][lost].max()) >= _DEAD * eps:
+        small, channels, eps = int(zeroed.sum()), len(zeroed), layer.site.eps
+        if float(exact[name][zeroed].max()) >= _DEAD * eps:
             raise ModelError(
                 f"{run.checkpoint}: {name}: {small} of {channels} variances are too small for the type they are stored "
                 "in, and would be 0. Save the checkpoint in float32 first."
@@ -365,11 +367,11 @@ def _test_change(test: Points, old: SetResult, new: SetResult) -> TestChange:
     return TestChange(test.reference, test.sha256, len(test), estimates)
 
 
-def _contributions(name: str, one: SetResult) -> np.ndarray:
+def _contributions(name: str, set_result: SetResult) -> np.ndarray:
     """What each point contributes to an estimate, to first order."""
     if name == "rmse":
-        return metrics.rmse_influence(one.points["squared_error"])
-    return np.asarray(one.points[name], dtype=np.float64)
+        return metrics.rmse_influence(set_result.points["squared_error"])
+    return np.asarray(set_result.points[name], dtype=np.float64)
 
 
 def _changes(

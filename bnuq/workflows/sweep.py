@@ -151,32 +151,32 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _shared_material(run: Run, ready: Sequence[Network]) -> Material | None:
     """The points of an earlier network with the same data, if any."""
-    same = (network for network in ready if _data_of(network.run) == _data_of(run))
-    return next((network.ready.material for network in same), None)
+    networks = (network for network in ready if _data_of(network.run) == _data_of(run))
+    return next((network.ready.material for network in networks), None)
 
 
 def _data_of(run: Run) -> tuple[Any, ...]:
     """All settings that determine the points of a run."""
     record = run.record()
-    named = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
-    return named, record["options"].get("folders"), run.limit, run.seed, run.data_root
+    references = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
+    return references, record["options"].get("folders"), run.limit, run.seed, run.data_root
 
 
 def _check_alike(ready: Sequence[Network]) -> None:
     """Raise RequestError or DataError where the last network cannot be compared with those before it."""
     first, last = ready[0], ready[-1]
-    for what, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
+    for subject, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
         if value != other:
             raise RequestError(
-                f"{last.name}: {what} is {other}, and {value} of {first.name}; expected the same, as networks are "
+                f"{last.name}: {subject} is {other}, and {value} of {first.name}; expected the same, as networks are "
                 "compared draw by draw."
             )
     for name in sorted({*first.sets, *last.sets, "train"}):
         pair = [None if (points := value.points_of(name)) is None else points.sha256 for value in (first, last)]
         if pair[0] != pair[1]:
-            what = "the reference" if name == "train" else f"set {name}"
+            subject = "the reference" if name == "train" else f"set {name}"
             raise DataError(
-                f"{what} of {last.name} is not that of {first.name}; networks are compared on the same points."
+                f"{subject} of {last.name} is not that of {first.name}; networks are compared on the same points."
             )
     for other in ready[:-1]:
         if other.ready.loaded.checkpoint.sha256 == last.ready.loaded.checkpoint.sha256:
@@ -236,8 +236,8 @@ def _warnings_of(networks: Sequence[Swept]) -> Iterator[Finding]:
     counts = Counter(itertools.chain.from_iterable(of_networks))
     yield from (finding for by_text, finding in of_networks[0].items() if counts[by_text] == len(networks))
     for network, of_network in zip(networks, of_networks, strict=True):
-        some = (finding for by_text, finding in of_network.items() if counts[by_text] < len(networks))
-        yield from about(network.model.name, some)
+        unshared = (finding for by_text, finding in of_network.items() if counts[by_text] < len(networks))
+        yield from about(network.model.name, unshared)
 
 
 def _findings_on_choice(best: Recommended | None, sets: Mapping[str, Points], why_none: str) -> Iterator[Finding]:

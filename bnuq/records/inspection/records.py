@@ -1,4 +1,4 @@
-"""What an inspection found: the sites of a network, the health of its BatchNorm, the law of its noise, the domains and
+"""What an inspection found: the sites of a network, the health of its BatchNorm, its noise, the domains and
 the pipelines that its statistics tell apart."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bnuq.findings import Finding
 from bnuq.metrics import METRICS
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
-SURE = 2.0  # times as far off as the closest pipeline, beyond which others are out of the question where none fits
+SURE = 2.0  # times as far off as the closest pipeline, beyond which others are ruled out where none fits
 
 Flag = Literal["never-trained", "frozen", "not-finite", "vanishing", "untracked", "called-again"]
 
@@ -231,7 +231,7 @@ class Pipelines:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that one `bnuq inspect` found; what needs a reference is None without one."""
+    """The result of one `bnuq inspect`; fields that need a reference are None without one."""
 
     KIND: ClassVar[str] = "inspection"
     COMMAND: ClassVar[str] = "inspect"

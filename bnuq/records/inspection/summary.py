@@ -20,7 +20,7 @@ def summary(inspection: Inspection) -> dict[str, Any]:
         "kind": inspection.KIND,
         "model": dict(inspection.model),
         "sites": [_site(site) for site in inspection.sites],
-        "unreachable": [{"name": name, "reason": why} for name, why in inspection.unreachable],
+        "unreachable": [{"name": name, "reason": reason} for name, reason in inspection.unreachable],
         "gap": None if inspection.gap is None else _gap(inspection.gap),
         "noise": None if inspection.noise is None else _noise(inspection.noise),
         "domains": None if inspection.domains is None else _domains(inspection.domains),
@@ -32,12 +32,12 @@ def summary(inspection: Inspection) -> dict[str, Any]:
 
 
 def _site(site: SiteRow) -> dict[str, Any]:
-    ours = _OF_KIND[site.kind]
+    keys = _OF_KIND[site.kind]
     return {
         "name": site.name,
         "kind": site.kind,
         "order": site.order,
-        **{key: _told(getattr(site, key)) for key in ours},
+        **{key: _json_value(getattr(site, key)) for key in keys},
         "stochastic": site.stochastic,
         "reason": site.reason,
         "flags": list(site.flags),
@@ -50,12 +50,12 @@ _OF_KIND = {
 }
 
 
-def _told(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-def _told_of(one: Any, keys: Sequence[str]) -> dict[str, Any]:
-    return {key: _told(getattr(one, key)) for key in keys}
+def _json_values(part: Any, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: _json_value(getattr(part, key)) for key in keys}
 
 
 def _gap(gap: Gap) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _gap(gap: Gap) -> dict[str, Any]:
         "rms_shift", "explained_shift", "mean_log_ratio", "explained_log_ratio", "ratio_mean", "ratio_log_variance",
         "dead",
     )  # fmt: skip
-    layers = [{"name": one.name, "channels": len(one.shift)} | _told_of(one, keys) for one in gap.layers]
-    return _told_of(gap, ("points", "batch_size", "worth", "passed")) | {"layers": layers}
+    layers = [{"name": layer.name, "channels": len(layer.shift)} | _json_values(layer, keys) for layer in gap.layers]
+    return _json_values(gap, ("points", "batch_size", "worth", "passed")) | {"layers": layers}
 
 
 def _noise(noise: Noise) -> dict[str, Any]:
@@ -73,19 +73,19 @@ def _noise(noise: Noise) -> dict[str, Any]:
         "draws": noise.draws,
         "sizes": list(noise.sizes),
         "spatial_slope": estimate_summary(noise.spatial_slope),
-        "layers": [_layer_noise(one) for one in noise.layers],
+        "layers": [_layer_noise(layer) for layer in noise.layers],
     }
 
 
-def _layer_noise(one: LayerNoise) -> dict[str, Any]:
+def _layer_noise(layer: LayerNoise) -> dict[str, Any]:
     keys = (
         "name", "channels", "positions", "nominal", "sigma_u", "sigma_v", "values_mean", "values_deviation", "rejected",
         "rejected_fitted",
     )  # fmt: skip
-    return _told_of(one, keys) | {
-        "slope": estimate_summary(one.slope),
-        "variances": _list(one.variances),
-        "unbiased_scale": _told(one.unbiased_scale),
+    return _json_values(layer, keys) | {
+        "slope": estimate_summary(layer.slope),
+        "variances": _list(layer.variances),
+        "unbiased_scale": _json_value(layer.unbiased_scale),
     }
 
 
@@ -93,36 +93,36 @@ def _list(values: Any) -> list[Any]:
     return [json_number(float(value)) for value in values]
 
 
-def _domains(found: Domains) -> dict[str, Any]:
-    domains = []
-    for one in found.domains:
+def _domains(domains: Domains) -> dict[str, Any]:
+    summaries = []
+    for domain in domains.domains:
         layers = [
             {"name": name, "shift": shift, "log_ratio": log_ratio, "ratio": ratio}
             for name, shift, log_ratio, ratio in zip(
-                one.layers, _list(one.shift), _list(one.log_ratio), _list(one.ratio), strict=True
+                domain.layers, _list(domain.shift), _list(domain.log_ratio), _list(domain.ratio), strict=True
             )
         ]
-        domains.append(_told_of(one, ("name", "reference", "n", "labelled")) | {"layers": layers})
+        summaries.append(_json_values(domain, ("name", "reference", "n", "labelled")) | {"layers": layers})
     return {
-        "batch_size": found.batch_size,
-        "samples": found.samples,
-        "domains": domains,
+        "batch_size": domains.batch_size,
+        "samples": domains.samples,
+        "domains": summaries,
         "crossings": [
-            {"domain": one.domain, "statistics": one.statistics, **estimate_summaries(one.estimates)}
-            for one in found.crossings
+            {"domain": domain.domain, "statistics": domain.statistics, **estimate_summaries(domain.estimates)}
+            for domain in domains.crossings
         ],
     }
 
 
-def _pipelines(found: Pipelines) -> dict[str, Any]:
+def _pipelines(pipelines: Pipelines) -> dict[str, Any]:
     return {
-        "candidates": [_candidate(one) for one in found.candidates],
-        "first_round": [_candidate(one) for one in found.first_round],
-        "undetermined": list(found.undetermined),
-        "lines": found.lines,
+        "candidates": [_candidate(candidate) for candidate in pipelines.candidates],
+        "first_round": [_candidate(candidate) for candidate in pipelines.first_round],
+        "undetermined": list(pipelines.undetermined),
+        "lines": pipelines.lines,
     }
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def _candidate(candidate: Candidate) -> dict[str, Any]:
     keys = ("normalize", "channel_order", "scale", "augment", "median", "worst", "worst_layer", "passed", "tied")
-    return _told_of(one, keys) | {"mean": _list(one.mean), "std": _list(one.std)}
+    return _json_values(candidate, keys) | {"mean": _list(candidate.mean), "std": _list(candidate.std)}

@@ -44,6 +44,6 @@ __all__ = [
 def read(path: Path) -> Sweep:
     """The sweep in the file at `path`; ResultError where that is not one, is newer, or is damaged.
 
-    Everything that a report or a summary uses is there and of its kind: what reads a Sweep need not look again.
+    All fields that a report or a summary uses are validated, so their readers need no further checks.
     """
     return codec.read(Sweep, path, summary=summary)

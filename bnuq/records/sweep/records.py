@@ -49,7 +49,7 @@ class Elbo:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a network of a single pass has on the test points, and MCBN's minus that, over the same points."""
+    """The estimate of a single-pass network on the test points, and MCBN's minus that, over the same points."""
 
     estimate: Estimate
     difference: Estimate
@@ -84,7 +84,7 @@ class SweepPoint:
 @dataclass(frozen=True)
 class LayerCounts:
     """The numbers of values a channel of one layer has for each item of a mini-batch: `nominal` (its positions), and
-    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN where that cannot be told."""
+    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN where that is unknown."""
 
     name: str
     channels: int
@@ -95,11 +95,11 @@ class LayerCounts:
 
 @dataclass(frozen=True)
 class ElboTerms:
-    """What the ELBO of one network rests on, and its asymptotics.
+    """The terms of the ELBO of one network, and its asymptotics.
 
     `points` training points stood for `train_size`. `c` is minus the slope of the mean log-likelihood per example on
     (1/b)(N_ref − b)/(N_ref − 1), in nats; `predicted` is b* = 2Nc/P + mean(1/ρ), P = 2 · `units`; None where they
-    cannot be told: fewer than two sizes, or no size is too large.
+    cannot be determined: fewer than two sizes, or no size is too large.
     """
 
     prior: str
@@ -177,7 +177,7 @@ class SweptSet:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything that a sweep found. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
+    """The result of a sweep. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
 
     KIND: ClassVar[str] = "sweep"
     COMMAND: ClassVar[str] = "sweep-batch-size"

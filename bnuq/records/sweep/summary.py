@@ -18,16 +18,16 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "command": sweep.COMMAND,
         "kind": sweep.KIND,
         "task": sweep.task,
-        "models": [_model_summary(one) for one in sweep.models],
+        "models": [_model_summary(model) for model in sweep.models],
         "sampling": {
             "samples": sweep.samples,
             "draw_sets": sweep.draw_sets,
             "batch_sizes": sorted({point.batch_size for point in sweep.points}),
             "layers": list(sweep.models[0].layers),
             "seed": sweep.seed,
-            **{key: told for key in ("device", "precision") if (told := _asked(sweep, key)) is not None},
+            **{key: value for key in ("device", "precision") if (value := _requested(sweep, key)) is not None},
         },
-        "sets": {one.name: {"role": one.role, "n": one.n, "sha256": one.sha256} for one in sweep.sets},
+        "sets": {item.name: {"role": item.role, "n": item.n, "sha256": item.sha256} for item in sweep.sets},
         "score": sweep.score,
         "points": [_point_summary(sweep, point) for point in sweep.points],
         "recommended": None if sweep.recommended is None else _recommended_summary(sweep, sweep.recommended),
@@ -37,35 +37,35 @@ def summary(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _asked(sweep: Sweep, key: str) -> Any:
+def _requested(sweep: Sweep, key: str) -> Any:
     """An option of the first network's request."""
     return sweep.models[0].record.get("options", {}).get(key)
 
 
-def _model_summary(one: SweptModel) -> dict[str, Any]:
+def _model_summary(model: SweptModel) -> dict[str, Any]:
     terms: dict[str, Any] | None = None
-    if one.elbo is not None:
+    if model.elbo is not None:
         layers = [
             {"name": layer.name, "channels": layer.channels}
             | {key: json_number(getattr(layer, key)) for key in ("nominal", "mean", "sd")}
-            for layer in one.elbo.layers
+            for layer in model.elbo.layers
         ]
-        terms = _terms(one.elbo) | {"layers": layers}
+        terms = _terms(model.elbo) | {"layers": layers}
     return {
-        "name": one.name,
-        "path": one.path,
-        "sha256": one.sha256,
-        "train_batch_size": one.train_batch_size,
-        "parameters": one.parameters,
-        "batchnorm_layers": one.batchnorm_layers,
-        "layers": list(one.layers),
+        "name": model.name,
+        "path": model.path,
+        "sha256": model.sha256,
+        "train_batch_size": model.train_batch_size,
+        "parameters": model.parameters,
+        "batchnorm_layers": model.batchnorm_layers,
+        "layers": list(model.layers),
         "elbo": terms,
-        "decay": {name: _decay(decay) for name, decay in one.decay.items()},
+        "decay": {name: _decay(decay) for name, decay in model.decay.items()},
     }
 
 
 def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc = {score: _estimates_told(by) for score, by in point.auroc.items()}
+    auroc = {score: _estimate_summaries(by) for score, by in point.auroc.items()}
     elbo = {} if point.elbo is None else {key: estimate_summary(getattr(point.elbo, key)) for key in _OF_ELBO}
     return {
         "batch_size": point.batch_size,
@@ -73,7 +73,7 @@ def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
         "protocol": point.protocol,
         "model": sweep.models[point.model].name,
         "degenerate": point.degenerate,
-        **{metric: _estimates_told(by) for metric, by in point.estimates.items()},
+        **{metric: _estimate_summaries(by) for metric, by in point.estimates.items()},
         "auroc": auroc.get(sweep.score, {}),
         "auroc_by": auroc,
         **dict.fromkeys((*_OF_ELBO, "kl")),
@@ -86,22 +86,25 @@ def _point_summary(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
 _OF_ELBO = ("elbo", "expected_log_likelihood")
 
 
-def _estimates_told(by: Mapping[str, Repeated]) -> dict[str, Any]:
-    return {name: estimate_summary(one.estimate) for name, one in by.items()}
+def _estimate_summaries(by: Mapping[str, Repeated]) -> dict[str, Any]:
+    return {name: estimate_summary(repeated.estimate) for name, repeated in by.items()}
 
 
-def _recommended_summary(sweep: Sweep, found: Recommended) -> dict[str, Any]:
+def _recommended_summary(sweep: Sweep, recommended: Recommended) -> dict[str, Any]:
     return {
-        "batch_size": found.batch_size,
-        "criterion": found.criterion,
-        "range": [min(found.within, default=found.batch_size), max(found.within, default=found.batch_size)],
-        "predicted_batch_size": estimate_summary(found.predicted_batch_size),
-        "decided_by": found.decided_by,
-        "behind": {str(size): estimate_summary(estimate) for size, estimate in found.behind.items()},
-        "protocol": found.protocol,
-        "model": sweep.models[found.model].name,
-        "of": found.of,
-        "at_end": found.at_end,
+        "batch_size": recommended.batch_size,
+        "criterion": recommended.criterion,
+        "range": [
+            min(recommended.within, default=recommended.batch_size),
+            max(recommended.within, default=recommended.batch_size),
+        ],
+        "predicted_batch_size": estimate_summary(recommended.predicted_batch_size),
+        "decided_by": recommended.decided_by,
+        "behind": {str(size): estimate_summary(estimate) for size, estimate in recommended.behind.items()},
+        "protocol": recommended.protocol,
+        "model": sweep.models[recommended.model].name,
+        "of": recommended.of,
+        "at_end": recommended.at_end,
     }
 
 
@@ -117,11 +120,14 @@ def _decay(decay: Decay) -> dict[str, Any]:
     return {"slope": estimate_summary(decay.slope), "residual": json_number(decay.residual), "sizes": list(decay.sizes)}
 
 
-def _compared(found: Mapping[str, Mapping[str, Compared]]) -> dict[str, Any]:
+def _compared(by_network: Mapping[str, Mapping[str, Compared]]) -> dict[str, Any]:
     return {
         network: {
-            metric: {"estimate": estimate_summary(one.estimate), "difference": estimate_summary(one.difference)}
-            for metric, one in of_network.items()
+            metric: {
+                "estimate": estimate_summary(compared.estimate),
+                "difference": estimate_summary(compared.difference),
+            }
+            for metric, compared in of_network.items()
         }
-        for network, of_network in found.items()
+        for network, of_network in by_network.items()
     }

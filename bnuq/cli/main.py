@@ -152,8 +152,8 @@ def _exit_code(error: BaseException, folder: Path | None) -> int:
         return _report_error(device_failure_message(error), REFUSED)
     raised = f"{type(error).__name__}: {message_of(error)}"
     if isinstance(error, SystemExit) or place:
-        where = place or place_of(error) or "a place that is not known"
-        return _report_error(f"user code ended the run with {raised}, at {where}. Fix that code.", REFUSED)
+        location = place or place_of(error) or "a place that is not known"
+        return _report_error(f"user code ended the run with {raised}, at {location}. Fix that code.", REFUSED)
     return _report_error(
         f"a fault in bnuq: {raised}\nPlease report it, with the output of the same command and --debug.",
         FAULT,

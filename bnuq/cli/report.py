@@ -145,22 +145,24 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
     start()
     from bnuq.store.codec import kind_of_result
 
-    named = [_named(text) for text in arguments]
-    if len(named) == 1:
-        path = named[0][1]
+    results = [_name_and_path(text) for text in arguments]
+    if len(results) == 1:
+        path = results[0][1]
         kind = kind_of_result(path)
         shown = _KINDS[kind]()
         return shown, shown.read(path)
-    for _, path in named:
+    for _, path in results:
         if (kind := kind_of_result(path)) != "evaluate":
             raise RequestError(
                 f"{path} is not a result of bnuq evaluate for one run; only those can be shown side by side. Show it "
                 f"alone: bnuq report {path}"
             )
-    if duplicates := [path for path, times in Counter(path.absolute() for _, path in named).items() if times > 1]:
+    if duplicates := [path for path, times in Counter(path.absolute() for _, path in results).items() if times > 1]:
         raise RequestError(f"{duplicates[0]} is named twice; name each result once.")
     shown = _KINDS["evaluate"]()
-    records = {name: shown.read(path) for name, path in zip(_names(named), (path for _, path in named), strict=True)}
+    records = {
+        name: shown.read(path) for name, path in zip(_names(results), (path for _, path in results), strict=True)
+    }
     tasks = {name: str(record.model.get("task")) for name, record in records.items()}
     if len(set(tasks.values())) > 1:
         tasks_of_results = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
@@ -168,7 +170,7 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
     return _side_by_side(), records
 
 
-def _named(text: str) -> tuple[str | None, Path]:
+def _name_and_path(text: str) -> tuple[str | None, Path]:
     """The name given to a result, if any, and its file."""
     name, equals, path = text.partition("=")
     if not equals or not name or Path(text).exists():
@@ -176,13 +178,13 @@ def _named(text: str) -> tuple[str | None, Path]:
     return name, Path(path)
 
 
-def _names(named: Sequence[tuple[str | None, Path]]) -> list[str]:
+def _names(results: Sequence[tuple[str | None, Path]]) -> list[str]:
     """A unique name for each result: the given one, or the file's stem, with the folder where stems are equal."""
-    stems = [label or path.name.removesuffix(".h5").removesuffix(".bnuq") for label, path in named]
-    if duplicates := [name for name, times in Counter(label for label, _ in named if label).items() if times > 1]:
+    stems = [label or path.name.removesuffix(".h5").removesuffix(".bnuq") for label, path in results]
+    if duplicates := [name for name, times in Counter(label for label, _ in results if label).items() if times > 1]:
         raise RequestError(f"{duplicates[0]} is the name of two results; give each its own, as NAME=FILE.")
     names: list[str] = []
-    for stem, (label, path) in zip(stems, named, strict=True):
+    for stem, (label, path) in zip(stems, results, strict=True):
         name = stem if label or stems.count(stem) == 1 else f"{path.absolute().parent.name}/{stem}"
         number = 1
         while name in names:

@@ -1,4 +1,4 @@
-"""What a report is made of, whichever way it is shown: `render` draws it on a terminal, as Markdown and as a page.
+"""The parts of a report, independent of how it is shown: `render` draws it on a terminal, as Markdown and as a page.
 
 Each kind of record has one function that makes its Report. A text may hold `code` between backticks.
 """
@@ -110,8 +110,8 @@ Part = Paragraph | Heading | Items | Facts | Table | Drawing | Listing | PathLin
 class Section:
     """Parts under a title; without one they belong to the report as a whole.
 
-    A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` gives what a
-    file is kept for: where the result comes from, and how to repeat it. `on_terminal` stands for the parts on a
+    A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` gives
+    provenance: where the result comes from, and how to repeat it. `on_terminal` stands for the parts on a
     terminal, where they would take too many lines.
     """
 

@@ -58,7 +58,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Line:
-    """How something is drawn wherever it appears: told apart by colour, by dashes and by marker."""
+    """How something is drawn wherever it appears: distinguished by colour, by dashes and by marker."""
 
     colour: str
     dashes: str
@@ -70,7 +70,7 @@ class Line:
         return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
 
 
-# Okabe & Ito 2008: told apart by eyes that see colours differently, and each dark enough on white.
+# Okabe & Ito 2008: distinguishable with colour blindness, and each dark enough on white.
 _LINES = (
     Line("#595959", ":", "s"),
     Line("#0072B2", "-", "o"),

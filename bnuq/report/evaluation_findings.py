@@ -1,4 +1,4 @@
-"""What an evaluation shows: findings, computed from its record, and the sentences that say them."""
+"""The findings of an evaluation, computed from its record, and their sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
 from bnuq.report import ood
-from bnuq.report.networks import compared_with, of_whom, samples_batches
+from bnuq.report.networks import compared_with, network_in_words, samples_batches
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
 
@@ -313,11 +313,11 @@ def _labels_sentence(method: str, network: str, pll: Change, accuracy: Change, e
     text += f"; ECE {100 * ece[0]:.1f} → {100 * ece[1]:.1f} %"
     if pll.error is None:
         return f"{name}: {text}; too few points or samples to tell whether PLL differs."
-    return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {of_whom(network)}: {text}."
+    return f"{name} explains the labels {_AS_GOOD[pll.verdict]} {network_in_words(network)}: {text}."
 
 
 def _targets_sentence(method: str, network: str | None, changes: Sequence[Change]) -> str:
-    baseline = "a constant σ" if network is None else f"{of_whom(network)} with the same τ"
+    baseline = "a constant σ" if network is None else f"{network_in_words(network)} with the same τ"
     text = ", ".join(map(_change_in_words, changes))
     verdicts = [_AS_GOOD.get(change.verdict) for change in changes]
     if None in verdicts:
@@ -352,12 +352,14 @@ def _separation_sentence(
     words: str, name: str, method: str, score: str, auroc: Estimate, scores: int, single: tuple[str, str, float] | None
 ) -> str:
     interval = "" if auroc.low is None else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
-    text = f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {of_whom(method)}"
+    text = (
+        f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {network_in_words(method)}"
+    )
     if scores > 1:
         text += f", the best of {scores} scores"
     if single is not None:
         network, score, value = single
-        text += f"; {number(value, 3)} by the {named(score)} of {of_whom(network)}"
+        text += f"; {number(value, 3)} by the {named(score)} of {network_in_words(network)}"
     return f"{text}."
 
 

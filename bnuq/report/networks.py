@@ -1,4 +1,4 @@
-"""What deterministic networks are called in sentences, and which of them a method is compared with.
+"""Names of deterministic networks in sentences, and which of them a method is compared with.
 
 MCBN normalises by statistics of the reference. Where the running statistics do not fit it, that alone changes
 estimates, without any gain from uncertainty: MCBN is then compared with the network under the population statistics of
@@ -14,7 +14,7 @@ from bnuq.report.noise_models import labelled
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
 
 
-def of_whom(method: str) -> str:
+def network_in_words(method: str) -> str:
     """A method within a sentence."""
     return _NETWORKS.get(method) or labelled(method)
 

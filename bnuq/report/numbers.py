@@ -135,8 +135,8 @@ def headed(metric: str, *, roomy: bool = True) -> str:
     return f"{metric_of(metric).arrow} {named(metric, roomy=roomy)}"
 
 
-def count(amount: int, what: str) -> str:
-    return f"{amount or 'no'} {what}{'' if amount == 1 else 's'}"
+def count(amount: int, noun: str) -> str:
+    return f"{amount or 'no'} {noun}{'' if amount == 1 else 's'}"
 
 
 def of_reference(reference: str) -> str:

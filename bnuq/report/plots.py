@@ -17,7 +17,7 @@ from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
-from bnuq.report.networks import of_whom
+from bnuq.report.networks import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
 
@@ -261,7 +261,7 @@ def _separation(result: Result, name: str, path: Path) -> None:
     values = {s: result.methods[method].sets[s].points[score] for s in ("test", name)}
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
-    of = of_whom(method)
+    of = network_in_words(method)
     words = named(score).capitalize()
     with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)

@@ -79,8 +79,8 @@ def _summary(result: PreciseBN) -> Iterator[str]:
     """What was done, where most, and whether it helped."""
     layers = result.layers
     untrained = sum(layer.never_trained for layer in layers)
-    said = f"; {untrained} of them had never been trained" if untrained else ""
-    yield f"The running statistics of {count(len(layers), 'BatchNorm layer')} were replaced{said}."
+    untrained_text = f"; {untrained} of them had never been trained" if untrained else ""
+    yield f"The running statistics of {count(len(layers), 'BatchNorm layer')} were replaced{untrained_text}."
     worst = max(layers, key=_size)
     if _size(worst) > 0:
         yield (
@@ -113,8 +113,8 @@ def _verdict(test: TestChange) -> str:
 
 def _change_in_words(name: str, change: EstimateChange) -> str:
     before, after = (_value(name, estimate.value) for estimate in (change.before, change.after))
-    same = change.before.value == change.after.value
-    words = f"{named(name)} stayed at {before}" if same else f"{named(name)} went from {before} to {after}"
+    unchanged = change.before.value == change.after.value
+    words = f"{named(name)} stayed at {before}" if unchanged else f"{named(name)} went from {before} to {after}"
     return words + (" (the error of this change is unknown)" if change.verdict == "unknown" else "")
 
 
@@ -153,10 +153,10 @@ def _layers(layers: Sequence[LayerChange]) -> Section:
     if len(layers) < _MANY:
         return Section("What changed, in execution order", (_table(layers, marked=worst),))
     largest = sorted(layers, key=_size, reverse=True)
-    rest = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
+    remainder = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
     return Section(
         f"What changed most, {_SHOWN} of {len(layers)} layers",
-        (_table(largest[:_SHOWN], marked=None), Paragraph(rest, dim=True)),
+        (_table(largest[:_SHOWN], marked=None), Paragraph(remainder, dim=True)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a result comes from, and its request as a run file: what a page is kept for."""
+"""Where a result comes from, and its request as a run file."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def laws_in_words(result: Result) -> str:
     method is of one."""
     models = [method for method in result.methods if method in ANALYTIC]
     sampling = result.run.get("sampling", {})
-    recorded = f" ({sampling.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"  # said once
+    recorded = f" ({sampling.get('law_draws', DEFAULT_SAMPLER.law_draws)} mini-batches)"  # stated once
     parts: list[str] = []
     if any(method != "mcbn-empirical" for method in models):
         by_default = "measured" if result.run.get("data", {}).get("train") else "nominal"

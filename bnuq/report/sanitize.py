@@ -6,7 +6,7 @@ from __future__ import annotations
 def printable(text: str, *, lines: bool = True) -> str:
     """`text` with every control, format and unassigned character written out (`\\x1b`), so that none of them acts.
 
-    Names and messages may come out of a file that somebody else made. `lines` keeps line breaks.
+    Names and messages may come from an untrusted file. `lines` keeps line breaks.
     """
     return "".join(c if c.isprintable() or (lines and c == "\n") else _written_out(c) for c in text)
 

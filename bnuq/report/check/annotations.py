@@ -9,7 +9,7 @@ from bnuq.report.numbers import count
 from bnuq.report.remedies import advised
 from bnuq.report.sanitize import printable
 
-_MOST = 10  # of one kind that GitHub shows for a step
+_MOST_SHOWN = 10  # of one kind that GitHub shows for a step
 _Kind = Literal["error", "warning", "notice"]
 
 # Source: https://docs.github.com/actions/reference/workflow-commands-for-github-actions, and the escapes of
@@ -29,17 +29,19 @@ def annotations(verdict: Verdict) -> Iterator[str]:
     broken = [(floor.address, requirement(floor)) for floor in verdict.broken]
     worse = [(subject(comparison), change_in_words(comparison, verdict)) for comparison in verdict.worse]
     warned = [(code, text) for text, code, _ in advised(verdict.findings)]
-    yield from _lines("error", [*broken, *worse] if verdict.failed else [], rest="failure")
-    yield from _lines("warning", warned if verdict.failed else [*worse, *warned], rest="warning")
+    yield from _lines("error", [*broken, *worse] if verdict.failed else [], noun="failure")
+    yield from _lines("warning", warned if verdict.failed else [*worse, *warned], noun="warning")
     if not verdict.failed:
         yield line("notice", "bnuq check", f"{headline(verdict)}.")
 
 
-def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, rest: str) -> Iterator[str]:
-    shown = messages if len(messages) <= _MOST else messages[: _MOST - 1]
+def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, noun: str) -> Iterator[str]:
+    shown = messages if len(messages) <= _MOST_SHOWN else messages[: _MOST_SHOWN - 1]
     yield from (line(kind, f"bnuq check: {title}", message) for title, message in shown)
-    if left := len(messages) - len(shown):
-        yield line(kind, "bnuq check", f"And {count(left, f'more {rest}')}; see the report in the log for all of them.")
+    if hidden := len(messages) - len(shown):
+        yield line(
+            kind, "bnuq check", f"And {count(hidden, f'more {noun}')}; see the report in the log for all of them."
+        )
 
 
 def line(kind: _Kind, title: str, message: str) -> str:

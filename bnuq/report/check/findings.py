@@ -1,4 +1,4 @@
-"""What a check found, as findings: the whole in a line, what it rests on, and what became of each estimate."""
+"""The findings of a check: its outcome in a line, the reasons for it, and the outcome of each estimate."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def findings(verdict: Verdict) -> Iterator[Finding]:
     groups = list(_by_method_and_set(verdict.worse))
     for group in groups[:_GROUPS]:
         yield from _of_group(group, verdict)
-    if rest := sum(map(len, groups[_GROUPS:])):
-        yield Finding("more-regressions", "verdict", {"estimates": rest})
+    if unshown := sum(map(len, groups[_GROUPS:])):
+        yield Finding("more-regressions", "verdict", {"estimates": unshown})
     yield from (Finding("requirement", "verdict", {"floor": floor}) for floor in verdict.broken)
     if verdict.comparisons and is_unchanged(verdict.comparisons):
         yield unchanged(verdict.comparisons)
@@ -119,7 +119,7 @@ def _of_group(group: tuple[Comparison, ...], verdict: Verdict) -> Iterator[Findi
         return
     lead = next((comparison for comparison in group if comparison.metric == "auroc"), group[0])
     others = tuple(comparison for comparison in group if comparison is not lead)
-    same_set = (each for each in verdict.comparisons if method_and_set(each) == method_and_set(lead))
+    same_set = (comparison for comparison in verdict.comparisons if method_and_set(comparison) == method_and_set(lead))
     values = {
         "lead": change(lead, verdict),
         "others": others,

@@ -18,7 +18,7 @@ def junit(verdict: Verdict) -> bytes:
     Its test cases are the comparisons, those that are not gated or whose regression was accepted as skipped, and the
     requirements. What XML 1.0 has no place for (control characters, lone surrogates) is written out.
     """
-    cases = [*(_comparison(each, verdict) for each in verdict.comparisons), *map(_floor, verdict.floors)]
+    cases = [*(_comparison(comparison, verdict) for comparison in verdict.comparisons), *map(_floor, verdict.floors)]
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),

@@ -61,7 +61,7 @@ def _outcome(verdict: Verdict) -> Literal["passed", "accepted", "failed"]:
 def _sections(verdict: Verdict, *, roomy: bool) -> Iterator[Section]:
     if not is_unchanged(verdict.comparisons):
         for words in JUDGEMENTS:
-            if group := tuple(each for each in verdict.comparisons if judgement(each) == words):
+            if group := tuple(comparison for comparison in verdict.comparisons if judgement(comparison) == words):
                 yield _estimates(words, group, gated=verdict.gated, roomy=roomy)
     if len(verdict.broken) < len(verdict.floors):  # the summary names those that are not met
         yield Section("Required", (Items(tuple(map(requirement, verdict.floors))),), folded=True)
@@ -155,7 +155,9 @@ def _with_all_numbers(group: Sequence[Comparison], *, gated: int, roomy: bool, s
 
 def _changes(group: Sequence[Comparison], *, roomy: bool) -> Table:
     """A column for each method."""
-    methods = sorted({each.method: None for each in group}, key=lambda name: (name != DETERMINISTIC, len(name), name))
+    methods = sorted(
+        {comparison.method: None for comparison in group}, key=lambda name: (name != DETERMINISTIC, len(name), name)
+    )
     places: dict[str, dict[str, dict[str, Cell]]] = {}
     for comparison in sorted(group, key=_in_order):
         labels = places.setdefault(_place(comparison), {})

@@ -15,10 +15,10 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Floor, Verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.report.check import findings
 from bnuq.report.check.findings import judgement, method_and_set, unpaired_sets
-from bnuq.report.networks import of_whom
+from bnuq.report.networks import network_in_words
 from bnuq.report.numbers import UNITS, count, decimals, named, number, signed
 
-_NAMED = 4  # estimates that a sentence names beside the one that it is about
+_MOST_NAMED = 4  # estimates that a sentence names beside the one that it is about
 _SMALLEST = 0.0001  # p-value that is written as such
 
 
@@ -47,14 +47,14 @@ def requirement(floor: Floor) -> str:
 
 def subject(comparison: Comparison) -> str:
     """The estimate and what became of it, in a few words."""
-    return f"{_estimate_of_whom(comparison)}: {judgement(comparison)}"
+    return f"{_estimate_of_network(comparison)}: {judgement(comparison)}"
 
 
 def paired(verdict: Verdict) -> str:
     """What the two results share."""
     assert verdict.pairing is not None
     shared = [("points", verdict.pairing.points), ("draws", verdict.pairing.draws)]
-    return "; ".join(f"the {what} of {listed(names)}" for what, names in shared if names) or "nothing"
+    return "; ".join(f"the {noun} of {listed(names)}" for noun, names in shared if names) or "nothing"
 
 
 def not_paired(verdict: Verdict) -> str:
@@ -62,10 +62,10 @@ def not_paired(verdict: Verdict) -> str:
     assert verdict.pairing is not None
     sets = unpaired_sets(verdict)
     methods: dict[str, list[str]] = {}
-    for method, why in verdict.pairing.why_not:
-        methods.setdefault(why, []).append(method)
+    for method, reason in verdict.pairing.why_not:
+        methods.setdefault(reason, []).append(method)
     parts = [f"the points of {listed(sets)}: they are different points"] if sets else []
-    return "; ".join([*parts, *(f"the draws of {listed(names)}: {why}" for why, names in methods.items())])
+    return "; ".join([*parts, *(f"the draws of {listed(names)}: {reason}" for reason, names in methods.items())])
 
 
 def estimate_name(comparison: Comparison) -> str:
@@ -154,10 +154,10 @@ def _outcome(label: str, *clauses: Callable[..., str]) -> Entry:
 
 def _gated(*, regressions: int, gated: int, movement: str, **_: Any) -> str:
     if regressions:
-        which = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-        return f"{which} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance"
-    which = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
-    return f"{which} worse by more than its tolerance and chance" if gated else ""
+        share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
+        return f"{share} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance"
+    share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
+    return f"{share} worse by more than its tolerance and chance" if gated else ""
 
 
 def _required(*, broken: int, required: int, **_: Any) -> str:
@@ -171,7 +171,7 @@ def _broken(*, broken: int, required: int, **_: Any) -> str:
     return f"{broken} of {required} requirements" if required > 1 else "the only requirement"
 
 
-def _nothing(*, compared: bool, **_: Any) -> str:
+def _nothing_compared(*, compared: bool, **_: Any) -> str:
     return "no estimate was gated" if compared else "nothing was compared"
 
 
@@ -184,12 +184,12 @@ def _better_or_worse(*, comparison: Comparison, gated: int, truth: str) -> str:
     meaning = metric.worse if comparison.outcome == "worse" else metric.better
     if not meaning:
         return _change(comparison=comparison, gated=gated)
-    text = meaning.format(who=_who(comparison), where=_where(comparison), truth=truth)
+    text = meaning.format(who=_network_in_words(comparison), where=_set_in_words(comparison), truth=truth)
     return _capital(f"{text}: {estimate_name(comparison)} {_from_to(comparison, gated)}.", comparison)
 
 
 def _change(*, comparison: Comparison, gated: int, how: str = "", **_: Any) -> str:
-    return _capital(f"{_estimate_of_whom(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
+    return _capital(f"{_estimate_of_network(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
 
 
 def _separation_regressions(*, lead: Finding, others: Sequence[Comparison], gated_on_set: int, directed: bool) -> str:
@@ -199,25 +199,27 @@ def _separation_regressions(*, lead: Finding, others: Sequence[Comparison], gate
 
 
 def _set_regressions(*, lead: Finding, others: Sequence[Comparison], directed: bool, **_: Any) -> str:
-    return f"{sentence(lead, SENTENCES)} {'Also worse' if directed else 'Also'}: {_some(others, estimate_name)}."
+    return (
+        f"{sentence(lead, SENTENCES)} {'Also worse' if directed else 'Also'}: {_listed_changes(others, estimate_name)}."
+    )
 
 
 def _clearest_worsening(*, comparison: Comparison, gated: int, judgement: str) -> str:
-    why = judgement.partition(", ")[2] or "within tolerance and error"
-    return f"The clearest worsening, {why}: {_estimate_of_whom(comparison)} {_from_to(comparison, gated)}."
+    reason = judgement.partition(", ")[2] or "within tolerance and error"
+    return f"The clearest worsening, {reason}: {_estimate_of_network(comparison)} {_from_to(comparison, gated)}."
 
 
 def _improvements(*, comparisons: Sequence[Comparison]) -> str:
-    return f"{count(len(comparisons), 'estimate')} got better: {_some(comparisons, _estimate_of_whom)}."
+    return f"{count(len(comparisons), 'estimate')} got better: {_listed_changes(comparisons, _estimate_of_network)}."
 
 
-def _some(comparisons: Sequence[Comparison], name: Callable[[Comparison], str]) -> str:
-    rest = len(comparisons) - _NAMED
+def _listed_changes(comparisons: Sequence[Comparison], name: Callable[[Comparison], str]) -> str:
+    unnamed = len(comparisons) - _MOST_NAMED
     shown = ", ".join(
         f"{name(comparison)} {' → '.join(before_and_now(comparison))}{_unit(comparison)}"
-        for comparison in (comparisons[:_NAMED] if rest > 0 else comparisons)
+        for comparison in (comparisons[:_MOST_NAMED] if unnamed > 0 else comparisons)
     )
-    return f"{shown}, and {rest} more" if rest > 0 else shown
+    return f"{shown}, and {unnamed} more" if unnamed > 0 else shown
 
 
 def _from_to(comparison: Comparison, gated: int) -> str:
@@ -251,16 +253,16 @@ def _details(comparison: Comparison, gated: int) -> list[str]:
     return parts
 
 
-def _estimate_of_whom(comparison: Comparison) -> str:
-    where = "" if comparison.set == NORMALIZED else f" on {_where(comparison)}"
-    return f"{estimate_name(comparison)} of {_who(comparison)}{where}"
+def _estimate_of_network(comparison: Comparison) -> str:
+    set_words = "" if comparison.set == NORMALIZED else f" on {_set_in_words(comparison)}"
+    return f"{estimate_name(comparison)} of {_network_in_words(comparison)}{set_words}"
 
 
-def _who(comparison: Comparison) -> str:
-    return of_whom(comparison.method) if comparison.method in SINGLE_SAMPLE_METHODS else comparison.method
+def _network_in_words(comparison: Comparison) -> str:
+    return network_in_words(comparison.method) if comparison.method in SINGLE_SAMPLE_METHODS else comparison.method
 
 
-def _where(comparison: Comparison) -> str:
+def _set_in_words(comparison: Comparison) -> str:
     _, name = method_and_set(comparison)
     return f"the {name} set" if name in ("test", "validation") else name
 
@@ -284,9 +286,9 @@ SENTENCES: Catalogue = {
     "regression": _outcome("Worse", _gated, _required),
     "requirement-not-met": _outcome("Not met", _broken, _gated),
     "no-regression": _outcome("No regression", _gated, _required),
-    "only-required": _outcome("Passed", _required, _nothing),
-    "nothing-checked": _outcome("Nothing was checked", _nothing),
-    "accepted-uncompared": _outcome("Accepted as the new baseline", _nothing, _required),
+    "only-required": _outcome("Passed", _required, _nothing_compared),
+    "nothing-checked": _outcome("Nothing was checked", _nothing_compared),
+    "accepted-uncompared": _outcome("Accepted as the new baseline", _nothing_compared, _required),
     "worse": Entry(_better_or_worse),
     "better": Entry(_better_or_worse),
     "moved": Entry(partial(_change, how="moved by more than its tolerance: it ")),

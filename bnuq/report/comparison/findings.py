@@ -18,7 +18,7 @@ from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.report import ood
 from bnuq.report.comparison.lookup import Results, is_regression, methods_of, ood_names
 from bnuq.report.comparison.settings import DRAWN, Difference
-from bnuq.report.networks import of_whom
+from bnuq.report.networks import network_in_words
 from bnuq.report.numbers import count, decimals, named, number, signed, written
 from bnuq.report.plots import best_score_of
 
@@ -51,10 +51,10 @@ def setting_findings(results: Results, settings: Sequence[Difference]) -> Iterat
                 groups.setdefault(value, []).append(name)
             values = {"what": setting.what, "groups": groups, "other_points": setting.other_points}
             yield Finding("setting-differs", "note", values)
-    if same := {setting.what: next(iter(setting.values.values())) for setting in settings if not setting.differs}:
-        yield Finding("settings-shared", "note", {"settings": same})
+    if shared := {setting.what: next(iter(setting.values.values())) for setting in settings if not setting.differs}:
+        yield Finding("settings-shared", "note", {"settings": shared})
     different = [setting.what for setting in settings if setting.differs]
-    of_samples = [what for what in different if what in (*DRAWN.values(), "reference")]
+    of_samples = [name for name in different if name in (*DRAWN.values(), "reference")]
     if of_samples and all(len(result.methods) > 1 for result in results.values()):
         yield Finding("samples-differ", "note", {"settings": of_samples})
     yield Finding("not-judged", "note")
@@ -165,16 +165,20 @@ def _by_auroc(results: Results, name: str) -> tuple[Place, ...]:
         if name in ood.names(result):
             method, score, auroc = best_score_of(result, name)
             sets = result.methods[method].sets
-            points = {of: sets[of].points[score] for of in ("test", name)}
-            known = not any(np.isnan(values).any() for values in points.values())
-            parts = dict(zip(points, detection_influence(*points.values()).auroc, strict=True)) if known else {}
-            standings.append(_Standing(result_name, result, auroc, parts, f"{named(score)} of {of_whom(method)}"))
+            points = {set_name: sets[set_name].points[score] for set_name in ("test", name)}
+            defined = not any(np.isnan(values).any() for values in points.values())
+            parts = dict(zip(points, detection_influence(*points.values()).auroc, strict=True)) if defined else {}
+            standings.append(
+                _Standing(result_name, result, auroc, parts, f"{named(score)} of {network_in_words(method)}")
+            )
     return _places(standings, lower=False)
 
 
 def _places(standings: Sequence[_Standing], *, lower: bool) -> tuple[Place, ...]:
     groups: list[list[_Standing]] = []
-    for standing in sorted(standings, key=lambda each: (math.isnan(each.value), each.value if lower else -each.value)):
+    for standing in sorted(
+        standings, key=lambda standing: (math.isnan(standing.value), standing.value if lower else -standing.value)
+    ):
         if groups and groups[-1][0].equals(standing):
             groups[-1].append(standing)
         else:
@@ -210,7 +214,7 @@ def _setting_differs(*, what: str, groups: Mapping[str, Sequence[str]], other_po
 
 
 def _settings_shared(*, settings: Mapping[str, str]) -> str:
-    return f"The same in all: {'; '.join(f'{what} {value}' for what, value in settings.items())}."
+    return f"The same in all: {'; '.join(f'{name} {value}' for name, value in settings.items())}."
 
 
 def _samples_differ(*, settings: Sequence[str]) -> str:
@@ -218,13 +222,13 @@ def _samples_differ(*, settings: Sequence[str]) -> str:
 
 
 def _result_warning(*, names: Sequence[str], text: str, others: int) -> str:
-    more = f", and {count(others, 'other warning')} below" if others else ""
-    return f"Warning for {_listed(names)}: {text}{more}."
+    others_text = f", and {count(others, 'other warning')} below" if others else ""
+    return f"Warning for {_listed(names)}: {text}{others_text}."
 
 
 def _ranking(*, method: str, rankings: Mapping[str, Sequence[Place]], results: int) -> str:
-    whom = of_whom(method)
-    head = whom[0].upper() + whom[1:] if method in SINGLE_SAMPLE_METHODS else method
+    network = network_in_words(method)
+    head = network[0].upper() + network[1:] if method in SINGLE_SAMPLE_METHODS else method
     texts = (f"{named(metric)} {_in_order(places, metric, results)}" for metric, places in rankings.items())
     return f"{head}: {'; '.join(texts)}."
 

@@ -1,4 +1,4 @@
-"""What several results have together."""
+"""The methods, OOD sets and task of several results."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
 
 def summary(results: Results) -> dict[str, Any]:
     """All summaries by name, and settings that differ, as JSON values."""
-    differences = [{"what": each.what, "values": dict(each.values)} for each in compared(results) if each.differs]
+    differences = [
+        {"what": setting.what, "values": dict(setting.values)} for setting in compared(results) if setting.differs
+    ]
     return {
         "schema": SCHEMA,
         "command": "report",

@@ -51,15 +51,15 @@ def compared(results: Results) -> list[Difference]:
         files = of_each(lambda result, name=name: _points(result, name))
         settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, of_points=True))
     settings.append(_by_hash("reference", of_each(_reference)))
-    for key, what in _SAMPLING.items():
-        settings.append(_by_value(what, of_each(lambda result, key=key: result.sampling.get(key))))
+    for key, name in _SAMPLING.items():
+        settings.append(_by_value(name, of_each(lambda result, key=key: result.sampling.get(key))))
     if any(of_each(sampler_in_words).values()):
         settings.append(_by_value("mini-batches", of_each(lambda result: sampler_in_words(result) or USUAL)))
     settings.append(_by_value("noise models", of_each(lambda result: laws_in_words(result) or None)))
     for section, keys in _RUN_FILE.items():
         for key in keys:
-            what = f"{section}.{key}" if section == "scoring" else key
-            settings.append(_by_value(what, of_each(lambda result, s=section, k=key: _requested(result, s, k))))
+            name = f"{section}.{key}" if section == "scoring" else key
+            settings.append(_by_value(name, of_each(lambda result, s=section, k=key: _requested(result, s, k))))
     settings.append(_by_value("methods", of_each(lambda result: list(result.methods))))
     settings.append(_by_value("bnuq", of_each(lambda result: result.provenance["bnuq"])))
     return [setting for setting in settings if setting.differs or set(setting.values.values()) != {"none"}]
@@ -84,7 +84,7 @@ def _requested(result: Result, section: str, key: str) -> Any:
     return keys.get(key) if isinstance(keys, Mapping) else None
 
 
-def _by_hash(what: str, files: Mapping[str, _File | None], *, of_points: bool = False) -> Difference:
+def _by_hash(name: str, files: Mapping[str, _File | None], *, of_points: bool = False) -> Difference:
     """Files are the same where their hashes are, whatever they are called."""
     hashes = {file and file[1] for file in files.values()}
     names = {file[0] for file in files.values() if file is not None}
@@ -93,12 +93,12 @@ def _by_hash(what: str, files: Mapping[str, _File | None], *, of_points: bool = 
         name: "none" if file is None else f"{file[0]} ({file[1][:8]})" if ambiguous else file[0]
         for name, file in files.items()
     }
-    return Difference(what, words, len(hashes) > 1, of_points and len(hashes) > 1 and None not in hashes)
+    return Difference(name, words, len(hashes) > 1, of_points and len(hashes) > 1 and None not in hashes)
 
 
-def _by_value(what: str, values: Mapping[str, Any]) -> Difference:
+def _by_value(name: str, values: Mapping[str, Any]) -> Difference:
     words = {name: _words(value) for name, value in values.items()}
-    return Difference(what, words, len(set(words.values())) > 1)
+    return Difference(name, words, len(set(words.values())) > 1)
 
 
 def _words(value: Any) -> str:

@@ -240,7 +240,7 @@ def _slopes(noise: Noise) -> Iterator[Finding]:
     if not slopes:
         return
     judged = [(layer.name, _judged(layer, slopes[layer.name], noise)) for layer in noise.layers if layer.name in slopes]
-    off, uncertain = ([name for name, judgement in judged if judgement == what] for what in ("off", "uncertain"))
+    off, uncertain = ([name for name, judgement in judged if judgement == outcome] for outcome in ("off", "uncertain"))
     values = [slope.value for slope in slopes.values()]
     if len(uncertain) == len(judged):
         yield _verdict("slopes-uncertain", slopes=values)

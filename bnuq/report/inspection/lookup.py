@@ -1,4 +1,4 @@
-"""How an inspection's layers are ordered and named, and its numbers written."""
+"""Order and names of an inspection's layers, and the format of its numbers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _span(values: Sequence[float | None]) -> str:
 
 
 def _momentum(sites: Sequence[SiteRow]) -> str:
-    """Torch's momentum; None stands for a cumulative average."""
+    """Torch's momentum; None means a cumulative average."""
     momenta = [site.momentum for site in sites if site.kind == "batchnorm"]
     if None in momenta:
         return "cumulative" if set(momenta) == {None} else f"{_span(momenta)}, cumulative"

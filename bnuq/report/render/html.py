@@ -168,8 +168,8 @@ def _fields(part: Part, caption: str) -> Block:
             return {"name": _clean(name), "text": _clean(str(path))}
         case Listing(title, text):
             return {"caption": _clean(title), "text": printable(text)}
-        case Drawing(rows, said):
-            return {"rows": [printable(row, lines=False) for row in rows], "caption": _clean(said)}
+        case Drawing(rows, legend):
+            return {"rows": [printable(row, lines=False) for row in rows], "caption": _clean(legend)}
     raise TypeError(f"no page shows a {type(part).__name__}")
 
 

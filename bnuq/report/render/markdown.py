@@ -116,8 +116,8 @@ def _one_line(words: str) -> str:
 
 def _escaped(words: str) -> str:
     """Signs that act behind a backslash; what would be a link or a mention is taken apart."""
-    marked = _OPEN.sub(lambda found: f"{found[0]}\0", words)  # printable text holds no \0
-    return _ACTS.sub(lambda found: f"\\{found[0]}", marked).replace("\0", _APART)
+    marked = _OPEN.sub(lambda match: f"{match[0]}\0", words)  # printable text holds no \0
+    return _ACTS.sub(lambda match: f"\\{match[0]}", marked).replace("\0", _APART)
 
 
 def _folded(title: str, inside: str) -> str:

@@ -131,10 +131,12 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     yield from upper(width, clean)
     notes = _notes_that_fit(report.notes, _SCREEN - sum(1 for _ in upper(_WIDE, str)))
     yield from _section("Notes", (Items(notes),) if notes else (), width, clean)
-    left = len(report.notes) - len(notes)
-    rest = f", curves and {count(left, 'more note' if notes else 'note')}" if left else " and curves"
-    more = Paragraph(f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores{rest}.", dim=True)
-    yield from _section("", (more, *report.paths), width, clean)
+    omitted = len(report.notes) - len(notes)
+    details = f", curves and {count(omitted, 'more note' if notes else 'note')}" if omitted else " and curves"
+    advice = Paragraph(
+        f"`{report.command.partition(' ')[0]} report RESULT --full` prints all scores{details}.", dim=True
+    )
+    yield from _section("", (advice, *report.paths), width, clean)
 
 
 def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:

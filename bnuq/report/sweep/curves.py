@@ -39,13 +39,13 @@ def _rows(curves: list[Mapping[int, float]], sizes: list[int], columns: int) -> 
     levels = {0: high, _ROWS // 2: (low + high) / 2, _ROWS - 1: low}
     labels = {row: three_digits(math.exp(level)) for row, level in levels.items()}
     margin = 1 + max(map(len, labels.values()))
-    room = min(64, columns - margin - 4)
+    width = min(64, columns - margin - 4)
     reach = math.log(sizes[-1] / sizes[0])
 
     def column(size: float) -> float:
-        return math.log(size / sizes[0]) / reach * (room - 1)
+        return math.log(size / sizes[0]) / reach * (width - 1)
 
-    canvas = np.full((_ROWS, room), " ", dtype="<U1")
+    canvas = np.full((_ROWS, width), " ", dtype="<U1")
     places = {
         mark: (
             np.rint([(high - math.log(value)) / (high - low) * (_ROWS - 1) for value in curve.values()]).astype(int),
@@ -57,11 +57,11 @@ def _rows(curves: list[Mapping[int, float]], sizes: list[int], columns: int) -> 
         every = np.arange(at[0], at[-1] + 1)
         canvas[np.rint(np.interp(every, at, rows)).astype(int), every] = _BETWEEN
     hidden = False
-    for mark, where in reversed(places.items()):
-        hidden = hidden or bool(np.isin(canvas[where], list(_MARKS)).any())
-        canvas[where] = mark
+    for mark, cells in reversed(places.items()):
+        hidden = hidden or bool(np.isin(canvas[cells], list(_MARKS)).any())
+        canvas[cells] = mark
     lines = [f"{labels.get(row, ''):>{margin}} |{''.join(text)}".rstrip() for row, text in enumerate(canvas)]
-    ticks = [" "] * (room + 6)
+    ticks = [" "] * (width + 6)
     free = 0
     for size in sizes:
         text = f"{size:,}"
@@ -75,4 +75,8 @@ def _rows(curves: list[Mapping[int, float]], sizes: list[int], columns: int) -> 
 def _positive(sweep: Sweep, line: Line, name: str) -> dict[int, float]:
     """The mean spread of a set by size, where it has a logarithm."""
     estimates = {point.batch_size: estimate_of(point, spread_of(sweep), name) for point in line.random}
-    return {size: each.value for size, each in estimates.items() if each is not None and 0 < each.value < math.inf}
+    return {
+        size: estimate.value
+        for size, estimate in estimates.items()
+        if estimate is not None and 0 < estimate.value < math.inf
+    }

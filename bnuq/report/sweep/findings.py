@@ -50,9 +50,9 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
                 "statistics-stale", metric=metric, sizes=sizes, deterministic=deterministic, population=population
             )
         if fixed := [point for point in line.points if point.degenerate]:
-            whole = all(_is_whole_reference(sweep, point) for point in fixed)
+            all_whole = all(_is_whole_reference(sweep, point) for point in fixed)
             sizes = [point.batch_size for point in fixed]
-            yield verdict("whole-reference" if whole else "nothing-random", sizes=sizes, spread=spread_name(sweep))
+            yield verdict("whole-reference" if all_whole else "nothing-random", sizes=sizes, spread=spread_name(sweep))
     if any(line.model is None for line in lines):
         yield _verdict("different-weights")
     yield from _recommendation(sweep)
@@ -122,7 +122,9 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = first.estimate.value, last.estimate.value
     verdict = partial(verdict, name=name, score=score_name(sweep), sizes=(smallest, largest), ends=ends)
-    chance_from = _from_where_on([(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known])  # NaN: unknown
+    chance_from = _smallest_from_which(
+        [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
+    )  # NaN: unknown
     if chance_from == smallest:
         familiar = all(interval_of(auroc.estimate)[1] < 0.5 for _, auroc in known)
         yield verdict("ood-familiar" if familiar else "ood-not-separated")
@@ -136,20 +138,20 @@ def _ranking(sweep: Sweep, line: Line, name: str, verdict: Callable[..., Finding
         yield verdict(f"ood-separated-{direction}", change=change)
     if chance_from is not None:
         yield verdict("ood-chance", size=chance_from)
-    alike_from = _from_where_on([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
+    alike_from = _smallest_from_which([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
     if alike_from is not None:
         code = "ood-alike" if alike_from == smallest else "ood-alike-from"
         yield verdict(code, size=alike_from, spread=spread_name(sweep))
 
 
-def _from_where_on(claims: Sequence[tuple[int, bool]]) -> int | None:
+def _smallest_from_which(claims: Sequence[tuple[int, bool]]) -> int | None:
     """The size from which on the claim holds, up to the largest; None where it does not hold there."""
-    where = None
+    smallest = None
     for size, holds in reversed(claims):
         if not holds:
             break
-        where = size
-    return where
+        smallest = size
+    return smallest
 
 
 def _change(first: Repeated, last: Repeated) -> Estimate:
@@ -201,13 +203,13 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
     )
     sizes = sorted({*chosen.behind, chosen.batch_size})
     at = sizes.index(chosen.batch_size)
-    others = [estimate for size, estimate in chosen.behind.items() if size != chosen.batch_size]
-    if any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in others):
+    estimates = [estimate for size, estimate in chosen.behind.items() if size != chosen.batch_size]
+    if any(math.isfinite(estimate.se or 0.0) and math.isfinite(estimate.mc_se or 0.0) for estimate in estimates):
         within = sorted({chosen.batch_size, *chosen.within})
         yield _verdict("recommended-among" if len(within) > 1 else "recommended-alone", sizes=within)
     else:
         yield _verdict("recommended-without-errors")
-    if behind := {size: chosen.behind[size] for size in _telling_sizes(chosen, sizes, at)}:
+    if behind := {size: chosen.behind[size] for size in _decisive_sizes(chosen, sizes, at)}:
         yield _verdict("recommended-ahead", behind=behind, unit=_UNITS[chosen.criterion])
     if chosen.decided_by == "prior":
         yield _verdict("prior-decides")
@@ -222,7 +224,7 @@ def _recommendation(sweep: Sweep) -> Iterator[Finding]:
             yield _verdict("optimum-contradicted")
 
 
-def _telling_sizes(chosen: Recommended, sizes: Sequence[int], at: int) -> list[int]:
+def _decisive_sizes(chosen: Recommended, sizes: Sequence[int], at: int) -> list[int]:
     """The neighbours of the recommended size, and the worst of all."""
     neighbours = [*sizes[max(0, at - 1) : at], *sizes[at + 1 : at + 2]]
     others = [size for size in sizes if size != chosen.batch_size and math.isfinite(chosen.behind[size].value)]

@@ -1,4 +1,4 @@
-"""What of a sweep is reported together, and how its estimates are looked up."""
+"""The lines of a sweep that are reported together, and the lookup of its estimates."""
 
 from __future__ import annotations
 

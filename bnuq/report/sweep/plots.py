@@ -108,10 +108,10 @@ def _looks(sweep: Sweep, column: Sequence[Line]) -> dict[tuple[int, str], drawin
     }
 
 
-def _label(column: Sequence[Line], line: Line, what: str) -> str:
+def _label(column: Sequence[Line], line: Line, name: str) -> str:
     if len(column) == 1 or line.model is None:
-        return short(what, 30)
-    return short(f"{line.model.name}, {what}" if what else line.model.name, 40)
+        return short(name, 30)
+    return short(f"{line.model.name}, {name}" if name else line.model.name, 40)
 
 
 def _draw_bars(
@@ -146,12 +146,12 @@ def _draw_spread(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
             _draw_bars(axes, line.random, estimates, looks[place, name], _label(column, line, name))
     if logarithmic:
         _logarithmic(axes, min(every) / 1.8, max(every) * 1.8)
-    whole = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
-    if whole:
+    fixed_sizes = sorted({point.batch_size for line in column for point in line.points if point.degenerate})
+    if fixed_sizes:
         at_bottom = axes.get_xaxis_transform()
         axes.plot(
-            whole, [0.0] * len(whole), linestyle="", marker="o", markerfacecolor="white", color=drawing.GREY,
-            transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: nothing is random",
+            fixed_sizes, [0.0] * len(fixed_sizes), linestyle="", marker="o", markerfacecolor="white",
+            color=drawing.GREY, transform=at_bottom, clip_on=False, zorder=5, label="exactly 0: nothing is random",
         )  # fmt: skip
     unit = METRICS[metric].unit
     axes.set_ylabel(f"mean {named(metric)} ({unit})")
@@ -186,8 +186,8 @@ def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
             continue
         predicted = line.model.elbo.predicted
         if predicted is not None and math.isfinite(predicted.value):
-            whose = "" if len(column) == 1 else f"{short(line.model.name, 20)}: "
-            at = f"{whose}b* = {three_digits(predicted.value)}"
+            prefix = "" if len(column) == 1 else f"{short(line.model.name, 20)}: "
+            at = f"{prefix}b* = {three_digits(predicted.value)}"
             if lowest < predicted.value < highest:
                 colour = drawing.GREY if len(column) == 1 else look.colour
                 axes.axvline(predicted.value, color=colour, linestyle="--", linewidth=1.2, label=at)

@@ -20,7 +20,7 @@ from bnuq.evaluation.draws import queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.units import Together, Unit, finished, tiles
+from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics import DrawWeights
@@ -87,7 +87,7 @@ def check_precision(run: Run, device: torch.device) -> None:
         )
 
 
-def passed(
+def run_methods(
     run: Run,
     todo: Plan,
     model: nn.Module,
@@ -381,11 +381,11 @@ class _Runner:
         with passes.feeding(points) as feed:
             context = Context(passes, engine, points, feed, reduction, self._earlier if again else None)
 
-            def run(group: Together) -> Iterator[Arrays]:
+            def run(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)
 
             def arrays() -> Iterator[Arrays]:
-                results = finished(zip(units), run, self._journal, needed=again)
+                results = run_units(zip(units), run, self._journal, needed=again)
                 for unit, (of_unit,) in zip(units, results, strict=True):
                     work.seconds += float(of_unit[_SECONDS])
                     work.passes += engine.samples * len(unit.points)

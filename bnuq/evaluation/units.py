@@ -43,12 +43,12 @@ def tiles(name: str, points: Points, size: int, *, method: str, draws: range) ->
     return [Unit(method, name, points.sha256, range(start, min(len(points), start + size)), draws) for start in starts]
 
 
-Together = tuple[Unit, ...]  # units of the same points, which pass together
+UnitGroup = tuple[Unit, ...]  # units of the same points, which pass together
 
 
-def finished(
-    units: Iterable[Together],
-    run: Callable[[Together], Iterable[Arrays]],
+def run_units(
+    units: Iterable[UnitGroup],
+    run: Callable[[UnitGroup], Iterable[Arrays]],
     journal: Journal,
     *,
     needed: bool = False,
@@ -56,7 +56,7 @@ def finished(
     """The arrays of the units, in order: from the journal, or of `run`, which gets the unfinished ones of each group.
 
     ResultError where they cannot be saved, and are `needed` again. This is the executor of this process; another one
-    would deal the groups out.
+    would distribute the groups.
     """
     for group in units:
         arrays = {unit: journal.load(unit.name) for unit in group}

@@ -45,7 +45,8 @@ def open_hdf5(path: Path, what: str = "result file", *, error: type[BnuqError] =
     if problem := what_is_wrong_with(kind):
         raise error(f"{path}: {problem}")
     if kind != "hdf5":
-        raise error(f"{path}: is not an HDF5 file (it looks like {kind}); expected a {what}.")
+        guess = "" if kind == "unknown" else f" (it looks like {kind})"
+        raise error(f"{path}: is not an HDF5 file{guess}; expected a {what}.")
     number = next(_numbers)
     try:
         listing = ask("open", number, str(path.absolute()))

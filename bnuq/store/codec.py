@@ -143,7 +143,7 @@ def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
     with open_hdf5(path) as file:
         kind, command = file.attrs.get("kind"), file.attrs.get("command")
         if not isinstance(kind, str) or "bnuq" not in file.attrs:
-            raise ResultError(f"{path} is not a result file of bnuq; expected one written by bnuq evaluate.")
+            raise ResultError(f"{path} is not a result file of bnuq; expected one that bnuq wrote.")
         if kind not in known:
             raise ResultError(f"{path} is a result of bnuq {command}; expected one written by bnuq evaluate.")
         return kind
@@ -170,7 +170,9 @@ def read(
                 json.dumps(summary(result), allow_nan=False)
         except _DAMAGE as error:
             reason = " ".join(str(error).split())[:300].strip("'\"")
-            raise ResultError(f"{path}: the result file is incomplete or damaged ({reason}).") from error
+            raise ResultError(
+                f"{path}: the result file is incomplete or damaged ({reason}). Fetch it again, or repeat the run."
+            ) from error
     return result
 
 

@@ -26,7 +26,7 @@ from bnuq.evaluation.draws import draw_bank
 from bnuq.evaluation.passes import Feed, Passes
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.runner import VALIDATION, Scorer
-from bnuq.evaluation.units import Together, finished, merged, tiles
+from bnuq.evaluation.units import UnitGroup, merged, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding
 from bnuq.progress import Advance, Progress
@@ -159,7 +159,7 @@ class SweepPasses:
     findings: tuple[Finding, ...]
 
 
-Compute = Callable[[Together, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
+Compute = Callable[[UnitGroup, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
 
 
 class _Runner:
@@ -212,7 +212,7 @@ class _Runner:
         """The per-point scores (R, n) of one set at each size, and whether the samples of a draw set differ."""
         left_out = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
 
-        def compute(units: Together, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
+        def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
             reductions = {size: self._reductions(size, name, points, fitted[size], first) for size in _sizes(units)}
             for block in blocks:
@@ -230,7 +230,7 @@ class _Runner:
         assert points.targets is not None
         all_targets = points.targets
 
-        def compute(units: Together, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
+        def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             log_likelihoods: dict[int, list[np.ndarray]] = {size: [] for size in _sizes(units)}
             first = units[0].points.start
             for block in blocks:
@@ -266,10 +266,10 @@ class _Runner:
 
         with self.passes.feeding(points) as feed:
 
-            def run(group: Together) -> Iterable[Arrays]:
+            def run(group: UnitGroup) -> Iterable[Arrays]:
                 return compute(group, self._blocks(points, group[0].points, _sizes(group), feed, advance))
 
-            for group, arrays in zip(units, finished(units, run, self._journal), strict=True):
+            for group, arrays in zip(units, run_units(units, run, self._journal), strict=True):
                 of_tiles.append(arrays)
                 self._advance(sum(len(unit.points) * len(unit.draws) for unit in group) - done)
                 done = 0
@@ -310,7 +310,7 @@ class _Runner:
             advance(engine.samples * block.shape[1])
 
 
-def _sizes(units: Together) -> tuple[int, ...]:
+def _sizes(units: UnitGroup) -> tuple[int, ...]:
     return tuple(unit.batch_size for unit in units if unit.batch_size is not None)
 
 

@@ -28,7 +28,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CriterionData:
     """The points that a criterion is computed on: the set's name, the points, and the OOD sets."""
 
     name: str
@@ -36,12 +36,12 @@ class Judged:
     ood: Mapping[str, Points]
 
 
-def recommended(
+def recommend(
     candidates: Sequence[Candidate],
     criterion: SizeCriterion,
     protocol: Protocol,
     *,
-    judged: Judged,
+    data: CriterionData,
     score: str,
 ) -> Recommended | None:
     """The best candidate (in ascending order of size) by the criterion; None where fewer than two can be compared.
@@ -51,7 +51,7 @@ def recommended(
     """
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     if criterion == "pll":
-        not_degenerate = [candidate for candidate in not_degenerate if "pll" in candidate.at_size.points[judged.name]]
+        not_degenerate = [candidate for candidate in not_degenerate if "pll" in candidate.at_size.points[data.name]]
     elif criterion == "elbo":
         not_degenerate = [
             candidate
@@ -62,16 +62,14 @@ def recommended(
         return None
     values = {
         "elbo": lambda candidate: candidate.bound.at[candidate.at_size.batch_size].elbo.value,
-        "pll": lambda candidate: _pll(candidate, judged).mean(),
-        "auroc": lambda candidate: float(
-            np.mean([_auroc(candidate, judged, name, score).mean() for name in judged.ood])
-        ),
+        "pll": lambda candidate: _pll(candidate, data).mean(),
+        "auroc": lambda candidate: float(np.mean([_auroc(candidate, data, name, score).mean() for name in data.ood])),
     }[criterion]
     best = max(not_degenerate, key=values)
     behind_of: dict[str, Callable[[Candidate], Estimate]] = {
         "elbo": lambda candidate: _elbo_behind(candidate, best),
-        "pll": lambda candidate: _pll_behind(candidate, best, judged),
-        "auroc": lambda candidate: _auroc_behind(candidate, best, judged, score),
+        "pll": lambda candidate: _pll_behind(candidate, best, data),
+        "auroc": lambda candidate: _auroc_behind(candidate, best, data, score),
     }
     behind = {
         candidate.at_size.batch_size: behind_of[criterion](candidate)
@@ -95,7 +93,7 @@ def recommended(
         model=best.model,
         protocol=protocol,
         criterion=criterion,
-        of="train" if criterion == "elbo" else judged.name,
+        of="train" if criterion == "elbo" else data.name,
         behind=behind,
         within=within,
         decided_by=decided,
@@ -132,36 +130,34 @@ def _elbo_behind(candidate: Candidate, best: Candidate) -> Estimate:
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _pll(candidate: Candidate, judged: Judged) -> np.ndarray:
-    return candidate.at_size.points[judged.name]["pll"]
+def _pll(candidate: Candidate, data: CriterionData) -> np.ndarray:
+    return candidate.at_size.points[data.name]["pll"]
 
 
-def _pll_behind(candidate: Candidate, best: Candidate, judged: Judged) -> Estimate:
-    difference = _pll(candidate, judged) - _pll(best, judged)
-    se = metrics.standard_error(difference.mean(0), group=judged.points.group)
+def _pll_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
+    difference = _pll(candidate, data) - _pll(best, data)
+    se = metrics.standard_error(difference.mean(0), group=data.points.group)
     return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
 
 
-def _auroc(candidate: Candidate, judged: Judged, name: str, score: str) -> np.ndarray:
+def _auroc(candidate: Candidate, data: CriterionData, name: str, score: str) -> np.ndarray:
     """The AUROC of each draw set."""
-    pairs = zip(candidate.at_size.points[judged.name][score], candidate.at_size.points[name][score], strict=True)
+    pairs = zip(candidate.at_size.points[data.name][score], candidate.at_size.points[name][score], strict=True)
     return np.array([metrics.auroc(inside, outside) for inside, outside in pairs])
 
 
-def _auroc_behind(candidate: Candidate, best: Candidate, judged: Judged, score: str) -> Estimate:
+def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData, score: str) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    differences = {
-        name: _auroc(candidate, judged, name, score) - _auroc(best, judged, name, score) for name in judged.ood
-    }
+    differences = {name: _auroc(candidate, data, name, score) - _auroc(best, data, name, score) for name in data.ood}
     difference = np.mean(list(differences.values()), axis=0)
     errors = []
-    for name, points in judged.ood.items():
+    for name, points in data.ood.items():
         pairs = [
-            (x.at_size.points[judged.name][score].mean(0), x.at_size.points[name][score].mean(0))
+            (x.at_size.points[data.name][score].mean(0), x.at_size.points[name][score].mean(0))
             for x in (candidate, best)
         ]
         variance = metrics.delong_difference_variance(
-            pairs[0], pairs[1], test_group=judged.points.group, ood_group=points.group
+            pairs[0], pairs[1], test_group=data.points.group, ood_group=points.group
         )
         errors.append(math.sqrt(variance))
     return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))

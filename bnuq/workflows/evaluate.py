@@ -24,7 +24,7 @@ from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.runner import VALIDATION, RunnerResult, Scorer, bank_of, check_precision, passed
+from bnuq.evaluation.runner import VALIDATION, RunnerResult, Scorer, bank_of, check_precision, run_methods
 from bnuq.evaluation.setup import Prepared, check_request, findings_on_outputs, notes_on_request, prepare, scored_sets
 from bnuq.files.journal import Journal, work_folder
 from bnuq.findings import Finding, note, warning
@@ -184,7 +184,7 @@ def _outcome(
         return omegas
 
     sets, scorer = planned.sets, planned.scorer
-    return passed(run, todo, model, pipeline, sets, scorer, draw, progress, journal, train=train, stale=stale)
+    return run_methods(run, todo, model, pipeline, sets, scorer, draw, progress, journal, train=train, stale=stale)
 
 
 def _model(planned: _Planned) -> dict[str, Any]:

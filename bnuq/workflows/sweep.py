@@ -28,7 +28,7 @@ from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSe
 from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
 from bnuq.sweeping.passes import SPREAD
-from bnuq.sweeping.recommendation import Judged, recommended
+from bnuq.sweeping.recommendation import CriterionData, recommend
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 
@@ -219,11 +219,11 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
     )
     name = VALIDATION if VALIDATION in first.sets else "test"
     ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
-    result = recommended(
+    result = recommend(
         candidates,
         settings.criterion,
         protocol,
-        judged=Judged(name, first.sets[name], ood),
+        data=CriterionData(name, first.sets[name], ood),
         score=SPREAD[first.todo.task],
     )
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.metrics.registry import metric_of
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Table, dim
@@ -40,7 +42,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         version=str(result.provenance["bnuq"]),
         subject=Path(result.model["path"]).name,
         facts=tuple(_facts(result)),
-        summary=tuple(_summary(result)),
+        summary=tuple(sentence(finding, SENTENCES) for finding in findings(result)),
         sections=tuple(_sections(result)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
@@ -75,40 +77,61 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 
-def _summary(result: PreciseBN) -> Iterator[str]:
-    """What was done, where most, and whether it helped."""
+def findings(result: PreciseBN) -> Iterator[Finding]:
+    """The answers: what was replaced, where most, and whether it helped."""
     layers = result.layers
     untrained = sum(layer.never_trained for layer in layers)
-    untrained_text = f"; {untrained} of them had never been trained" if untrained else ""
-    yield f"The running statistics of {count(len(layers), 'BatchNorm layer')} were replaced{untrained_text}."
+    yield Finding("statistics-replaced", "verdict", {"layers": len(layers), "untrained": untrained})
     worst = max(layers, key=_size)
     if _size(worst) > 0:
-        yield (
-            f"The largest change is in {worst.name}: the means moved by {number(worst.shift, 2)} standard deviations "
-            "(root mean square over channels), the variances by a factor of "
-            f"{number(math.exp(worst.log_variance), 2)}."
-        )
+        values = {"layer": worst.name, "shift": worst.shift, "factor": math.exp(worst.log_variance)}
+        yield Finding("largest-change", "verdict", values)
     if dead := sum(layer.dead for layer in layers):
-        yield f"{count(dead, 'channel')} {'is' if dead == 1 else 'are'} nearly constant: no change is reported there."
+        yield Finding("channels-constant", "verdict", {"channels": dead})
     if result.test is not None:
-        yield _verdict(result.test)
+        yield Finding(f"test-{_effect(result.test)}", "verdict", {"changes": dict(result.test.estimates)})
 
 
-def _verdict(test: TestChange) -> str:
+def _effect(test: TestChange) -> str:
+    """mixed, better, worse, unknown or same."""
     verdicts = {change.verdict for change in test.estimates.values()}
-    changes = " and ".join(_change_in_words(name, change) for name, change in test.estimates.items())
     if verdicts >= {"better", "worse"}:
-        return f"Mixed effect: {changes}."
-    if "better" in verdicts:
-        return f"It helped: {changes}."
-    if "worse" in verdicts:
-        return (
-            f"It made the network worse: {changes}. Check that train, normalize and augment are those of training; "
-            "if they are, keep the old file."
-        )
-    if "unknown" in verdicts:
-        return f"Whether it helped is unknown: {changes}."
-    return f"It made no difference beyond chance: {changes}."
+        return "mixed"
+    return next((verdict for verdict in ("better", "worse", "unknown") if verdict in verdicts), "same")
+
+
+def _replaced(layers: int, untrained: int) -> str:
+    never = f"; {untrained} of them had never been trained" if untrained else ""
+    return f"The running statistics of {count(layers, 'BatchNorm layer')} were replaced{never}."
+
+
+def _largest(layer: str, shift: float, factor: float) -> str:
+    return (
+        f"The largest change is in {layer}: the means moved by {number(shift, 2)} standard deviations (root mean "
+        f"square over channels), the variances by a factor of {number(factor, 2)}."
+    )
+
+
+def _constant(channels: int) -> str:
+    verb = "is" if channels == 1 else "are"
+    return f"{count(channels, 'channel')} {verb} nearly constant: no change is reported there."
+
+
+def _on_test(changes: Mapping[str, EstimateChange], effect: str, advice: str = "") -> str:
+    return f"{effect}: {' and '.join(_change_in_words(name, change) for name, change in changes.items())}.{advice}"
+
+
+_CHECK = " Check that train, normalize and augment are those of training; if they are, keep the old file."
+SENTENCES: Catalogue = {
+    "statistics-replaced": Entry(_replaced),
+    "largest-change": Entry(_largest),
+    "channels-constant": Entry(_constant),
+    "test-mixed": Entry(partial(_on_test, effect="Mixed effect")),
+    "test-better": Entry(partial(_on_test, effect="It helped")),
+    "test-worse": Entry(partial(_on_test, effect="It made the network worse", advice=_CHECK)),
+    "test-unknown": Entry(partial(_on_test, effect="Whether it helped is unknown")),
+    "test-same": Entry(partial(_on_test, effect="It made no difference beyond chance")),
+}
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:

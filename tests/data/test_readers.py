@@ -460,6 +460,10 @@ def test_a_picture_or_folder_that_changes_while_it_is_in_use_is_named(tmp_path):
     path.write_bytes(png(np.zeros((9, 8, 3), np.uint8)))
     with pytest.raises(DataError, match=r"1\.png: is 8 × 9 pixels, and was 8 × 8 when it was looked at first"):
         points.raw([0])
+    path.unlink()
+    os.mkfifo(path)  # it would never be read to its end
+    with pytest.raises(DataError, match=r"1\.png: is no regular file any more"):
+        points.raw([0])
     shutil.rmtree(tmp_path / "a")
     for use in (lambda: points.raw([0]), lambda: points.sha256):
         with pytest.raises(DataError, match=r"1\.png: cannot be read: No such file or directory"):

@@ -14,7 +14,7 @@ import bnuq
 from bnuq.config import Augment, Run
 from bnuq.data import points_of
 from bnuq.data.points import Contents
-from bnuq.evaluation.reference_check import BATCHES, findings, reference_check
+from bnuq.evaluation.reference_check import BATCHES, findings, reference_check, within_limits
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, find_sites
 
@@ -217,3 +217,16 @@ def test_a_layer_called_twice_is_left_out_because_its_running_statistics_mix_bot
     check = check_of(net.eval(), train, train_batch_size=M)
     assert check.layers == ("own",)
     assert check.passed
+
+
+@pytest.mark.parametrize(
+    ("ratios", "passed"),
+    [
+        ([[1.0, 1.0], [1.0, 6.0], [1.0, 1.0]], True),
+        ([[1.0, 1.0], [1.0, 6.01], [1.0, 1.0]], False),  # the worst layer
+        ([[3.0, 1.0], [3.0, 1.0], [0.1, 1.0]], True),
+        ([[3.01, 1.0], [3.01, 1.0], [0.1, 1.0]], False),  # the median layer
+    ],
+)
+def test_the_median_layer_and_the_worst_one_each_have_their_limit(ratios, passed):
+    assert within_limits(np.array(ratios)) is passed

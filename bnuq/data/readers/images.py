@@ -87,8 +87,11 @@ def read_image_folder(path: Path) -> Contents:
         files = [file.relative_to(path).as_posix() for file in _files_below(path)]
 
     def read(file: str) -> bytes:
-        _check_file_size(path / file, (path / file).stat().st_size)
-        return (path / file).read_bytes()
+        picture = path / file
+        if not picture.is_file() and picture.exists():
+            raise DataError(f"{picture}: is no regular file any more; a picture was replaced while it was in use.")
+        _check_file_size(picture, picture.stat().st_size)
+        return picture.read_bytes()
 
     return _contents(path, files, read)
 

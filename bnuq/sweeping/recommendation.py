@@ -79,11 +79,6 @@ def recommend(
     behind[best.at_size.batch_size] = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = dict(sorted(behind.items()))
     sizes = list(behind)
-    within = tuple(
-        size
-        for size, candidate in behind.items()
-        if -candidate.value <= math.hypot(candidate.se or 0.0, candidate.mc_se or 0.0)
-    )
     size = best.at_size.batch_size
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
@@ -95,10 +90,19 @@ def recommend(
         criterion=criterion,
         of="train" if criterion == "elbo" else data.name,
         behind=behind,
-        within=within,
+        within=within_one_error(behind),
         decided_by=decided,
         predicted_batch_size=best.bound.terms.predicted if best.bound and protocol == "single" else None,
         at_end="smallest" if size == sizes[0] else "largest" if size == sizes[-1] else "",
+    )
+
+
+def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
+    """The sizes that lie behind the best one by at most the error of that difference."""
+    return tuple(
+        size
+        for size, difference in behind.items()
+        if -difference.value <= math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
     )
 
 

@@ -209,9 +209,9 @@ def _precision(
         error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
         shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
     return (
-        f"{method} was computed in {precision}: over {points} points and {samples} samples, {shifted}{outputs} differ "
-        f"by {mean:.2g} on average, {largest:.2g} at most; mini-batch statistics, deterministic estimates and scores "
-        "use the usual precision"
+        f"{method} was computed in {precision}: over the first {points} points and {samples} samples, {shifted}"
+        f"{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may deviate "
+        "more); mini-batch statistics, deterministic estimates and scores use the usual precision"
     )
 
 

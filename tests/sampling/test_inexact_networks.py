@@ -220,6 +220,20 @@ def test_batch_normalization_by_other_means_is_named_and_all_else_stays_exact(ki
         assert_close(bnuq.predict(net, batch, omega)[0], twin(batch), **EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch.export itself
+def test_an_exported_block_whose_batchnorm_was_decomposed_is_named():
+    block = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    block(torch.randn(64, 6, generator=torch.Generator().manual_seed(0)))
+    rows = {0: torch.export.Dim("rows", min=2)}
+    exported = torch.export.export(block.eval(), (torch.randn(5, 6),), dynamic_shapes=(rows,)).run_decompositions()
+    inner: Any = exported.module()
+    inner.train = inner.eval = lambda *_: inner  # what torch refuses of such a module
+    net = nn.Sequential(nn.BatchNorm1d(6), inner).eval()
+    with pytest.warns(UserWarning, match=r"1\.1 is not sampled: it uses its running statistics by custom operations"):
+        omega = bnuq.draw(net, torch.randn(100, 6), samples=2, batch_size=16)
+    assert [layer.name for layer in omega.layers] == ["0"]
+
+
 def test_a_warning_is_given_once_for_a_network_and_at_the_line_that_asked():
     def named(of: nn.Module) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:

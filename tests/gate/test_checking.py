@@ -108,6 +108,21 @@ def test_holm_rejects_what_its_step_down_rule_rejects(p: list[float]) -> None:
     assert all(one >= raw for one, raw in zip(adjusted, p, strict=True))
 
 
+def test_one_of_many_estimates_needs_a_smaller_p_value_to_fail_the_check() -> None:
+    noise = np.random.default_rng(3).normal(0, 1.0, (SAMPLES, POINTS))
+    noise -= noise.mean()
+    shift = next(-s for s in np.linspace(0.01, 1, 400) if (only(check(*pair(noise - s))).p_value or 1) < 0.02)
+    alone = only(check(*pair(noise + shift)))
+    before, steady = values(), {"brier": values() + 1}
+    among = check(
+        made_up.result(mcbn={"pll": before + noise + shift, **steady}, mcdo={"pll": before, **steady}),
+        made_up.result(mcbn={"pll": before, **steady}, mcdo={"pll": before, **steady}, path="baseline.h5"),
+    )
+    found = only(among)
+    assert (alone.outcome, found.outcome) == ("worse", "same") and found.p_value == pytest.approx(alone.p_value)
+    assert found.p_adjusted == pytest.approx(among.gated * found.p_value)
+
+
 def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_ways_are_worse() -> None:
     said = Settings.of(tolerances=["mutual_information=0.1"])
     for change in (-0.2, 0.2):

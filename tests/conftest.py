@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import jaxtyping
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side, a process a core
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of a shell's background job; what a test starts inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent

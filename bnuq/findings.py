@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -62,7 +62,7 @@ class Entry:
 Catalogue = Mapping[str, Entry]
 
 
-Formats = Mapping[str, Callable[[Any], str]]  # by name, what writes a value in a template: `{ratio:times}`
+Formats = Mapping[str, Callable[[Any], object]]  # by name, what writes a value in a template: `{ratio:times}`
 
 
 def sentence(finding: Finding, catalogue: Catalogue, formats: Formats | None = None) -> str:
@@ -76,11 +76,29 @@ def sentence(finding: Finding, catalogue: Catalogue, formats: Formats | None = N
 
 
 class _Formatter(string.Formatter):
-    """`str.format`, with further formats."""
+    """`str.format` that also writes lists (`{layers:listed}`, `{names:joined}`, `{layers:number}`) and chooses words:
+    of `{layers:is|are}` the first where the value is 1, true or has one item. Further formats have names of their own.
+    """
 
     def __init__(self, formats: Formats) -> None:
-        self.formats = formats
+        self.formats = _OF_LISTS | dict(formats)
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            first, other = format_spec.split("|")
+            return first if (len(value) if isinstance(value, list | tuple) else value) == 1 else other
         write = self.formats.get(format_spec)
-        return super().format_field(value, format_spec) if write is None else write(value)
+        return super().format_field(value, format_spec) if write is None else str(write(value))
+
+
+def listed(names: Sequence[object], *, most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    return joined(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def joined(names: Sequence[object]) -> str:
+    """All names."""
+    return ", ".join(map(str, names))
+
+
+_OF_LISTS: dict[str, Callable[[Any], object]] = {"listed": listed, "joined": joined, "number": len}

@@ -74,6 +74,18 @@ def test_only_warnings_have_remedies():
 CASES: Catalogue = {"template": Entry("{set} has {points} points"), "function": Entry(lambda names: " ".join(names))}
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"layers": ["a"], "frozen": True}, "1 layer: a, frozen"),
+        ({"layers": list("abcdef"), "frozen": False}, "6 layers: a, b, c, d, e and 1 more"),
+    ],
+)
+def test_a_template_writes_lists_and_chooses_words_by_number_and_truth(values: dict[str, object], text: str):
+    template = Entry("{layers:number} {layers:layer|layers}: {layers:listed}{frozen:, frozen|}")
+    assert sentence_of(note("layers", **values), {"layers": template}) == text
+
+
 def test_a_sentence_is_a_template_or_a_function_of_the_values_after_its_subject():
     template = note("template", set="test", points=3)
     assert sentence_of(template, CASES) == "test has 3 points"

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bnuq.catalogue.data import DATA
+from bnuq.catalogue.commands import GATE, INSPECTION, PRECISE_BN, SWEEPING
 from bnuq.catalogue.evaluation import EVALUATION
-from bnuq.catalogue.gate import GATE
-from bnuq.catalogue.inspection import INSPECTION
-from bnuq.catalogue.models import MODELS
-from bnuq.catalogue.precise_bn import PRECISE_BN
-from bnuq.catalogue.sweeping import SWEEPING
+from bnuq.catalogue.inputs import DATA, MODELS
 from bnuq.findings import Catalogue, Finding, notes, sentence, warnings
 
 CATALOGUE: Catalogue = {**DATA, **MODELS, **EVALUATION, **INSPECTION, **SWEEPING, **PRECISE_BN, **GATE}

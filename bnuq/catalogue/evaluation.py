@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bnuq.catalogue.words import begun, listed
-from bnuq.findings import Catalogue, Entry
+from bnuq.findings import Catalogue, Entry, joined, listed
 
 # ── what was requested ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -19,11 +18,6 @@ def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
     return f"mini-batches of {batch_size}: {why}{advice}"
 
 
-def _batch_size_of_slices(batch_size: int, in_training: bool) -> str:
-    mode = "" if in_training else "in evaluation mode only, "
-    return f"mini-batches of {batch_size}: {mode}the network normalises slices of its batch of that size"
-
-
 def _no_validation(task: str, tau: bool, reason: str) -> str:
     absent = "the constant baseline and the normalised PLL are not available"
     if task == "regression":
@@ -31,14 +25,6 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
         if not tau:
             absent = "τ, PLL, CRPS and coverage, " + absent
     return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
-
-
-def _passes_by_query(forwards: int, at_most: bool, points: int, in_batch: bool, own_batches: bool) -> str:
-    batches = "mini-batches of its own" if own_batches else "each of the mini-batches"
-    return (
-        f"every query passes {'inside' if in_batch else 'beside'} {batches}: {'at most ' if at_most else ''}"
-        f"{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each set"
-    )
 
 
 _REQUEST: Catalogue = {
@@ -51,12 +37,19 @@ _REQUEST: Catalogue = {
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
     "batch-size-chosen": Entry(_batch_size_chosen),
-    "batch-size-of-slices": Entry(_batch_size_of_slices),
+    "batch-size-of-slices": Entry(
+        "mini-batches of {batch_size}: {in_training:|in evaluation mode only, }the network normalises slices of its "
+        "batch of that size"
+    ),
     "bank-of-draws": Entry(
         "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
         "is smaller, but different points see different sampled networks"
     ),
-    "passes-by-query": Entry(_passes_by_query),
+    "passes-by-query": Entry(
+        "every query passes {in_batch:inside|beside} {own_batches:mini-batches of its own|each of the mini-batches}: "
+        "{at_most:at most |}{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each "
+        "set"
+    ),
     "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
     "nothing-stochastic": Entry(
         "Only the deterministic network was evaluated; the notes say what was left out.",
@@ -67,25 +60,18 @@ _REQUEST: Catalogue = {
 # ── the network and its reference ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _mcbn_verified(points: int, deviation: float, with_exceptions: bool) -> str:
-    exception = ", with the modules named in the warnings in evaluation mode" if with_exceptions else ""
-    return (
-        f"MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
-        f"those of the training-mode forward pass to within {deviation:.1g} of the largest output{exception}"
-    )
-
-
-def _unreachable(layer: str, reason: str) -> str:
-    return f"{layer or 'the network'} is not sampled: {reason}."
-
-
 def _never_trained(layers: Sequence[str], evaluated: bool) -> str:
-    names = begun(layers) if evaluated else listed(layers)
+    names = _begun(layers) if evaluated else listed(layers)
     rest = ", and the deterministic estimates are not meaningful" if evaluated else ""
     return (
         f"BatchNorm {names} still has its initial running statistics (mean 0, variance 1): the network was never "
         f"trained or not loaded completely{rest}."
     )
+
+
+def _begun(names: Sequence[object]) -> str:
+    """The first names, and an ellipsis where there are more."""
+    return joined(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _reference_mismatch(
@@ -122,7 +108,7 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
 
 
 def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
-    names = begun([f"{name} {channels}" for name, channels in layers])
+    names = _begun([f"{name} {channels}" for name, channels in layers])
     return (
         f"{sum(channels for _, channels in layers)} channels are nearly constant in some mini-batch, their variance "
         f"below 10 times eps ({names}): a point that differs there is scaled up as far as eps allows"
@@ -130,13 +116,17 @@ def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
 
 
 _NETWORK: Catalogue = {
-    "mcbn-verified": Entry(_mcbn_verified),
+    "mcbn-verified": Entry(
+        "MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
+        "those of the training-mode forward pass to within {deviation:.1g} of the largest output"
+        "{with_exceptions:, with the modules named in the warnings in evaluation mode|}"
+    ),
     "exactness-unchecked": Entry(
         "MCBN on this network could not be compared with its training-mode forward pass: {reason}.",
         "Provide the network as a Python module that supports `copy.deepcopy` and `train()`.",
     ),
     "unreachable": Entry(
-        _unreachable,
+        lambda layer, reason: f"{layer or 'the network'} is not sampled: {reason}.",
         "The other layers are still sampled. To sample this one too, call it in the evaluation-mode forward pass as a "
         "torch BatchNorm or dropout, without a test of `self.training` around it.",
     ),
@@ -180,11 +170,9 @@ _NETWORK: Catalogue = {
         "Use mcbn; `bnuq inspect` shows whether the running statistics match the training data.",
     ),
     "law-unchecked": Entry(
-        lambda methods: (
-            f"{', '.join(methods)}: without a reference, the noise model cannot be compared with MCBN. Nominal counts "
-            "treat all values of a feature map as independent, which they are not: such a model tends to understate "
-            "the uncertainty of convolutional networks considerably."
-        ),
+        "{methods:joined}: without a reference, the noise model cannot be compared with MCBN. Nominal counts treat all "
+        "values of a feature map as independent, which they are not: such a model tends to understate the uncertainty "
+        "of convolutional networks considerably.",
         'Name a reference (--train): bnuq then compares the noise model with MCBN, and counts = "measured" becomes '
         "possible.",
     ),
@@ -231,20 +219,9 @@ _PASSES: Catalogue = {
 # ── points and what is fitted to them ────────────────────────────────────────────────────────────────────────────────
 
 
-def _tau_infinite(of: str, mixture: bool) -> str:
-    also = ", and the PLL of a mixture is not defined" if mixture else ""
-    return (
-        f"{of}: on the validation points, zero observation noise fits best, because the samples alone spread more than "
-        f"the errors, or all errors are 0: τ is infinite{also}. Set tau_range under [scoring] to bound it; a larger "
-        "batch_size or smaller dropout rates reduce the spread."
-    )
-
-
 _POINTS: Catalogue = {
     "too-few-points": Entry(
-        lambda sets: (
-            f"{', '.join(sets)}: fewer than two points, or groups of points; no error over points can be estimated."
-        ),
+        "{sets:joined}: fewer than two points, or groups of points; no error over points can be estimated.",
         "Evaluate on more points, or leave out `group` if the points are independent.",
     ),
     "few-validation-points": Entry(
@@ -270,7 +247,11 @@ _POINTS: Catalogue = {
         "baseline's PLL is not defined, and neither is the normalised PLL.",
         "Use CRPS, or name validation points that are not predicted exactly.",
     ),
-    "tau-infinite": Entry(_tau_infinite),
+    "tau-infinite": Entry(
+        "{of}: on the validation points, zero observation noise fits best, because the samples alone spread more than "
+        "the errors, or all errors are 0: τ is infinite{mixture:, and the PLL of a mixture is not defined|}. Set "
+        "tau_range under [scoring] to bound it; a larger batch_size or smaller dropout rates reduce the spread."
+    ),
     "tau-at-range-end": Entry(
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",
         "Widen `tau_range` under [scoring]; check that the errors have the expected unit.",
@@ -304,10 +285,8 @@ _RUNS: Catalogue = {
         "under [data]"
     ),
     "splits-share-test-set": Entry(
-        lambda splits: (
-            f"Splits {', '.join(map(str, splits))} have the same test points: they are not splits of the data, and the "
-            "spread over them says nothing about other test points."
-        ),
+        "Splits {splits:joined} have the same test points: they are not splits of the data, and the spread over them "
+        "says nothing about other test points.",
         "Check that `{split}` occurs in the reference of the test set.",
     ),
     "undefined-in-some-runs": Entry(_undefined_in_some_runs),

@@ -1,14 +1,10 @@
-"""Notes on how data sets were read, and warnings about points that two sets share."""
+"""Warnings and notes on how data sets and checkpoints were read, and on points that two sets share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bnuq.findings import Catalogue, Entry
-
-
-def _target_column(column: str, last: bool) -> str:
-    return f"the target is the {'last column' if last else 'column that is called so'}, {column!r}"
 
 
 def _shape(shape: Sequence[int]) -> str:
@@ -26,7 +22,7 @@ DATA: Catalogue = {
     "no-class-folders": Entry("no class folders: no labels"),
     "class-folders": Entry("{count} class folders"),
     "picture-mode": Entry("pictures are {mode}"),
-    "target-column": Entry(_target_column),
+    "target-column": Entry("the target is the {last:last column|column that is called so}, {column!r}"),
     "split-file": Entry("split {split} by {file}"),
     # layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: taken as labels"),
@@ -60,4 +56,25 @@ DATA: Catalogue = {
         "(τ, the constant baseline) is too optimistic, as the network was trained on them.",
         "Name validation points that the network never trained on.",
     ),
+}
+
+
+def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
+    names = ", ".join(map(repr, others))
+    return f"the statistics in its entry {entry!r} were changed; those in {names} are what they were"
+
+
+MODELS: Catalogue = {
+    "weights-in-entry": Entry("the weights were taken from its entry {entry!r}."),
+    "prefix-removed": Entry("the prefix {prefix!r} was taken off the names of the weights."),
+    "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
+    "entries-left-out": Entry("{count} entries that are no tensors were left out: {names}."),
+    "architecture-unused": Entry("the file holds the whole network; the architecture {architecture} was not used."),
+    "weights-converted": Entry("{stored} weights were converted to {used}."),
+    "no-batch-counters": Entry(
+        "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; nothing here needs it."
+    ),
+    "gpu-unusable": Entry("the GPU cannot be used ({reason}), so everything ran on the CPU"),
+    "entry-shared": Entry("its entry {shared!r} holds the very tensors of {entry!r}, and changed with it"),
+    "entries-unchanged": Entry(_entries_unchanged),
 }

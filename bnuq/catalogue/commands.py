@@ -1,0 +1,237 @@
+"""Warnings and notes of an inspection, a sweep, precise-bn, and a check against a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bnuq.findings import Catalogue, Entry, listed
+
+# ── inspection ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _random_points(shape: Sequence[int], requested: bool) -> str:
+    why = (
+        "as given by --input-shape"
+        if requested
+        else "the first that it accepts: positions, and numbers that depend on them, are for that shape; --input-shape "
+        "sets another"
+    )
+    return f"the network was run on random points of shape {','.join(map(str, shape))}, {why}"
+
+
+def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: int, variance_left: float) -> str:
+    hold = f"hold {batch_size} points" + (f", not {requested}" if batch_size < requested else "")
+    return (
+        f"mini-batches of domains {hold}: {smallest} has only {points} to draw them from, and drawing without "
+        f"replacement leaves {100 * variance_left:.0f} % of the variance of their noise there"
+    )
+
+
+def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
+    selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
+    return f"of the points not used for statistics, a random selection was evaluated: {selected}"
+
+
+def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
+    channels = sum(channels for _, channels in layers)
+    return (
+        f"{channels} {'channel is' if channels == 1 else 'channels are'} nearly constant in some mini-batch, with "
+        f"the variance below 10 times eps ({listed([f'{name} {count}' for name, count in layers])}): under MCBN a "
+        "point that differs there is scaled up as far as eps allows."
+    )
+
+
+def _biased_variance(layers: Sequence[str], values: int, batch_size: int, in_training: bool, scale: float) -> str:
+    less = f"scales by up to {100 * (scale - 1):.1f} % less"
+    where = (
+        f"mini-batch of {batch_size} in training, which normalised by the biased variance; evaluation uses the "
+        f"unbiased one, which {less}."
+        if in_training
+        else f"mini-batch of {batch_size}: at this mini-batch size training would normalise by the biased variance, "
+        f"and evaluation by the unbiased one, which {less}."
+    )
+    return f"{listed(layers)} {'sees' if len(layers) == 1 else 'see'} down to {values} values per channel in a {where}"
+
+
+INSPECTION: Catalogue = {
+    # network and points
+    "reference-unreadable": Entry(
+        "The reference cannot be read, so only the checkpoint itself is reported on: {reason}"
+    ),
+    "test-unreadable": Entry("the test set cannot be read, and is left out: {reason}"),
+    "random-points": Entry(_random_points),
+    "sampling-ignored": Entry(
+        "sampling.{keys:joined} {keys:is|are} ignored: an inspection draws random mini-batches without replacement, "
+        "uses biased variance, and applies no analytic noise model"
+    ),
+    # sites
+    "not-finite": Entry(
+        "{tensors:number} {tensors:tensor|tensors} of the checkpoint {tensors:is|are} not finite, or a variance below "
+        "0: {tensors:listed}. The network's outputs are meaningless, and only its sites are reported.",
+        "Use an earlier checkpoint: training diverged.",
+    ),
+    "frozen": Entry(
+        "BatchNorm {layers:listed} keeps its running statistics in training mode too: it has no batch noise, and MCBN "
+        "does not sample it.",
+        "Nothing, if intended; otherwise train with the layer in training mode, or sample the other layers.",
+    ),
+    "vanishing": Entry(
+        "{channels} {channels:channel|channels} of BatchNorm {layers:listed} {channels:has|have} a running variance "
+        "below 10 times eps: what differs there from the training data is scaled up as far as eps allows.",
+        "Check whether the activations before these layers are constant (a dead ReLU, a pruned filter), and whether "
+        "the running variances were stored with too little precision.",
+    ),
+    # running averages and noise
+    "unmeasured": Entry("the lag of the running averages and the noise were not measured: {reason}"),
+    "training-batch-size-assumed": Entry(
+        "what batch noise explains assumes training batches of {batch_size}, as train_batch_size is not known"
+    ),
+    "noise-batch-size": Entry(
+        "the noise is that of mini-batches of {batch_size}, {origin}, as the training batch size is not known; set "
+        "train_batch_size under [model] if you know it"
+    ),
+    "noise-batch-size-halved": Entry(
+        "the noise is that of mini-batches of {batch_size}, half the reference, which is below {preferred}"
+    ),
+    "noise-on-the-same-points": Entry(
+        "the noise was measured on other mini-batches of the same points as the population: the reference is too small "
+        "to be split"
+    ),
+    "population-of-all-points": Entry(
+        "the population is that of all {points} points of the reference, fewer than {requested}"
+    ),
+    "dead-channels": Entry(
+        _dead_channels,
+        "If MCBN estimates depend on few points, leave these layers out (`--layers`) or use a larger mini-batch.",
+    ),
+    "biased-variance": Entry(
+        _biased_variance,
+        "MCBN estimates describe the network as it behaves in training; larger mini-batches in training reduce the "
+        "difference.",
+    ),
+    # domains
+    "domain-batch-size": Entry(_domain_batch_size),
+    "domain-points-selected": Entry(_domain_points),
+    "domain-spread-points": Entry(
+        "the spread of MCBN under each domain's statistics is that of {points} points of each set"
+    ),
+    # pipelines
+    "no-pipeline-suggested": Entry("no training pipeline is suggested: {reason}"),
+    "no-pipeline-fits": Entry(
+        "None of the {tried} training pipelines tried fits: the running statistics differ from the closest one's "
+        "{worst:.1f} times as much as batch noise explains in the worst layer, {worst_layer}, and {median:.1f} times "
+        "in the median layer. The network was trained with another pipeline or on other data, or its running "
+        "statistics were not updated until the end of training.",
+        "Look up `normalize` and `augment` in the training script. If the pipeline is known to be right, the running "
+        "statistics are wrong: `bnuq precise-bn` recomputes them.",
+    ),
+}
+
+# ── sweep over mini-batch sizes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _nothing_random(batch_sizes: Sequence[int]) -> str:
+    sizes = ", ".join(f"b = {size}" for size in batch_sizes)
+    return f"At {sizes} nothing is random: the spread of the draws is 0 and carries no information."
+
+
+SWEEPING: Catalogue = {
+    "batch-sizes-sorted": Entry("batch sizes were sorted and duplicates removed"),
+    "sweep-continued": Entry("{network}: {parts} finished parts of an interrupted sweep were reused"),
+    "bank-left-out": Entry("all points of a sweep share their draws: the bank of {bank} was left out"),
+    "methods-left-out": Entry("a sweep samples mcbn only; {methods:joined} of the run file was left out"),
+    "few-values": Entry(
+        "b = {batch_size}: layer {layer} takes its statistics from {values} values per channel; with so few, the "
+        "variance is sometimes so small that outputs explode. Use a larger size."
+    ),
+    "nothing-random": Entry(_nothing_random, "Sweep sizes smaller than the reference."),
+    "no-elbo": Entry("there is no ELBO: {reason}"),
+    "elbo-of-reference-size": Entry(
+        "N of the ELBO is the size of the reference, {points}; if the network was trained on more, set train_size "
+        "under [data]: the size that the ELBO selects grows with it"
+    ),
+    "no-recommendation": Entry(
+        "No size is recommended: {reason}; the notes say why.",
+        "Sweep more sizes, or choose another criterion: `--criterion pll` with validation points.",
+    ),
+    "chosen-on-test": Entry(
+        "The size was chosen by {criterion} on the test points: estimates at that size are too optimistic. Name "
+        "validation points for an unbiased choice."
+    ),
+    "chosen-on-ood": Entry(
+        "The size was chosen on {sets:joined}: results on it are no longer an independent test.",
+        "Confirm the size on an OOD set that was not used to choose it.",
+    ),
+    "elbo-of-several-networks": Entry(
+        "The ELBO is compared across networks with different weights: their likelihoods are not directly comparable, "
+        "and the prior of the weights is left out.",
+        "Compare the networks by PLL on validation points before choosing one of them.",
+    ),
+}
+
+# ── precise-bn ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _not_finite_before(tensors: Sequence[str]) -> str:
+    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+    return (
+        f"{tensors[0]}{more} held NaN or infinite values, so there is nothing to compare with on a test set; evaluate "
+        "the new file"
+    )
+
+
+PRECISE_BN: Catalogue = {
+    "file-replaced": Entry("an earlier file was replaced: {file}"),
+    "default-batch-size": Entry(
+        "mini-batches of {batch_size}: the default, as the training batch size is not known; name it with "
+        "--batch-size, or train_batch_size under [model]"
+    ),
+    "all-points-used": Entry(
+        "the reference has {points} points, fewer than the {requested} asked for: all of them were used"
+    ),
+    "few-points": Entry(
+        "the statistics are from only {points} points, so they are noisy; use at least {minimum}, better a few thousand"
+    ),
+    "not-finite-before": Entry(_not_finite_before),
+    "no-comparison": Entry("no estimates before and after: {reason}"),
+    "variances-too-small": Entry(
+        "{tensor}: {small} of {channels} variances are too small for the type they are stored in, and became 0; beside "
+        "ε = {eps:.3g} that is almost no change"
+    ),
+    "settings-unused": Entry(
+        "{keys:joined} of [sampling] {keys:is|are} not used here: precise-bn recomputes all layers, from random "
+        "mini-batches without replacement"
+    ),
+    "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
+    "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
+    "dropout-off": Entry("dropout was off while statistics were taken, as it is at prediction"),
+}
+
+# ── check ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
+    texts = " ".join(f"{text} [{code}]" for code, text in warnings)
+    return f"The current result has warnings that the baseline does not have: {texts}"
+
+
+GATE: Catalogue = {
+    "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
+    "new-since-baseline": Entry("new since the baseline, and not compared with anything: {what} {names:joined}"),
+    "not-compared": Entry("Not compared with the old baseline: {reason}"),
+    "older-than-baseline": Entry(
+        "{current} was made before {baseline}, its baseline: are the two swapped? CURRENT comes first."
+    ),
+    "same-file": Entry("Both are the same file, which is never worse than itself."),
+    "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
+    "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
+    "hidden-by-draws": Entry(
+        "{estimates:joined}: worse by more than tolerated, and clearly so over the points. Only the Monte Carlo error "
+        "explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples, and "
+        "where the file may have been changed, evaluate again."
+    ),
+    "new-warnings": Entry(_new_warnings),
+    "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),
+    "not-a-number": Entry("{estimates:joined}: not a number in the baseline, and so not gated."),
+    "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
+}

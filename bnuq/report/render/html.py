@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,20 +14,7 @@ from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.report import drawing
-from bnuq.report.document import (
-    Cell,
-    Drawing,
-    Facts,
-    Heading,
-    Items,
-    Listing,
-    Paragraph,
-    Part,
-    PathLine,
-    Picture,
-    Report,
-    Table,
-)
+from bnuq.report.document import Cell, Drawing, Heading, Items, Listing, Part, Picture, Report, Table
 from bnuq.report.numbers import count
 from bnuq.report.render.pictures import WIDE, Drawn, drawn_for_page, width_of
 from bnuq.report.sanitize import printable
@@ -38,6 +27,13 @@ _COLOURS = {
 }  # fmt: skip
 
 Block = dict[str, Any]  # what the template draws: its kind, and that part's fields
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """Of each warning its text, its code, and what to do about it."""
+
+    rows: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -96,28 +92,21 @@ def _summary(report: Report) -> Iterator[str]:
 
 def _sections(report: Report, drawn: dict[tuple[str, ...], Drawn]) -> Iterator[_Section]:
     names = {"in-short"}
-    numbers = iter(range(10_000))  # of pictures, for names within SVGs that no other has
-
-    def section(title: str, blocks: Sequence[Block], *, warns: bool = False) -> _Section:
-        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "part"
-        while name in names:
-            name += "-"
-        names.add(name)
-        return _Section(title, name, tuple(blocks), warns)
-
-    last = [part for part in report.sections if part.only_on_page]
-    for each in report.sections:
-        if each not in last and (blocks := list(_blocks(each.parts, drawn, numbers, _clean(each.title)))):
-            yield section(_clean(each.title), blocks)
-    if report.warnings:
-        rows = [tuple(map(_clean, row)) for row in report.warnings]
-        yield section("Warnings", [{"kind": "Warnings", "rows": rows}], warns=True)
-    if report.notes:
-        yield section("Notes", list(_blocks([Items(report.notes)], drawn, numbers, "")))
-    for each in last:
-        yield section(_clean(each.title), list(_blocks(each.parts, drawn, numbers, _clean(each.title))))
-    if report.paths:
-        yield section("", list(_blocks(report.paths, drawn, numbers, "")))
+    numbers = itertools.count()  # of pictures, for names within SVGs that no other has
+    shown = [
+        *((section.title, section.parts) for section in report.sections if not section.only_on_page),
+        ("Warnings", (Warnings(report.warnings),) if report.warnings else ()),
+        ("Notes", (Items(report.notes),) if report.notes else ()),
+        *((section.title, section.parts) for section in report.sections if section.only_on_page),
+        ("", report.paths),
+    ]
+    for title, parts in shown:
+        if blocks := tuple(_blocks(parts, drawn, numbers, _clean(title))):
+            name = re.sub(r"[^a-z0-9]+", "-", _clean(title).lower()).strip("-")[:40] or "part"
+            while name in names:
+                name += "-"
+            names.add(name)
+            yield _Section(_clean(title), name, blocks, warns=blocks[0]["kind"] == "Warnings")
 
 
 def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
@@ -131,7 +120,7 @@ def _pairs(sections: Sequence[_Section]) -> Iterator[tuple[_Section, ...]]:
 
 
 def _blocks(
-    parts: Sequence[Part], drawn: dict[tuple[str, ...], Drawn], numbers: Iterator[int], caption: str
+    parts: Sequence[Part | Warnings], drawn: dict[tuple[str, ...], Drawn], numbers: Iterator[int], caption: str
 ) -> Iterator[Block]:
     """What the template draws; pictures that follow each other stand side by side."""
     row: list[Drawn] = []
@@ -152,25 +141,18 @@ def _blocks(
         yield {"kind": "Pictures", "pictures": tuple(row)}
 
 
-def _fields(part: Part, caption: str) -> Block:
-    match part:
-        case Heading(text):
-            return {"text": _clean(text)}
-        case Paragraph(text, dim):
-            return {"text": _clean(text), "dim": dim}
-        case Items(texts):
-            return {"texts": [_clean(text) for text in texts]}
-        case Facts(rows):
-            return {"rows": [(_clean(name), _clean(text)) for name, text in rows]}
-        case Table():
-            return _table(part, caption)
-        case PathLine(path, name):
-            return {"name": _clean(name), "text": _clean(str(path))}
-        case Listing(title, text):
-            return {"caption": _clean(title), "text": printable(text)}
-        case Drawing(rows, legend):
-            return {"rows": [printable(row, lines=False) for row in rows], "caption": _clean(legend)}
-    raise TypeError(f"no page shows a {type(part).__name__}")
+def _fields(part: Part | Warnings, caption: str) -> Block:
+    """The fields of a part, every text in them clean; lines of code and curves keep their blanks."""
+    if isinstance(part, Table):
+        return _table(part, caption)
+    clean = printable if isinstance(part, Drawing | Listing) else _clean
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [cleaned(inner) for inner in value]
+        return clean(str(value)) if isinstance(value, str | Path) else value
+
+    return {field.name: cleaned(getattr(part, field.name)) for field in dataclasses.fields(part)}
 
 
 def _table(table: Table, caption: str) -> Block:

@@ -6,20 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from bnuq.report.document import (
-    Cell,
-    Drawing,
-    Facts,
-    Heading,
-    Items,
-    Listing,
-    Paragraph,
-    Part,
-    PathLine,
-    Picture,
-    Report,
-    Table,
-)
+from bnuq.report import document
+from bnuq.report.document import Cell, Facts, Heading, Items, Paragraph, Part, Picture, Report, Table
 from bnuq.report.sanitize import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more
@@ -125,23 +113,24 @@ def _folded(title: str, inside: str) -> str:
 
 
 def _block(part: Part) -> Iterator[str]:
-    if isinstance(part, Items):
-        yield "\n".join(f"- {text(sentence)}" for sentence in part.texts)
-    elif isinstance(part, Facts):
-        yield "\n".join(f"- **{text(name)}**: {text(value)}" for name, value in part.rows)
-    elif isinstance(part, Table):
-        yield "\n".join(_table(part))
-    elif isinstance(part, PathLine):
-        yield f"{text(part.name)}: {code(str(part.path))}"
-    elif isinstance(part, Drawing):
-        yield _fenced(part.rows, "text")
-        if part.caption:
-            yield text(part.caption)
-    elif isinstance(part, Listing):
-        yield f"{text(part.caption)}:"
-        yield _fenced(part.text.splitlines(), "toml")
-    elif isinstance(part, Paragraph):
-        yield text(part.text)
+    match part:
+        case Items(texts):
+            yield "\n".join(f"- {text(sentence)}" for sentence in texts)
+        case Facts(rows):
+            yield "\n".join(f"- **{text(name)}**: {text(value)}" for name, value in rows)
+        case Table():
+            yield "\n".join(_table(part))
+        case document.PathLine(path, name):
+            yield f"{text(name)}: {code(str(path))}"
+        case document.Drawing(rows, caption):
+            yield _fenced(rows, "text")
+            if caption:
+                yield text(caption)
+        case document.Listing(caption, lines):
+            yield f"{text(caption)}:"
+            yield _fenced(lines.splitlines(), "toml")
+        case Paragraph(words):
+            yield text(words)
 
 
 def _fenced(rows: Iterable[str], language: str) -> str:

@@ -13,21 +13,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from bnuq.report.document import (
-    Cell,
-    Drawing,
-    Facts,
-    Heading,
-    Items,
-    Listing,
-    Paragraph,
-    Part,
-    PathLine,
-    Picture,
-    Report,
-    Row,
-    Table,
-)
+from bnuq.report import document
+from bnuq.report.document import Cell, Drawing, Facts, Heading, Items, Paragraph, Part, PathLine, Report, Row, Table
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
 
@@ -169,7 +156,7 @@ def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Iterator[Text]:
-    shown = [shown for part in parts for shown in (part.instead if isinstance(part, Picture) else (part,))]
+    shown = [shown for part in parts for shown in (part.instead if isinstance(part, document.Picture) else (part,))]
     if not shown:
         return
     yield Text()
@@ -178,7 +165,7 @@ def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Ite
     before: Part | None = None
     for part in shown:
         apart = (
-            (isinstance(part, Heading | Drawing | Listing) and not isinstance(before, Heading))
+            (isinstance(part, Heading | Drawing | document.Listing) and not isinstance(before, Heading))
             or (isinstance(part, Table) and not title)
             or (isinstance(part, Table | Paragraph) and isinstance(before, Table))
         )
@@ -192,23 +179,24 @@ def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Ite
 
 
 def _part(part: Part, width: int, clean: Clean) -> Iterator[Text]:
-    if isinstance(part, Paragraph):
-        yield from _paragraph(part.text, width, clean, style="dim" if part.dim else "")
-    elif isinstance(part, Heading):
-        yield from _paragraph(part.text, width, clean, style="bold")
-    elif isinstance(part, Items):
-        yield from _items(part.texts, width, clean)
-    elif isinstance(part, Facts):
-        yield from _facts(part.rows, width, clean)
-    elif isinstance(part, Table):
-        yield from _table(part, width, clean)
-    elif isinstance(part, Drawing):
-        yield from _drawing(part, width, clean)
-    elif isinstance(part, Listing):
-        yield from _paragraph(f"{part.caption}:", width, clean, style="dim")
-        yield from (Text(clean(line)) for line in part.text.splitlines())
-    elif isinstance(part, PathLine):
-        yield from _path(part.path, part.name, width, clean)
+    match part:
+        case Paragraph(text, dim):
+            yield from _paragraph(text, width, clean, style="dim" if dim else "")
+        case Heading(text):
+            yield from _paragraph(text, width, clean, style="bold")
+        case Items(texts):
+            yield from _items(texts, width, clean)
+        case Facts(rows):
+            yield from _facts(rows, width, clean)
+        case Table():
+            yield from _table(part, width, clean)
+        case Drawing():
+            yield from _drawing(part, width, clean)
+        case document.Listing(caption, text):
+            yield from _paragraph(f"{caption}:", width, clean, style="dim")
+            yield from (Text(clean(line)) for line in text.splitlines())
+        case PathLine(path, name):
+            yield from _path(path, name, width, clean)
 
 
 def _paragraph(text: str, width: int, clean: Clean, *, style: str = "") -> Iterator[Text]:

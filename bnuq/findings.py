@@ -26,6 +26,11 @@ class Finding:
     runs: int | None = None
 
 
+def verdict(code: str, **values: Any) -> Finding:
+    """A verdict with these values."""
+    return Finding(code, "verdict", values)
+
+
 def warning(code: str, **values: Any) -> Finding:
     """A warning with these values."""
     return Finding(code, "warning", values)

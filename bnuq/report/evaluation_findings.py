@@ -13,12 +13,11 @@ from jaxtyping import Float
 
 from bnuq.config import ANALYTIC, DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.findings import Catalogue, Entry, Finding
+from bnuq.findings import Catalogue, Entry, Finding, verdict
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.evaluation import Estimates, ReferenceCheck, Result, SetResult
 from bnuq.report import ood
-from bnuq.report.networks import compared_with, network_in_words, samples_batches
 from bnuq.report.noise_models import labelled
 from bnuq.report.numbers import decimals, named, number, percent, share, signed, total, written
 
@@ -54,7 +53,7 @@ def findings(result: Result) -> Iterator[Finding]:
     """The answers: whether the reference fits, then of the test set, of each OOD set, of the noise models."""
     check = result.reference_check
     if check is not None and not check.passed:
-        yield _finding("reference-mismatch")
+        yield verdict("reference-mismatch")
     yield from _of_regression(result) if result.model.get("task") == "regression" else _of_classification(result)
     yield from (_separation(result, name) for name in ood.names(result))
     yield from _noise_models(result)
@@ -62,14 +61,35 @@ def findings(result: Result) -> Iterator[Finding]:
         yield _reference_match(check)
 
 
-def _finding(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
-
-
 def _reference_match(check: ReferenceCheck) -> Finding:
     ratios = [getattr(check, quantity) / check.expected for quantity in ("mean", "log_variance")]
     median, worst = (max(float(statistic(ratio)) for ratio in ratios) for statistic in (np.median, np.max))
-    return _finding("reference-match", median=median, worst=worst)
+    return verdict("reference-match", median=median, worst=worst)
+
+
+# ── what a method is compared with ───────────────────────────────────────────────────────────────────────────────────
+
+_NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with population statistics"}
+
+
+def network_in_words(method: str) -> str:
+    """A method within a sentence."""
+    return _NETWORKS.get(method) or labelled(method)
+
+
+def _compared_with(method: str, result: Result) -> str:
+    """The deterministic network that a sampled method is compared with.
+
+    MCBN normalises by statistics of the reference. Where the running statistics do not fit it, that alone changes
+    estimates, without any gain from uncertainty: MCBN is then compared with the network under the population statistics
+    of its mini-batches.
+    """
+    return POPULATION if POPULATION in result.methods and _samples_batches(method) else DETERMINISTIC
+
+
+def _samples_batches(method: str) -> bool:
+    """Whether the method draws mini-batches of the reference."""
+    return method.startswith("mcbn") and method not in ANALYTIC
 
 
 # ── the test set of a classification ─────────────────────────────────────────────────────────────────────────────────
@@ -77,17 +97,17 @@ def _reference_match(check: ReferenceCheck) -> Finding:
 
 def _of_classification(result: Result) -> Iterator[Finding]:
     test = result.methods[DETERMINISTIC].sets["test"].estimates
-    yield _finding("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
+    yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _population(result, "pll")
     yield from (_labels(name, result) for name in result.methods if name not in SINGLE_SAMPLE_METHODS)
 
 
 def _labels(name: str, result: Result) -> Finding:
-    network = compared_with(name, result)
+    network = _compared_with(name, result)
     after, before = (result.methods[method].sets["test"] for method in (name, network))
     pll, accuracy = (_change(m, before.estimates[m], before.points[m], after, result) for m in ("pll", "accuracy"))
     ece = (before.estimates["ece"].value, after.estimates["ece"].value)
-    return _finding(f"explains-labels-{pll.verdict}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
+    return verdict(f"explains-labels-{pll.verdict}", method=name, network=network, pll=pll, accuracy=accuracy, ece=ece)
 
 
 def _change(
@@ -120,13 +140,13 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
         return
     before, after = (result.methods[name].sets["test"] for name in SINGLE_SAMPLE_METHODS)
     difference = _difference(before.points[metric], after.points[metric])
-    yield _finding(
+    yield verdict(
         "population-statistics",
         before=before.estimates,
         after=after.estimates,
         change=float(np.mean(difference)),
         error=standard_error(difference, group=result.sets["test"].group),
-        methods=tuple(method for method in result.methods if samples_batches(method)),
+        methods=tuple(method for method in result.methods if _samples_batches(method)),
     )
 
 
@@ -135,11 +155,11 @@ def _population(result: Result, metric: str) -> Iterator[Finding]:
 
 def _of_regression(result: Result) -> Iterator[Finding]:
     test = result.methods[DETERMINISTIC].sets["test"].estimates
-    yield _finding("deterministic-regression", test=test)
+    yield verdict("deterministic-regression", test=test)
     yield from _population(result, "mae")
     sampled = [name for name in result.methods if name not in SINGLE_SAMPLE_METHODS]
     if "tau" not in test:
-        yield _finding("tau-unknown", sampled=bool(sampled))
+        yield verdict("tau-unknown", sampled=bool(sampled))
     for name in sampled:
         yield from _targets(name, result)
         yield _ranking(name, result)
@@ -151,15 +171,15 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
     changes = tuple(change for metric in ("crps", "pll") if (change := _score_change(metric, name, result)))
     if changes:
         verdicts = {change.verdict for change in changes}
-        verdict = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
+        outcome = "unknown" if "unknown" in verdicts else verdicts.pop() if len(verdicts) == 1 else "mixed"
         constant = "constant" in result.methods[name].bounds
-        network = None if constant else compared_with(name, result)
-        yield _finding(f"explains-targets-{verdict}", method=name, network=network, changes=changes)
+        network = None if constant else _compared_with(name, result)
+        yield verdict(f"explains-targets-{outcome}", method=name, network=network, changes=changes)
 
 
 def _score_change(metric: str, name: str, result: Result) -> Change | None:
     method = result.methods[name]
-    test, network = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
+    test, network = method.sets["test"], result.methods[_compared_with(name, result)].sets["test"]
     without_noise = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
     if metric not in test.points or without_noise:
         return None
@@ -184,7 +204,7 @@ def _ranking(name: str, result: Result) -> Finding:
     else:
         how = "" if correlation.value >= 0.5 else "partly-" if correlation.value >= 0.2 else "hardly-"
         code = f"sigma-{how}follows-errors"
-    return _finding(code, method=name, correlation=correlation)
+    return verdict(code, method=name, correlation=correlation)
 
 
 def _intervals(name: str, result: Result) -> Iterator[Finding]:
@@ -201,7 +221,7 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
         if abs(excess) > 2 * max(total(estimate) or math.inf, by_chance):
             wrong[level] = "wide" if excess > 0 else "narrow"
     code = "intervals-miscalibrated" if wrong else "intervals-calibrated"
-    yield _finding(code, method=name, test=estimates, wrong=wrong)
+    yield verdict(code, method=name, test=estimates, wrong=wrong)
 
 
 # ── OOD sets and noise models ────────────────────────────────────────────────────────────────────────────────────────
@@ -218,7 +238,7 @@ def _separation(result: Result, name: str) -> Finding:
     method, score = ranked[0]
     single = next((key for key in ranked if key[0] in SINGLE_SAMPLE_METHODS), None)
     auroc = aurocs[method, score]
-    return _finding(
+    return verdict(
         _separation_code(auroc),
         name=name,
         method=method,
@@ -243,10 +263,10 @@ def _noise_models(result: Result) -> Iterator[Finding]:
     """How far every analytic noise model is from MCBN, where that was evaluated."""
     compared = approximations(result)
     for model in compared:
-        verdict = "understates" if model.understates else "overstates" if model.overstates else "compared"
-        yield _finding(f"noise-model-{verdict}", model=model)
+        outcome = "understates" if model.understates else "overstates" if model.overstates else "compared"
+        yield verdict(f"noise-model-{outcome}", model=model)
     if not compared and (methods := [name for name in result.methods if name in ANALYTIC]):
-        yield _finding("noise-model-unchecked", methods=tuple(methods))
+        yield verdict("noise-model-unchecked", methods=tuple(methods))
 
 
 # ── sentences ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -382,13 +402,6 @@ def _unchecked_sentence(methods: Sequence[str]) -> str:
     )
 
 
-def _tau_sentence(sampled: bool) -> str:
-    return (
-        "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
-        f"coverage, CRPS excludes observation noise{', and σ is that of the samples alone' if sampled else ''}."
-    )
-
-
 SENTENCES: Catalogue = {
     "reference-mismatch": Entry(
         "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
@@ -401,9 +414,12 @@ SENTENCES: Catalogue = {
     "deterministic-classification": Entry(_deterministic_classification),
     "deterministic-regression": Entry(_deterministic_regression),
     "population-statistics": Entry(_population_sentence),
-    "tau-unknown": Entry(_tau_sentence),
-    **{f"explains-labels-{verdict}": Entry(_labels_sentence) for verdict in (*_AS_GOOD, "unknown")},
-    **{f"explains-targets-{verdict}": Entry(_targets_sentence) for verdict in (*_AS_GOOD, "mixed", "unknown")},
+    "tau-unknown": Entry(
+        "The observation precision τ is unknown because no validation points were named. So there is no PLL or "
+        "coverage, CRPS excludes observation noise{sampled:, and σ is that of the samples alone|}."
+    ),
+    **{f"explains-labels-{outcome}": Entry(_labels_sentence) for outcome in (*_AS_GOOD, "unknown")},
+    **{f"explains-targets-{outcome}": Entry(_targets_sentence) for outcome in (*_AS_GOOD, "mixed", "unknown")},
     "sigma-constant": Entry("{method}: σ is the same at every point."),
     **{
         code: Entry(partial(_ranking_sentence, words))

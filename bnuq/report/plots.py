@@ -17,7 +17,7 @@ from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, Line, picture, short
-from bnuq.report.networks import network_in_words
+from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import named, number
 from bnuq.report.ood import best_score_of
 

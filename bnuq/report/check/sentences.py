@@ -15,7 +15,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Floor, Verdict
 from bnuq.metrics.registry import metric_of
 from bnuq.report.check import findings
 from bnuq.report.check.findings import judgement, method_and_set, unpaired_sets
-from bnuq.report.networks import network_in_words
+from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import UNITS, count, decimals, named, number, signed
 
 _MOST_NAMED = 4  # estimates that a sentence names beside the one that it is about

@@ -12,13 +12,13 @@ import numpy as np
 
 from bnuq.catalogue import text_of
 from bnuq.config import SINGLE_SAMPLE_METHODS
-from bnuq.findings import Catalogue, Entry, Finding, warnings
+from bnuq.findings import Catalogue, Entry, Finding, note, verdict, warning, warnings
 from bnuq.metrics import METRICS, detection_influence, rmse_influence, standard_error
 from bnuq.records.evaluation import EvaluatedSet, Result, SetResult
 from bnuq.report import ood
 from bnuq.report.comparison.lookup import Results, is_regression, methods_of, ood_names
 from bnuq.report.comparison.settings import DRAWN, Difference
-from bnuq.report.networks import network_in_words
+from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import count, decimals, named, number, signed, written
 from bnuq.report.plots import best_score_of
 
@@ -49,15 +49,14 @@ def setting_findings(results: Results, settings: Sequence[Difference]) -> Iterat
             groups: dict[str, list[str]] = {}
             for name, value in setting.values.items():
                 groups.setdefault(value, []).append(name)
-            values = {"what": setting.what, "groups": groups, "other_points": setting.other_points}
-            yield Finding("setting-differs", "note", values)
+            yield note("setting-differs", what=setting.what, groups=groups, other_points=setting.other_points)
     if shared := {setting.what: next(iter(setting.values.values())) for setting in settings if not setting.differs}:
-        yield Finding("settings-shared", "note", {"settings": shared})
+        yield note("settings-shared", settings=shared)
     different = [setting.what for setting in settings if setting.differs]
     of_samples = [name for name in different if name in (*DRAWN.values(), "reference")]
     if of_samples and all(len(result.methods) > 1 for result in results.values()):
-        yield Finding("samples-differ", "note", {"settings": of_samples})
-    yield Finding("not-judged", "note")
+        yield note("samples-differ", settings=of_samples)
+    yield note("not-judged")
 
 
 def findings(results: Results) -> Iterator[Finding]:
@@ -67,7 +66,7 @@ def findings(results: Results) -> Iterator[Finding]:
     yield from rankings
     places = (place for finding in rankings for ranking in finding.values["rankings"].values() for place in ranking)
     if any(place.distance in ("within", "beyond") for place in places):
-        yield Finding("ranking-errors", "note")
+        yield note("ranking-errors")
 
 
 def _warnings(results: Results) -> Iterator[Finding]:
@@ -79,7 +78,7 @@ def _warnings(results: Results) -> Iterator[Finding]:
             text = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text_of(first).strip())[0].rstrip(".")
             names.setdefault((text, len(warned) - 1), []).append(name)
     for (text, others), group in names.items():
-        yield Finding("result-warning", "warning", {"names": group, "text": text, "others": others})
+        yield warning("result-warning", names=group, text=text, others=others)
 
 
 def _rankings(results: Results) -> Iterator[Finding]:
@@ -87,11 +86,10 @@ def _rankings(results: Results) -> Iterator[Finding]:
         if all(method in result.methods for result in results.values()):
             metrics = _RANKED["regression" if is_regression(results) else "classification"]
             rankings = {metric: places for metric in metrics if (places := _by_metric(results, method, metric))}
-            values = {"method": method, "rankings": rankings, "results": len(results)}
-            yield Finding("ranking", "verdict", values)
+            yield verdict("ranking", method=method, rankings=rankings, results=len(results))
     for name in ood_names(results):
-        values = {"name": name, "rankings": {"auroc": _by_auroc(results, name)}, "results": len(results)}
-        yield Finding("separation-ranking", "verdict", values)
+        rankings = {"auroc": _by_auroc(results, name)}
+        yield verdict("separation-ranking", name=name, rankings=rankings, results=len(results))
 
 
 # ── rankings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,10 +215,6 @@ def _settings_shared(*, settings: Mapping[str, str]) -> str:
     return f"The same in all: {'; '.join(f'{name} {value}' for name, value in settings.items())}."
 
 
-def _samples_differ(*, settings: Sequence[str]) -> str:
-    return f"Samples differ ({', '.join(settings)}): part of every difference between columns is Monte Carlo error."
-
-
 def _result_warning(*, names: Sequence[str], text: str, others: int) -> str:
     others_text = f", and {count(others, 'other warning')} below" if others else ""
     return f"Warning for {_listed(names)}: {text}{others_text}."
@@ -266,7 +260,9 @@ def _listed(names: Sequence[str]) -> str:
 SENTENCES: Catalogue = {
     "setting-differs": Entry(_setting_differs),
     "settings-shared": Entry(_settings_shared),
-    "samples-differ": Entry(_samples_differ),
+    "samples-differ": Entry(
+        "Samples differ ({settings:joined}): part of every difference between columns is Monte Carlo error."
+    ),
     "not-judged": Entry(
         "This report shows results side by side without judging them. To test whether one result is significantly "
         "worse than another, use `bnuq check CURRENT BASELINE`."

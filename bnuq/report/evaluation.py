@@ -4,43 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from bnuq.config import SINGLE_SAMPLE_METHODS
 from bnuq.estimates import Estimate
-from bnuq.findings import sentence
+from bnuq.findings import listed, sentence
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report import classification, noise_models, ood, plots, regression
-from bnuq.report.document import (
-    Cell,
-    Heading,
-    Items,
-    Paragraph,
-    Part,
-    PathLine,
-    Report,
-    Row,
-    Section,
-    Table,
-    dim,
-    section,
-)
+from bnuq.report import document, noise_models, numbers, ood, plots, tasks
+from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, PathLine, Report, Section, Table, dim, section
 from bnuq.report.evaluation_findings import SENTENCES, findings, noise_sd
-from bnuq.report.numbers import (
-    count,
-    curve_cells,
-    decimals,
-    digits_of,
-    headed,
-    named,
-    number,
-    of_reference,
-    share_with_error,
-    with_error,
-)
+from bnuq.report.numbers import decimals, digits_of, headed, named, number, share_with_error, with_error
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.remedies import advised, noted
 from bnuq.report.sampler import laws_in_words, sampler_in_words
@@ -65,10 +40,10 @@ def report(result: Result, *, columns: int = 100) -> Report:
 
 
 def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
-    task = _task(result)
+    task = tasks.task_of(result)
     of_ood = tuple(ood.legend(result))
-    legend = [_of_errors(result), *(text for text in task.legend(result) if text not in of_ood)]
-    intervals = regression.tables(result) if task is regression else ()
+    legend = [_of_errors(result), *(text for text in tasks.legend(result) if text not in of_ood)]
+    intervals = tasks.regression_tables(result) if task == "regression" else ()
     parts = (_estimates(result, roomy=roomy), *_bounds(result), *intervals, *dim(legend))
     yield Section(f"Test set, {result.sets['test'].n} points", parts)
     yield from section("Calibration", plots.calibration(result))
@@ -78,23 +53,19 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[Section]:
         yield Section(f"{name}, {result.sets[name].n} points, against the test set", parts)
         of_ood = ()  # said once
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
-    curves = (part for metric in task.CONVERGING for part in _curves(result, metric))
+    curves = (part for metric in tasks.CONVERGING[task] for part in _curves(result, metric))
     yield from section("Over the number of samples", plots.convergence(result, curves))
-    if task is regression:
-        errors = plots.uncertainty_error(result, regression.errors_by_sigma(result))
+    if task == "regression":
+        errors = plots.uncertainty_error(result, tasks.errors_by_sigma(result))
         yield from section("Uncertainty and error", errors)
     if work := tuple(_work(result)):
         yield Section("Computational cost", (Items(work),), folded=True)
     yield evaluation_provenance(result)
 
 
-def _task(result: Result) -> ModuleType:
-    return regression if result.model.get("task") == "regression" else classification
-
-
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A table of the methods and one of the OOD sets."""
-    yield _methods_table(result, _task(result).HEADLINE, roomy=roomy)
+    yield _methods_table(result, tasks.HEADLINES[tasks.task_of(result)], roomy=roomy)
     if ood.names(result):
         yield ood.short_table(result)
     ratios = {
@@ -155,14 +126,11 @@ def _cells(estimates: Sequence[Estimate | None], digits: int | None) -> tuple[Ce
 
 def _bounds(result: Result) -> Iterator[Part]:
     """Where scores lie between those of a constant and of the optimal uncertainty."""
-    rows: list[Row] = []
+    rows: list[document.Row] = []
     for metric in ("crps", "pll"):
-        bounded = [
-            (f"  {noise_models.labelled(name)}", cells)
-            for name, method in result.methods.items()
-            if (cells := _bounded(metric, method))
-        ]
-        rows += [(named(metric), ()), *bounded] if bounded else []
+        bounded = ((f"  {noise_models.labelled(name)}", _bounded(metric, m)) for name, m in result.methods.items())
+        having = [(label, cells) for label, cells in bounded if cells]
+        rows += [(named(metric), ()), *having] if having else []
     if rows:
         yield Heading("Between constant uncertainty and the per-point optimum")
         yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
@@ -185,24 +153,21 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     model, sampling = result.model, result.sampling
     parts = (
         f"{model['parameters']:,} parameters",
-        count(model["batchnorm_layers"], "BatchNorm layer"),
-        count(model["dropout_layers"], "dropout layer"),
-        f"{model['classes']} classes" if "classes" in model else count(model["outputs"], "output"),
+        numbers.count(model["batchnorm_layers"], "BatchNorm layer"),
+        numbers.count(model["dropout_layers"], "dropout layer"),
+        f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output"),
     )
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
     for kind in ("test", "validation", "ood"):
         for name, evaluated in result.sets.items():
             if evaluated.kind == kind:
-                file = of_reference(evaluated.reference)
+                file = numbers.of_reference(evaluated.reference)
                 source = file if kind != "ood" or Path(file).stem == name else f"{name} ({file})"
                 yield kind, f"{source}, {evaluated.n} points"
     if len(result.methods) > 1:
         yield "samples", _samples(result)
-        rows = (
-            ("layers", _layers(result)),
-            ("batches", sampler_in_words(result)),
-            ("noise models", laws_in_words(result)),
-        )
+        batches, models = sampler_in_words(result), laws_in_words(result)
+        rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {sampling['precision']}, {result.seconds['total']:.1f} s"
 
@@ -212,7 +177,7 @@ def _samples(result: Result) -> str:
     bank = f" of a bank of {sampling['bank']}" if sampling.get("bank") is not None else ""
     batches = ""
     if sampling["batch_size"] is not None:
-        source = f" from {of_reference(reference)}" if reference else ""
+        source = f" from {numbers.of_reference(reference)}" if reference else ""
         batches = f", mini-batches of {sampling['batch_size']}{source}"
     return f"{sampling['samples']}{bank} per point{batches}, seed {sampling['seed']}"
 
@@ -221,10 +186,7 @@ def _layers(result: Result) -> str:
     """Which BatchNorms were sampled, where that is not all."""
     layers, total = result.sampling.get("layers"), int(result.model["batchnorm_layers"])
     names = list(map(str, layers)) if isinstance(layers, list | tuple) else []
-    if not names or len(names) >= total:
-        return ""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{len(names)} of {total} BatchNorm layers: {', '.join(names[:5])}{more}"
+    return "" if not names or len(names) >= total else f"{len(names)} of {total} BatchNorm layers: {listed(names)}"
 
 
 # ── convergence and cost ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,7 +203,7 @@ def _curves(result: Result, metric: str) -> Iterator[Part]:
     counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
     low, high = (float(end(np.concatenate(list(finite.values())))) for end in (np.min, np.max))
     digits = digits_of(metric, (low, high))
-    rows = tuple((name, curve_cells(curve, digits, low=low, high=high)) for name, curve in finite.items())
+    rows = tuple((name, numbers.curve_cells(curve, digits, low=low, high=high)) for name, curve in finite.items())
     yield Paragraph(f"{named(metric)} of the first {counted} samples:")
     yield Table(("", ""), rows)
 
@@ -258,7 +220,7 @@ def _work(result: Result) -> Iterator[str]:
             share = work.once / max(1, work.once + work.each)
             text += f"; {100 * share:.3g} % of a pass's arithmetic was shared by all samples"
         if work.folded:
-            text += f", {count(work.folded, 'BatchNorm')} folded into the preceding weights"
+            text += f", {numbers.count(work.folded, 'BatchNorm')} folded into the preceding weights"
         if (work.stacked or 1) > 1:
             text += f", up to {work.stacked} samples per pass"
         if work.why_plain:

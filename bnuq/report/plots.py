@@ -28,7 +28,7 @@ _HALF, _MOST = 0.6744897501960817, 1.959963984540054  # sd to the ends of the ce
 _DARK, _LIGHT = "#9ecae1", "#dbe9f4"  # their bands
 _BINS = (12, 40)  # fewest and most of a histogram
 CONVERGING = {"regression": ("crps", "pll", "rmse"), "classification": ("pll", "mutual_information")}
-_UNITS = {"nats": "nats", "target unit": "target unit", "target unit²": "target unit²"}
+_UNITS = ("nats", "target unit", "target unit²")  # others go without saying
 
 _DIAGONAL = (
     "On the diagonal, confidence equals accuracy; below it the network is overconfident, above it underconfident."
@@ -120,7 +120,7 @@ def _lines(result: Result) -> dict[str, Line]:
 def label_of(metric: str, title: str | None = None) -> str:
     """A metric as it stands along an axis, with its unit."""
     unit = METRICS[metric].unit
-    return (title or named(metric)) + (f" ({_UNITS[unit]})" if unit in _UNITS else "")
+    return (title or named(metric)) + (f" ({unit})" if unit in _UNITS else "")
 
 
 # ── regression ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from bnuq.report.comparison.findings import SENTENCES, Place, findings, setting_
 from bnuq.report.comparison.lookup import best_score, ood_names
 from bnuq.report.comparison.report import estimates_table, ood_tables
 from bnuq.report.document import Report, Table
-from bnuq.report.plots import best_score_of
+from bnuq.report.ood import best_score_of
 from bnuq.report.render import draw_pictures, markdown, page, print_record
 from bnuq.report.render.pictures import drawn_for_page
 

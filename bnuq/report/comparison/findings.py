@@ -20,7 +20,6 @@ from bnuq.report.comparison.lookup import Results, is_regression, methods_of, oo
 from bnuq.report.comparison.settings import DRAWN, Difference
 from bnuq.report.evaluation_findings import network_in_words
 from bnuq.report.numbers import count, decimals, named, number, signed, written
-from bnuq.report.plots import best_score_of
 
 _RANKED = {"classification": ("accuracy", "pll"), "regression": ("rmse", "crps", "pll")}  # of the test set
 _ROUNDING = 1e-10  # of the largest value: what differs by less was added up in another order
@@ -161,7 +160,7 @@ def _by_auroc(results: Results, name: str) -> tuple[Place, ...]:
     standings = []
     for result_name, result in results.items():
         if name in ood.names(result):
-            method, score, auroc = best_score_of(result, name)
+            method, score, auroc = ood.best_score_of(result, name)
             sets = result.methods[method].sets
             points = {set_name: sets[set_name].points[score] for set_name in ("test", name)}
             defined = not any(np.isnan(values).any() for values in points.values())

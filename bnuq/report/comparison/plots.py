@@ -17,16 +17,7 @@ from bnuq.report.comparison.lookup import Results, best_score, is_regression, me
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, Line, picture, short
 from bnuq.report.numbers import named, number
-from bnuq.report.plots import (
-    CONVERGING,
-    HOW,
-    best_score_of,
-    draw_bins,
-    draw_histograms,
-    enough_points,
-    label_of,
-    roc_curve,
-)
+from bnuq.report.plots import CONVERGING, HOW, draw_bins, draw_histograms, enough_points, label_of, roc_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,7 +161,7 @@ def _convergence(results: Results, methods: Sequence[str], curves: Sequence[_Cur
 
 def _histograms(results: Results, name: str, path: Path) -> None:
     """A panel for each result: its score of largest AUROC, on the test set and on the OOD set."""
-    best = {key: best_score_of(result, name) for key, result in results.items() if name in ood.names(result)}
+    best = {key: ood.best_score_of(result, name) for key, result in results.items() if name in ood.names(result)}
     sets = {result: results[result].methods[method].sets for result, (method, _, _) in best.items()}
     points = {r: (sets[r]["test"].points[s], sets[r][name].points[s]) for r, (_, s, _) in best.items()}
     with picture(

@@ -14,9 +14,9 @@ from bnuq.metrics import METRICS, SEPARATIONS
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
-from bnuq.report import classification, regression
+from bnuq.report import tasks
 from bnuq.report.comparison.findings import SENTENCES, findings, setting_findings
-from bnuq.report.comparison.lookup import Results, is_regression, methods_of, ood_names, separations
+from bnuq.report.comparison.lookup import Results, methods_of, ood_names, separations
 from bnuq.report.comparison.plots import pictures
 from bnuq.report.comparison.settings import compared
 from bnuq.report.document import Heading, Items, Part, PathLine, Picture, Report, Row, Section, Table, dim, section
@@ -129,6 +129,5 @@ def ood_tables(results: Results, name: str) -> Iterator[Table]:
 
 
 def _legend(results: Results) -> Iterator[str]:
-    task = regression if is_regression(results) else classification
     yield "± standard error over points and samples together. ↑ higher, ↓ lower is better."
-    yield from dict.fromkeys(text for result in results.values() for text in task.legend(result))
+    yield from dict.fromkeys(text for result in results.values() for text in tasks.legend(result))

@@ -1,9 +1,10 @@
-"""The tables of a regression, small drawings of errors over σ, and what the words in them mean."""
+"""What differs by task: which metrics come first, the tables of a regression, and what the words of a report mean."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -14,14 +15,21 @@ from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Items, Paragraph, Part, Row, Table
 from bnuq.report.numbers import curve_cells, decimals, number, share
 
-HEADLINE = ("rmse", "pll", "crps", "coverage95")  # of the short report
-CONVERGING = ("crps", "pll")
+HEADLINES = {  # of the short report
+    "classification": ("accuracy", "pll", "ece", "mutual_information"),
+    "regression": ("rmse", "pll", "crps", "coverage95"),
+}
+CONVERGING = {"classification": ("pll",), "regression": ("crps", "pll")}
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 _GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
-def tables(result: Result) -> Iterator[Part]:
+def task_of(result: Result) -> Literal["classification", "regression"]:
+    return "regression" if result.model.get("task") == "regression" else "classification"
+
+
+def regression_tables(result: Result) -> Iterator[Part]:
     """What normalised scores cannot say, and what the central intervals cover."""
     if limits := tuple(text for name, method in result.methods.items() for text in _limits(name, method)):
         yield Items(limits)
@@ -108,8 +116,39 @@ _CRPS = {
 }
 
 
+_ESTIMATORS = {
+    "corrected": "MI is corrected for the finite number of samples, by the factor T/(T−1).",
+    "jackknife": (
+        "MI is corrected for the finite number of samples, by the jackknife; that of a single point may be negative."
+    ),
+}
+
+
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
+    yield from _of_regression(result) if task_of(result) == "regression" else _of_classification(result)
+    yield from ood.legend(result)
+
+
+def _of_classification(result: Result) -> Iterator[str]:
+    yield (
+        "PLL: mean log probability of the true label, in nats, as are MI and entropies. ECE: gap between "
+        "confidence and accuracy. AURC: error rate when the most uncertain points (by predictive entropy) are "
+        "deferred, averaged over coverage."
+    )
+    if any(method.bounds for method in result.methods.values()):
+        yield (
+            "Constant: the same predicted classes, all with one confidence, fitted to the validation points. "
+            "Optimum: the same classes, certain where they are right and uniform where they are wrong. "
+            "Normalised: 0 % is the constant, 100 % the optimum; negative is worse than the constant."
+        )
+    if len(result.methods) > 1:
+        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
+        if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
+            yield correction
+
+
+def _of_regression(result: Result) -> Iterator[str]:
     scoring = result.run.get("scoring") or {}
     estimates = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."
@@ -140,4 +179,3 @@ def legend(result: Result) -> Iterator[str]:
         )
     if len(result.methods) > 1:
         yield "ρ(σ, |e|): Spearman's rank correlation of σ and |error|; 1 means the same order, 0 no relation."
-    yield from ood.legend(result)

@@ -27,27 +27,22 @@ class Finding:
 
 
 def verdict(code: str, **values: Any) -> Finding:
-    """A verdict with these values."""
     return Finding(code, "verdict", values)
 
 
 def warning(code: str, **values: Any) -> Finding:
-    """A warning with these values."""
     return Finding(code, "warning", values)
 
 
 def note(code: str, **values: Any) -> Finding:
-    """A note with these values."""
     return Finding(code, "note", values)
 
 
 def warnings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The warnings among the findings."""
     return tuple(finding for finding in findings if finding.severity == "warning")
 
 
 def notes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The notes among the findings."""
     return tuple(finding for finding in findings if finding.severity == "note")
 
 
@@ -65,8 +60,6 @@ class Entry:
 
 
 Catalogue = Mapping[str, Entry]
-
-
 Formats = Mapping[str, Callable[[Any], object]]  # by name, what writes a value in a template: `{ratio:times}`
 
 
@@ -102,7 +95,6 @@ def listed(names: Sequence[object], *, most: int = 5) -> str:
 
 
 def joined(names: Sequence[object]) -> str:
-    """All names."""
     return ", ".join(map(str, names))
 
 

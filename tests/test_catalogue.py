@@ -17,15 +17,7 @@ from bnuq.findings import Catalogue, Entry, Finding, about, note, notes, warning
 from bnuq.findings import sentence as sentence_of
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = (
-    catalogue_package.DATA,
-    catalogue_package.MODELS,
-    catalogue_package.EVALUATION,
-    catalogue_package.INSPECTION,
-    catalogue_package.SWEEPING,
-    catalogue_package.PRECISE_BN,
-    catalogue_package.GATE,
-)
+PARTS = (catalogue_package.INPUTS, catalogue_package.EVALUATION, catalogue_package.COMMANDS)
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:

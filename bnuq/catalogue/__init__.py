@@ -1,16 +1,16 @@
-"""The sentence of every warning and note, and what to do about it, by its code: one file for each area."""
+"""The sentence of every warning and note, and what to do about it, by its code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from bnuq.catalogue.commands import GATE, INSPECTION, PRECISE_BN, SWEEPING
+from bnuq.catalogue.commands import COMMANDS
 from bnuq.catalogue.evaluation import EVALUATION
-from bnuq.catalogue.inputs import DATA, MODELS
+from bnuq.catalogue.inputs import INPUTS
 from bnuq.findings import Catalogue, Finding, notes, sentence, warnings
 
-CATALOGUE: Catalogue = {**DATA, **MODELS, **EVALUATION, **INSPECTION, **SWEEPING, **PRECISE_BN, **GATE}
+CATALOGUE: Catalogue = {**INPUTS, **EVALUATION, **COMMANDS}
 _MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
@@ -24,7 +24,6 @@ def text_of(finding: Finding) -> str:
 
 
 def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The sentences of findings, in their order."""
     return tuple(map(text_of, findings))
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from bnuq.findings import Catalogue, Entry, listed
 
-# ── inspection ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 
 def _random_points(shape: Sequence[int], requested: bool) -> str:
     why = (
@@ -53,8 +51,26 @@ def _biased_variance(layers: Sequence[str], values: int, batch_size: int, in_tra
     return f"{listed(layers)} {'sees' if len(layers) == 1 else 'see'} down to {values} values per channel in a {where}"
 
 
-INSPECTION: Catalogue = {
-    # network and points
+def _nothing_random(batch_sizes: Sequence[int]) -> str:
+    sizes = ", ".join(f"b = {size}" for size in batch_sizes)
+    return f"At {sizes} nothing is random: the spread of the draws is 0 and carries no information."
+
+
+def _not_finite_before(tensors: Sequence[str]) -> str:
+    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+    return (
+        f"{tensors[0]}{more} held NaN or infinite values, so there is nothing to compare with on a test set; evaluate "
+        "the new file"
+    )
+
+
+def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
+    texts = " ".join(f"{text} [{code}]" for code, text in warnings)
+    return f"The current result has warnings that the baseline does not have: {texts}"
+
+
+COMMANDS: Catalogue = {
+    # inspection: network and points
     "reference-unreadable": Entry(
         "The reference cannot be read, so only the checkpoint itself is reported on: {reason}"
     ),
@@ -64,7 +80,7 @@ INSPECTION: Catalogue = {
         "sampling.{keys:joined} {keys:is|are} ignored: an inspection draws random mini-batches without replacement, "
         "uses biased variance, and applies no analytic noise model"
     ),
-    # sites
+    # inspection: sites
     "not-finite": Entry(
         "{tensors:number} {tensors:tensor|tensors} of the checkpoint {tensors:is|are} not finite, or a variance below "
         "0: {tensors:listed}. The network's outputs are meaningless, and only its sites are reported.",
@@ -81,7 +97,7 @@ INSPECTION: Catalogue = {
         "Check whether the activations before these layers are constant (a dead ReLU, a pruned filter), and whether "
         "the running variances were stored with too little precision.",
     ),
-    # running averages and noise
+    # inspection: running averages and noise
     "unmeasured": Entry("the lag of the running averages and the noise were not measured: {reason}"),
     "training-batch-size-assumed": Entry(
         "what batch noise explains assumes training batches of {batch_size}, as train_batch_size is not known"
@@ -109,13 +125,13 @@ INSPECTION: Catalogue = {
         "MCBN estimates describe the network as it behaves in training; larger mini-batches in training reduce the "
         "difference.",
     ),
-    # domains
+    # inspection: domains
     "domain-batch-size": Entry(_domain_batch_size),
     "domain-points-selected": Entry(_domain_points),
     "domain-spread-points": Entry(
         "the spread of MCBN under each domain's statistics is that of {points} points of each set"
     ),
-    # pipelines
+    # inspection: pipelines
     "no-pipeline-suggested": Entry("no training pipeline is suggested: {reason}"),
     "no-pipeline-fits": Entry(
         "None of the {tried} training pipelines tried fits: the running statistics differ from the closest one's "
@@ -125,17 +141,7 @@ INSPECTION: Catalogue = {
         "Look up `normalize` and `augment` in the training script. If the pipeline is known to be right, the running "
         "statistics are wrong: `bnuq precise-bn` recomputes them.",
     ),
-}
-
-# ── sweep over mini-batch sizes ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _nothing_random(batch_sizes: Sequence[int]) -> str:
-    sizes = ", ".join(f"b = {size}" for size in batch_sizes)
-    return f"At {sizes} nothing is random: the spread of the draws is 0 and carries no information."
-
-
-SWEEPING: Catalogue = {
+    # sweep over mini-batch sizes
     "batch-sizes-sorted": Entry("batch sizes were sorted and duplicates removed"),
     "sweep-continued": Entry("{network}: {parts} finished parts of an interrupted sweep were reused"),
     "bank-left-out": Entry("all points of a sweep share their draws: the bank of {bank} was left out"),
@@ -167,20 +173,7 @@ SWEEPING: Catalogue = {
         "and the prior of the weights is left out.",
         "Compare the networks by PLL on validation points before choosing one of them.",
     ),
-}
-
-# ── precise-bn ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _not_finite_before(tensors: Sequence[str]) -> str:
-    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-    return (
-        f"{tensors[0]}{more} held NaN or infinite values, so there is nothing to compare with on a test set; evaluate "
-        "the new file"
-    )
-
-
-PRECISE_BN: Catalogue = {
+    # precise-bn
     "file-replaced": Entry("an earlier file was replaced: {file}"),
     "default-batch-size": Entry(
         "mini-batches of {batch_size}: the default, as the training batch size is not known; name it with "
@@ -205,17 +198,7 @@ PRECISE_BN: Catalogue = {
     "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
     "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
     "dropout-off": Entry("dropout was off while statistics were taken, as it is at prediction"),
-}
-
-# ── check ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
-    texts = " ".join(f"{text} [{code}]" for code, text in warnings)
-    return f"The current result has warnings that the baseline does not have: {texts}"
-
-
-GATE: Catalogue = {
+    # check against a baseline
     "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
     "new-since-baseline": Entry("new since the baseline, and not compared with anything: {what} {names:joined}"),
     "not-compared": Entry("Not compared with the old baseline: {reason}"),

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from bnuq.findings import Catalogue, Entry, joined, listed
 
-# ── what was requested ───────────────────────────────────────────────────────────────────────────────────────────────
-
 
 def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
     why = "the training batch size" if known else "the default, as the training batch size is not known"
@@ -25,39 +23,6 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
         if not tau:
             absent = "τ, PLL, CRPS and coverage, " + absent
     return f"{absent}: {reason}; name them with --validation REF, or validation under [data]"
-
-
-_REQUEST: Catalogue = {
-    "run-file-read": Entry("{file} {where} was read; options override it"),
-    "result-replaced": Entry("an earlier result was replaced: {file}"),
-    "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
-    "no-validation": Entry(_no_validation),
-    "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
-    "method-left-out": Entry("{method} was left out: {reason}"),
-    "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
-    "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
-    "batch-size-chosen": Entry(_batch_size_chosen),
-    "batch-size-of-slices": Entry(
-        "mini-batches of {batch_size}: {in_training:|in evaluation mode only, }the network normalises slices of its "
-        "batch of that size"
-    ),
-    "bank-of-draws": Entry(
-        "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
-        "is smaller, but different points see different sampled networks"
-    ),
-    "passes-by-query": Entry(
-        "every query passes {in_batch:inside|beside} {own_batches:mini-batches of its own|each of the mini-batches}: "
-        "{at_most:at most |}{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each "
-        "set"
-    ),
-    "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
-    "nothing-stochastic": Entry(
-        "Only the deterministic network was evaluated; the notes say what was left out.",
-        "See the notes for what was left out; a network without BatchNorm and dropout has nothing to sample.",
-    ),
-}
-
-# ── the network and its reference ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _never_trained(layers: Sequence[str], evaluated: bool) -> str:
@@ -115,7 +80,66 @@ def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
     )
 
 
-_NETWORK: Catalogue = {
+def _precision(
+    method: str,
+    precision: str,
+    points: int,
+    samples: int,
+    measure: str,
+    shift: float,
+    shift_error: float,
+    mean: float,
+    largest: float,
+) -> str:
+    outputs, shifted = "probabilities" if measure == "mutual information" else "outputs", ""
+    if math.isfinite(shift):
+        error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
+        shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
+    return (
+        f"{method} was computed in {precision}: over the first {points} points and {samples} samples, {shifted}"
+        f"{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may deviate "
+        "more); mini-batch statistics, deterministic estimates and scores use the usual precision"
+    )
+
+
+def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequence[str]) -> str:
+    where = "; ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
+    return (
+        f"{method}: {', '.join(estimates)} not defined in {where}, and so not over all runs. The reports of those runs "
+        "say why."
+    )
+
+
+EVALUATION: Catalogue = {
+    # what was requested
+    "run-file-read": Entry("{file} {where} was read; options override it"),
+    "result-replaced": Entry("an earlier result was replaced: {file}"),
+    "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
+    "no-validation": Entry(_no_validation),
+    "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
+    "method-left-out": Entry("{method} was left out: {reason}"),
+    "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
+    "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
+    "batch-size-chosen": Entry(_batch_size_chosen),
+    "batch-size-of-slices": Entry(
+        "mini-batches of {batch_size}: {in_training:|in evaluation mode only, }the network normalises slices of its "
+        "batch of that size"
+    ),
+    "bank-of-draws": Entry(
+        "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
+        "is smaller, but different points see different sampled networks"
+    ),
+    "passes-by-query": Entry(
+        "every query passes {in_batch:inside|beside} {own_batches:mini-batches of its own|each of the mini-batches}: "
+        "{at_most:at most |}{forwards:,} forwards of {points} points for mcbn; --limit evaluates fewer points of each "
+        "set"
+    ),
+    "few-samples": Entry("With {samples} samples no Monte Carlo error can be estimated; use at least {minimum}."),
+    "nothing-stochastic": Entry(
+        "Only the deterministic network was evaluated; the notes say what was left out.",
+        "See the notes for what was left out; a network without BatchNorm and dropout has nothing to sample.",
+    ),
+    # the network and its reference
     "mcbn-verified": Entry(
         "MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
         "those of the training-mode forward pass to within {deviation:.1g} of the largest output"
@@ -176,34 +200,7 @@ _NETWORK: Catalogue = {
         'Name a reference (--train): bnuq then compares the noise model with MCBN, and counts = "measured" becomes '
         "possible.",
     ),
-}
-
-# ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _precision(
-    method: str,
-    precision: str,
-    points: int,
-    samples: int,
-    measure: str,
-    shift: float,
-    shift_error: float,
-    mean: float,
-    largest: float,
-) -> str:
-    outputs, shifted = "probabilities" if measure == "mutual information" else "outputs", ""
-    if math.isfinite(shift):
-        error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
-        shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
-    return (
-        f"{method} was computed in {precision}: over the first {points} points and {samples} samples, {shifted}"
-        f"{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may deviate "
-        "more); mini-batch statistics, deterministic estimates and scores use the usual precision"
-    )
-
-
-_PASSES: Catalogue = {
+    # passes
     "chunk-reduced": Entry(
         "{points} points are processed at once, because {free} of memory are free and these take about {needed} with "
         "{samples} samples"
@@ -214,12 +211,7 @@ _PASSES: Catalogue = {
         "{method}: with {samples} samples, the maximum allowed, the Monte Carlo error of {estimate} is {ratio:.2g} "
         "times the requested one. Raise --max-samples or --mc-error."
     ),
-}
-
-# ── points and what is fitted to them ────────────────────────────────────────────────────────────────────────────────
-
-
-_POINTS: Catalogue = {
+    # points and what is fitted to them
     "too-few-points": Entry(
         "{sets:joined}: fewer than two points, or groups of points; no error over points can be estimated.",
         "Evaluate on more points, or leave out `group` if the points are independent.",
@@ -256,20 +248,7 @@ _POINTS: Catalogue = {
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",
         "Widen `tau_range` under [scoring]; check that the errors have the expected unit.",
     ),
-}
-
-# ── several runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _undefined_in_some_runs(method: str, estimates: Sequence[str], without: Sequence[str]) -> str:
-    where = "; ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
-    return (
-        f"{method}: {', '.join(estimates)} not defined in {where}, and so not over all runs. The reports of those runs "
-        "say why."
-    )
-
-
-_RUNS: Catalogue = {
+    # several runs
     "seeds-of-sampling": Entry(
         "the run file does not contain {{seed}}: the seeds of [runs] are sampling seeds of the same network"
     ),
@@ -291,5 +270,3 @@ _RUNS: Catalogue = {
     ),
     "undefined-in-some-runs": Entry(_undefined_in_some_runs),
 }
-
-EVALUATION: Catalogue = {**_REQUEST, **_NETWORK, **_PASSES, **_POINTS, **_RUNS}

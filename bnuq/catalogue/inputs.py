@@ -11,8 +11,13 @@ def _shape(shape: Sequence[int]) -> str:
     return str(tuple(shape))
 
 
-DATA: Catalogue = {
-    # files
+def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
+    names = ", ".join(map(repr, others))
+    return f"the statistics in its entry {entry!r} were changed; those in {names} are what they were"
+
+
+INPUTS: Catalogue = {
+    # data: files
     "arrays-unused": Entry(lambda names: f"also there and not used: {', '.join(names[:10])}"),
     "no-label-file": Entry("no file of labels beside the pictures"),
     "label-file": Entry("labels from {file}"),
@@ -24,7 +29,7 @@ DATA: Catalogue = {
     "picture-mode": Entry("pictures are {mode}"),
     "target-column": Entry("the target is the {last:last column|column that is called so}, {column!r}"),
     "split-file": Entry("split {split} by {file}"),
-    # layouts
+    # data: layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: taken as labels"),
     "inputs-as-they-are": Entry("inputs are {dtype}: taken as they are"),
     "no-feature-axis": Entry("inputs have no feature axis: one feature a point"),
@@ -39,7 +44,7 @@ DATA: Catalogue = {
     "no-axis-like-channels": Entry(
         lambda shape: f"neither axis of {_shape(shape)} looks like channels: taken as channel-first"
     ),
-    # sets
+    # data: sets
     "limited": Entry("at most {limit} points of each evaluated set, drawn at random with seed {seed} (--limit)"),
     "validation-in-test": Entry(
         "{shared} of the {points} validation points are also in the test set ({test}): what is fitted to them (τ, the "
@@ -56,15 +61,7 @@ DATA: Catalogue = {
         "(τ, the constant baseline) is too optimistic, as the network was trained on them.",
         "Name validation points that the network never trained on.",
     ),
-}
-
-
-def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
-    names = ", ".join(map(repr, others))
-    return f"the statistics in its entry {entry!r} were changed; those in {names} are what they were"
-
-
-MODELS: Catalogue = {
+    # checkpoints, and where the network runs
     "weights-in-entry": Entry("the weights were taken from its entry {entry!r}."),
     "prefix-removed": Entry("the prefix {prefix!r} was taken off the names of the weights."),
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),

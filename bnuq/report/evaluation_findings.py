@@ -395,13 +395,6 @@ def _noise_model_sentence(words: str, model: Approximation) -> str:
     return f"{text}.{words}"
 
 
-def _unchecked_sentence(methods: Sequence[str]) -> str:
-    return (
-        f"{' and '.join(methods)}: an analytic model of MCBN's noise around the running statistics, not MCBN, "
-        "and not checked against it here; with a reference (--train), bnuq measures how far it is off."
-    )
-
-
 SENTENCES: Catalogue = {
     "reference-mismatch": Entry(
         "Warning: the reference or its pipeline does not match what the network was trained on. The results below may "
@@ -452,5 +445,10 @@ SENTENCES: Catalogue = {
             "noise-model-overstates": " It badly overstates this network's uncertainty.",
         }.items()
     },
-    "noise-model-unchecked": Entry(_unchecked_sentence),
+    "noise-model-unchecked": Entry(
+        lambda methods: (
+            f"{' and '.join(methods)}: an analytic model of MCBN's noise around the running statistics, not MCBN, and "
+            "not checked against it here; with a reference (--train), bnuq measures how far it is off."
+        )
+    ),
 }

@@ -8,8 +8,6 @@ def printable(text: str, *, lines: bool = True) -> str:
 
     Names and messages may come from an untrusted file. `lines` keeps line breaks.
     """
-    return "".join(c if c.isprintable() or (lines and c == "\n") else _written_out(c) for c in text)
-
-
-def _written_out(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode("ascii") for c in text
+    )

@@ -32,30 +32,29 @@ def markdown(report: Report, *, level: int = 2) -> str:
     subject = f": {report.subject}" if report.verdict and report.subject else ""
     title = f"{report.command}{subject}  {report.version}".strip()
     blocks = [f"{'#' * level} {_MARKS[report.verdict]}{text(title)}"]
+    heading = "#" * (level + 1)
     facts = [*_blocks([Facts(report.facts)])] if report.facts else []
     summary = [*_blocks([Items(report.summary)])] if report.summary else []
-    heading = "#" * (level + 1)
-    blocks += summary if report.verdict else [*facts, *([f"{heading} In short", *summary] if summary else [])]
-    if report.verdict and report.warnings:
-        blocks += [f"{heading} Warnings", *_warnings(report)]
+    warnings = [f"{heading} Warnings", *_warnings(report)] if report.warnings else []
+    notes = [*_blocks([Items(report.notes)])] if report.notes else []
+    if report.verdict:
+        blocks += [*summary, *warnings]
+    else:
+        blocks += [*facts, *([f"{heading} In short", *summary] if summary else [])]
     for section in report.sections:
         if not section.only_on_page and (inside := [*_blocks(section.parts, heading=f"{heading}#")]):
             if section.folded:
                 blocks.append(_folded(text(section.title), "\n\n".join(inside)))
             else:
                 blocks += [f"{heading} {text(section.title)}"] * bool(section.title) + inside
+    paths = [*_blocks(report.paths)]
     if report.verdict:
-        rest = [*facts, *_blocks([Items(report.notes)] if report.notes else [])]
-        rest += _blocks(report.paths)
+        rest = [*facts, *notes, *paths]
         blocks += [_folded("What was compared, and how", "\n\n".join(rest))] if rest else []
-        return "\n\n".join(blocks) + "\n"
-    if report.warnings:
-        blocks += [f"{heading} Warnings", *_warnings(report)]
-    if report.notes:
-        listed = "\n\n".join(_blocks([Items(report.notes)]))
-        many = len(report.notes) > _FEW
-        blocks += [f"{heading} Notes", _folded(f"{len(report.notes)} of them", listed) if many else listed]
-    blocks += _blocks(report.paths)
+    else:
+        if len(report.notes) > _FEW:
+            notes = [_folded(f"{len(report.notes)} of them", *notes)]
+        blocks += [*warnings, *([f"{heading} Notes", *notes] if notes else []), *paths]
     return "\n\n".join(blocks) + "\n"
 
 

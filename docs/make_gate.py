@@ -42,7 +42,7 @@ from bnuq.gate import Comparison, Tolerance, Verdict
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.sentences import chance, estimate_name
+from bnuq.report.check.findings import chance, estimate_name
 from bnuq.report.numbers import count, named, number
 from bnuq.workflows.evaluate import evaluate
 

@@ -179,14 +179,13 @@ def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
     if not reports:
         return
     from bnuq.files.writing import write_bytes
-    from bnuq.report.check import junit, refused, refused_junit, report
+    from bnuq.report.check import junit, report
     from bnuq.report.render import markdown
 
     if "--junit" in reports:
-        write_bytes(reports["--junit"], refused_junit(outcome) if isinstance(outcome, str) else junit(outcome))
+        write_bytes(reports["--junit"], junit(outcome))
     if "--markdown" in reports:
-        text = markdown(refused(outcome) if isinstance(outcome, str) else report(outcome))
-        write_bytes(reports["--markdown"], text.encode("utf-8", "backslashreplace"))
+        write_bytes(reports["--markdown"], markdown(report(outcome)).encode("utf-8", "backslashreplace"))
 
 
 def _summary(verdict: Verdict) -> dict[str, Any]:

@@ -36,16 +36,15 @@ def annotate_ci(outcome: Verdict | str, *, marks: TextIO | None) -> None:
     if not summary and not _on_github():
         return
     from bnuq.files.writing import append_text
-    from bnuq.report.check import annotations, refused, refused_annotation, report
+    from bnuq.report.check import annotations, report
     from bnuq.report.render import markdown
 
     if _on_github() and marks is not None:
-        for line in (refused_annotation(outcome),) if isinstance(outcome, str) else annotations(outcome):
+        for line in annotations(outcome):
             print(line, file=marks, flush=True)
     if summary:
-        document = refused(outcome) if isinstance(outcome, str) else report(outcome)
         try:
-            append_text(Path(summary), markdown(document) + "\n")
+            append_text(Path(summary), markdown(report(outcome)) + "\n")
         except OSError as error:
             typer.echo(f"bnuq: the step summary {summary} could not be written: {error.strerror}.", err=True)
 

@@ -14,8 +14,7 @@ from markdown_it import MarkdownIt
 from bnuq.gate.records import Verdict
 from bnuq.metrics import METRICS
 from bnuq.report.check import report
-from bnuq.report.check.findings import change, findings, headline, judgement
-from bnuq.report.check.sentences import SENTENCES, change_in_words, in_short
+from bnuq.report.check.findings import SENTENCES, change, findings, headline, in_words, judgement
 from bnuq.report.render import markdown, print_record
 from bnuq.report.sanitize import printable
 
@@ -26,6 +25,11 @@ def drawn(verdict: Verdict, *, width: int = 80, encoding: str = "utf-8") -> str:
     print_record(report, verdict, stream, width=width)
     stream.flush()
     return raw.getvalue().decode(encoding)
+
+
+def in_short(verdict: Verdict) -> tuple[str, ...]:
+    """What the outcome rests on, a sentence each."""
+    return report(verdict).summary
 
 
 def one_line(text: str) -> str:
@@ -129,7 +133,7 @@ def test_what_passed_is_summed_up_by_its_clearest_worsening_and_what_got_better(
 def test_every_finding_has_its_sentence(name: str) -> None:
     verdict = made.ALL[name]
     codes = [finding.code for finding in findings(verdict)]
-    texts = [*in_short(verdict), *(change_in_words(comparison, verdict) for comparison in verdict.comparisons)]
+    texts = [*in_short(verdict), *(in_words(change(comparison, verdict)) for comparison in verdict.comparisons)]
     assert set(codes) <= SENTENCES.keys() and len(texts) == len(codes) + len(verdict.comparisons)
     assert all(text.endswith(".") for text in texts)
 
@@ -145,7 +149,7 @@ def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
             comparison = made.compared(name, 0.5, 0.5 + 0.1 * sign, outcome, **more)
             verdict = made.verdict(comparison)
             assert change(comparison, verdict).code == outcome
-            words, _, numbers = change_in_words(comparison, verdict).partition(": ")
+            words, _, numbers = in_words(change(comparison, verdict)).partition(": ")
             assert "mcbn" in words and ("rose" if sign > 0 else "fell") in numbers, (name, words)
             assert re.search(r"\b(less|more|further|fewer|better|closer|larger|smaller)\b", words), words
 
@@ -169,11 +173,11 @@ def test_what_is_held_of_a_change() -> None:
 
 def test_estimates_that_print_alike_get_more_decimals_or_are_still() -> None:
     near = made.compared("accuracy", 0.91234, 0.91231, "same")
-    assert "fell from 0.91234 to 0.91231 (−3.0e−05 ± 0.0040" in change_in_words(near, made.verdict(near))
+    assert "fell from 0.91234 to 0.91231 (−3.0e−05 ± 0.0040" in in_words(change(near, made.verdict(near)))
     still = made.compared("accuracy", 0.9, 0.9, "same", se=0.0)
-    assert "is still 0.9000 (0; tolerance" in change_in_words(still, made.verdict(still))
+    assert "is still 0.9000 (0; tolerance" in in_words(change(still, made.verdict(still)))
     lost = made.compared("pll", -0.3, float("nan"), "not gated", se=None)
-    assert "is not a number, and was −0.3000 nats" in change_in_words(lost, made.verdict(lost))
+    assert "is not a number, and was −0.3000 nats" in in_words(change(lost, made.verdict(lost)))
 
 
 def test_a_change_of_nothing_is_a_nought_and_nothing_but_noughts_is_a_sentence() -> None:

@@ -9,22 +9,27 @@ from typing import Literal
 
 from bnuq.config import DETERMINISTIC
 from bnuq.estimates import ARROWS
-from bnuq.findings import sentence, warnings
+from bnuq.findings import warnings
 from bnuq.gate.records import BOUNDS, NORMALIZED, Comparison, Side, Verdict
 from bnuq.metrics import METRICS, SCORES
-from bnuq.report.check.findings import JUDGEMENTS, is_unchanged, judgement, unchanged
-from bnuq.report.check.sentences import (
-    SENTENCES,
+from bnuq.report.check.findings import (
+    JUDGEMENTS,
+    NOTHING_CHECKED,
     amount,
     before_and_now,
     chance,
     change_and_error,
+    findings,
     headline,
-    in_short,
+    in_words,
+    is_unchanged,
+    judgement,
     not_paired,
     paired,
     place,
+    reasons,
     requirement,
+    unchanged,
 )
 from bnuq.report.document import Cell, Items, Paragraph, Part, PathLine, Report, Row, Section, Table, dim, section
 from bnuq.report.numbers import count, named
@@ -36,18 +41,21 @@ _FAILED = ("worse", "moved")
 _TITLES = {"same": "The same", "not gated": "Shown, not gated"}
 
 
-def report(verdict: Verdict, *, columns: int = 100) -> Report:
-    """The report: the verdict and what it rests on, every estimate, and what was compared."""
+def report(outcome: Verdict | str, *, columns: int = 100) -> Report:
+    """The report: the verdict and what it rests on, every estimate, and what was compared; or the error for which
+    nothing was checked."""
+    if isinstance(outcome, str):
+        return Report("bnuq check", subject=NOTHING_CHECKED, verdict="failed", summary=tuple(reasons(outcome)))
     return Report(
         command="bnuq check",
-        subject=headline(verdict),
-        verdict=_outcome(verdict),
-        facts=tuple(_facts(verdict)),
-        summary=in_short(verdict),
-        sections=tuple(_sections(verdict, roomy=columns >= _ROOMY)),
-        warnings=advised(verdict.findings),
-        notes=noted(verdict.findings),
-        other_paths=tuple(_paths(verdict)),
+        subject=in_words(headline(outcome)),
+        verdict=_outcome(outcome),
+        facts=tuple(_facts(outcome)),
+        summary=tuple(map(in_words, findings(outcome))),
+        sections=tuple(_sections(outcome, roomy=columns >= _ROOMY)),
+        warnings=advised(outcome.findings),
+        notes=noted(outcome.findings),
+        other_paths=tuple(_paths(outcome)),
     )
 
 
@@ -131,7 +139,7 @@ def _estimates(words: str, group: tuple[Comparison, ...], *, gated: int, roomy: 
     failed = words in _FAILED
     brief: tuple[Part, ...] | None = None
     if is_unchanged(group):
-        brief = (Paragraph(sentence(unchanged(group), SENTENCES)),)
+        brief = (Paragraph(in_words(unchanged(group))),)
     elif not failed and (len(group) > _MANY or words in _TITLES):
         brief = (_changes(group, roomy=roomy),)
     table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")

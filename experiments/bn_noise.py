@@ -19,8 +19,7 @@ from bnuq.report.document import Cell, Paragraph, PathLine, Report, Section, Tab
 from bnuq.report.inspection.findings import independence, sentences, spatial_slope, with_error
 from bnuq.report.inspection.lookup import brief
 from bnuq.report.inspection.plots import noise_panels
-from bnuq.report.inspection.report import name_width
-from bnuq.report.inspection.tables import noise_parts
+from bnuq.report.inspection.report import name_width, noise_parts
 from bnuq.report.numbers import number
 from bnuq.report.remedies import advised, noted
 from bnuq.workflows.inspect import Settings, inspect

@@ -27,8 +27,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Listing, Section, Table
 from bnuq.report.inspection import report
 from bnuq.report.inspection.findings import SENTENCES, findings, sentences, spatial_slope
-from bnuq.report.inspection.plots import chi2_density
-from bnuq.report.inspection.tables import nominal_deviations
+from bnuq.report.inspection.plots import chi2_density, nominal_deviations
 from bnuq.report.render import draw_pictures, markdown, page, print_record
 from bnuq.workflows.inspect import inspect
 

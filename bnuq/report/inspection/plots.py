@@ -17,7 +17,6 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
 from bnuq.report.inspection.lookup import least_share, listed, pipeline_of, share_of, worst_first
-from bnuq.report.inspection.tables import nominal_deviations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,6 +172,17 @@ def _deviations(record: Inspection, noise: Noise, path: Path) -> None:
         _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("standard deviation over draws")
         legend_apart(axes)
+
+
+def nominal_deviations(count: int) -> tuple[float, float]:
+    """sd of U and of V for so many independent Gaussian values: √(n/(n − 3) − (E U)²) and 1/√n; NaN for n of 3 or
+    fewer, whose U has no variance. Source: Shekhovtsov & Flach 2018, §3.1."""
+    if count <= 3:
+        return math.nan, 1 / math.sqrt(count) if count > 0 else math.nan
+    if count > 1000:  # the difference of two numbers near 1 has no digits left
+        return 1 / math.sqrt(2 * count), 1 / math.sqrt(count)
+    mean = math.sqrt(count / 2) * math.exp(math.lgamma((count - 2) / 2) - math.lgamma((count - 1) / 2))
+    return math.sqrt(max(0.0, count / (count - 3) - mean**2)), float(1 / np.sqrt(count))
 
 
 def _values(record: Inspection, noise: Noise, path: Path) -> None:

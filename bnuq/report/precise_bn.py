@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.metrics.registry import metric_of
@@ -42,7 +42,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         version=str(result.provenance["bnuq"]),
         subject=Path(result.model["path"]).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(finding, SENTENCES) for finding in findings(result)),
+        summary=tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings(result)),
         sections=tuple(_sections(result)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
@@ -80,58 +80,21 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
 def findings(result: PreciseBN) -> Iterator[Finding]:
     """The answers: what was replaced, where most, and whether it helped."""
     layers = result.layers
-    untrained = sum(layer.never_trained for layer in layers)
-    yield Finding("statistics-replaced", "verdict", {"layers": len(layers), "untrained": untrained})
+    yield _verdict("statistics-replaced", layers=len(layers), untrained=sum(layer.never_trained for layer in layers))
     worst = max(layers, key=_size)
     if _size(worst) > 0:
-        values = {"layer": worst.name, "shift": worst.shift, "factor": math.exp(worst.log_variance)}
-        yield Finding("largest-change", "verdict", values)
+        yield _verdict("largest-change", layer=worst.name, shift=worst.shift, factor=math.exp(worst.log_variance))
     if dead := sum(layer.dead for layer in layers):
-        yield Finding("channels-constant", "verdict", {"channels": dead})
+        yield _verdict("channels-constant", channels=dead)
     if result.test is not None:
-        yield Finding(f"test-{_effect(result.test)}", "verdict", {"changes": dict(result.test.estimates)})
+        effects = {change.verdict for change in result.test.estimates.values()}
+        effect = next((effect for effect in ("better", "worse", "unknown") if effect in effects), "same")
+        effect = "mixed" if effects >= {"better", "worse"} else effect
+        yield _verdict(f"test-{effect}", changes=dict(result.test.estimates))
 
 
-def _effect(test: TestChange) -> str:
-    """mixed, better, worse, unknown or same."""
-    verdicts = {change.verdict for change in test.estimates.values()}
-    if verdicts >= {"better", "worse"}:
-        return "mixed"
-    return next((verdict for verdict in ("better", "worse", "unknown") if verdict in verdicts), "same")
-
-
-def _replaced(layers: int, untrained: int) -> str:
-    never = f"; {untrained} of them had never been trained" if untrained else ""
-    return f"The running statistics of {count(layers, 'BatchNorm layer')} were replaced{never}."
-
-
-def _largest(layer: str, shift: float, factor: float) -> str:
-    return (
-        f"The largest change is in {layer}: the means moved by {number(shift, 2)} standard deviations (root mean "
-        f"square over channels), the variances by a factor of {number(factor, 2)}."
-    )
-
-
-def _constant(channels: int) -> str:
-    verb = "is" if channels == 1 else "are"
-    return f"{count(channels, 'channel')} {verb} nearly constant: no change is reported there."
-
-
-def _on_test(changes: Mapping[str, EstimateChange], effect: str, advice: str = "") -> str:
-    return f"{effect}: {' and '.join(_change_in_words(name, change) for name, change in changes.items())}.{advice}"
-
-
-_CHECK = " Check that train, normalize and augment are those of training; if they are, keep the old file."
-SENTENCES: Catalogue = {
-    "statistics-replaced": Entry(_replaced),
-    "largest-change": Entry(_largest),
-    "channels-constant": Entry(_constant),
-    "test-mixed": Entry(partial(_on_test, effect="Mixed effect")),
-    "test-better": Entry(partial(_on_test, effect="It helped")),
-    "test-worse": Entry(partial(_on_test, effect="It made the network worse", advice=_CHECK)),
-    "test-unknown": Entry(partial(_on_test, effect="Whether it helped is unknown")),
-    "test-same": Entry(partial(_on_test, effect="It made no difference beyond chance")),
-}
+def _verdict(code: str, **values: Any) -> Finding:
+    return Finding(code, "verdict", values)
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:
@@ -151,12 +114,37 @@ def _written(name: str) -> tuple[int, int, str]:
     return digits or 4, scale, unit if scale == 100 else ""
 
 
+_FORMATS = {
+    "number": lambda value: number(value, 2),
+    "layers": lambda layers: count(layers, "BatchNorm layer"),
+    "untrained": lambda layers: f"; {layers} of them had never been trained" if layers else "",
+    "channels": lambda channels: f"{count(channels, 'channel')} {'is' if channels == 1 else 'are'}",
+    "changes": lambda changes: " and ".join(_change_in_words(name, change) for name, change in changes.items()),
+}
+_TEXTS = {
+    "statistics-replaced": "The running statistics of {layers:layers} were replaced{untrained:untrained}.",
+    "largest-change": (
+        "The largest change is in {layer}: the means moved by {shift:number} standard deviations (root mean square "
+        "over channels), the variances by a factor of {factor:number}."
+    ),
+    "channels-constant": "{channels:channels} nearly constant: no change is reported there.",
+    "test-mixed": "Mixed effect: {changes:changes}.",
+    "test-better": "It helped: {changes:changes}.",
+    "test-worse": (
+        "It made the network worse: {changes:changes}. Check that train, normalize and augment are those of training; "
+        "if they are, keep the old file."
+    ),
+    "test-unknown": "Whether it helped is unknown: {changes:changes}.",
+    "test-same": "It made no difference beyond chance: {changes:changes}.",
+}
+SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
+
+
 def _estimates(test: TestChange) -> Table:
-    rows = tuple(
-        (f"{named(name)} {metric_of(name).arrow}", tuple(_cells(name, change)))
-        for name, change in test.estimates.items()
-    )
-    return Table(("before", "after", "change"), rows, stacks=True)
+    rows = [
+        (f"{named(name)} {metric_of(name).arrow}", tuple(_cells(name, test.estimates[name]))) for name in test.estimates
+    ]
+    return Table(("before", "after", "change"), tuple(rows), stacks=True)
 
 
 def _cells(name: str, change: EstimateChange) -> Iterator[Cell]:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.records.inspection import Candidate, Domain, Inspection, LayerNoise, Noise
+from bnuq.records.inspection import Candidate, Domain, Gap, Inspection, LayerNoise, Noise
 from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, legend_apart, picture, short
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BAND = "#dbe9f4"  # of what is normal
 _TICKS = 22  # names that fit below a picture
-_LINES = 5  # domains with a line of their own
+_LOOKS = list(drawing.lines_of("012345").values())[1:]  # the first is that of the deterministic network
 _CANDIDATES = 14
 _BINS = (10, 36)
 _SIZE = (6.4, 4.6)  # inches, of a picture with the names of layers below it
@@ -67,7 +67,7 @@ def pictures_of(record: Inspection) -> Iterator[Picture]:
     noise, domains, pipelines = record.noise, record.domains, record.pipelines
     draws: dict[str, Callable[[Path], None]] = {}
     if record.gap is not None and record.gap.layers:
-        draws["gap"] = partial(_gap, record)
+        draws["gap"] = partial(_gap, record, record.gap)
     if noise is not None and noise.layers:
         draws["noise_by_layer"] = partial(_deviations, record, noise)
         draws["values"] = partial(_values, record, noise)
@@ -137,16 +137,14 @@ def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing
     axes.plot(np.arange(len(values)), _drawable(values), **look.plotted, label=label)
 
 
-def _gap(record: Inspection, path: Path) -> None:
-    assert record.gap is not None
-    layers = record.gap.layers
-    looks = drawing.lines_of(["", "mean", "variance"])
+def _gap(record: Inspection, gap: Gap, path: Path) -> None:
+    layers = gap.layers
     means, variances = [layer.ratio_mean for layer in layers], [layer.ratio_log_variance for layer in layers]
-    about = _about(record, f"{record.gap.points:,} reference points")
+    about = _about(record, f"{gap.points:,} reference points")
     with picture(path, title="Running statistics compared with the population", about=about, size=_SIZE) as [axes]:
         _normal_band(axes)
-        _plot_layers(axes, means, looks["mean"], "mean")
-        _plot_layers(axes, variances, looks["variance"], "ln variance")
+        _plot_layers(axes, means, _LOOKS[0], "mean")
+        _plot_layers(axes, variances, _LOOKS[1], "ln variance")
         _logarithmic(axes, [*means, *variances, 1.0, 1.2 * WORST_LIMIT])
         _layer_axis(axes, [layer.name for layer in layers])
         axes.set_ylabel("difference in units of batch noise")
@@ -154,11 +152,10 @@ def _gap(record: Inspection, path: Path) -> None:
 
 
 def _deviations(record: Inspection, noise: Noise, path: Path) -> None:
-    _, look_u, look_v = drawing.lines_of(["", "u", "v"]).values()
     nominal_u, nominal_v = zip(*(nominal_deviations(layer.nominal) for layer in noise.layers), strict=True)
     rows = (
-        ("σ_U", [layer.sigma_u for layer in noise.layers], nominal_u, look_u),
-        ("σ_V", [layer.sigma_v for layer in noise.layers], nominal_v, look_v),
+        ("σ_U", [layer.sigma_u for layer in noise.layers], nominal_u, _LOOKS[0]),
+        ("σ_V", [layer.sigma_v for layer in noise.layers], nominal_v, _LOOKS[1]),
     )
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(path, title="Noise of scale and shift by layer", about=about, size=_SIZE) as [axes]:
@@ -186,14 +183,13 @@ def nominal_deviations(count: int) -> tuple[float, float]:
 
 
 def _values(record: Inspection, noise: Noise, path: Path) -> None:
-    _, look_mean, look_deviation = drawing.lines_of(["", "m", "s"]).values()
     means = [share_of(layer.values_mean, layer) for layer in noise.layers]
     deviations = [share_of(layer.values_deviation, layer) for layer in noise.layers]
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
     with picture(path, title="Effective sample size of a channel", about=about, size=_SIZE) as [axes]:
         axes.axhline(1, color=INK, linewidth=1, linestyle="--", label="all n = b·z values independent")
-        _plot_layers(axes, means, look_mean, "effective for the mean")
-        _plot_layers(axes, deviations, look_deviation, "effective for the standard deviation")
+        _plot_layers(axes, means, _LOOKS[0], "effective for the mean")
+        _plot_layers(axes, deviations, _LOOKS[1], "effective for the standard deviation")
         _logarithmic(axes, [*means, *deviations, 1.0])
         _layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("effective sample size / n")
@@ -205,17 +201,16 @@ def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
         return max((float(ratio) for ratio in domain.ratio if math.isfinite(ratio)), default=math.nan)
 
     ranked = worst_first([domain for domain in domains if domain.layers], worst)
-    looks = list(drawing.lines_of(list(map(str, range(_LINES + 1)))).values())[1:]
     names = list(dict.fromkeys(name for domain in domains for name in domain.layers))
     about = _about(record, f"{len(domains)} domains" if len(domains) > 1 else domains[0].name)
     with picture(path, title="Differences between domains by layer", about=about, size=_SIZE) as [axes]:
         _normal_band(axes)
         for number, domain in reversed(list(enumerate(ranked))):
             at, values = [names.index(name) for name in domain.layers], _drawable(domain.ratio)
-            if number < _LINES:
-                axes.plot(at, values, **looks[number].plotted, label=short(domain.name, 28), zorder=3)
+            if number < len(_LOOKS):
+                axes.plot(at, values, **_LOOKS[number].plotted, label=short(domain.name, 28), zorder=3)
             else:
-                label = f"{len(ranked) - _LINES} others" if number == len(ranked) - 1 else "_"
+                label = f"{len(ranked) - len(_LOOKS)} others" if number == len(ranked) - 1 else "_"
                 axes.plot(at, values, color=PALE, linewidth=1.2, label=label)
         _logarithmic(axes, [1.0, 1.2 * WORST_LIMIT, *(value for domain in ranked for value in domain.ratio)])
         _layer_axis(axes, names)
@@ -354,7 +349,7 @@ def _by_size(axes: Axes, noise: Noise) -> None:
         return
     order = np.argsort(sizes)
     names = (layer.name for layer in _ends_and_middle(known))
-    looks = dict(zip(names, list(drawing.lines_of("0123").values())[1:], strict=False))
+    looks = dict(zip(names, _LOOKS, strict=False))
     for layer, values in zip(noise.layers, every, strict=True):
         if layer.name not in looks:
             axes.plot(sizes[order], values[order], color=PALE, linewidth=1.2)

@@ -124,13 +124,6 @@ def method_and_set(comparison: Comparison) -> tuple[str, str]:
     return comparison.method, "test" if of_test else comparison.set
 
 
-def unpaired_sets(verdict: Verdict) -> tuple[str, ...]:
-    """The sets whose points are not the same in both results."""
-    points = () if verdict.pairing is None else verdict.pairing.points
-    sets = dict.fromkeys(method_and_set(comparison)[1] for comparison in verdict.comparisons)
-    return tuple(name for name in sets if name not in points)
-
-
 def _of_group(group: Sequence[Comparison], verdict: Verdict) -> Iterator[Finding]:
     if len(group) <= _SINGLE:
         yield from (change(comparison, verdict) for comparison in group)
@@ -184,7 +177,8 @@ def paired(verdict: Verdict) -> str:
 def not_paired(verdict: Verdict) -> str:
     """What they do not share, and why; "" where they share all."""
     assert verdict.pairing is not None
-    sets = unpaired_sets(verdict)
+    compared = dict.fromkeys(method_and_set(comparison)[1] for comparison in verdict.comparisons)
+    sets = [name for name in compared if name not in verdict.pairing.points]
     methods: dict[str, list[str]] = {}
     for method, reason in verdict.pairing.why_not:
         methods.setdefault(reason, []).append(method)

@@ -152,7 +152,9 @@ def site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
             "between them. The result file and --json list all of them."
         )
     if norms:
-        same = f" ε is {_span([norms[0].eps])} in all of them, and {_average(norms)}." if alike else ""
+        momentum = _momentum(norms)
+        average = "the running averages are cumulative" if momentum == "cumulative" else f"momentum is {momentum}"
+        same = f" ε is {_span([norms[0].eps])} in all of them, and {average}." if alike else ""
         yield _dim(f"z: values per channel that one point contributes.{same}")
 
 
@@ -215,11 +217,6 @@ def _momentum(sites: Sequence[SiteRow]) -> str:
     if None in momenta:
         return "cumulative" if set(momenta) == {None} else f"{_span(momenta)}, cumulative"
     return _span(momenta)
-
-
-def _average(sites: Sequence[SiteRow]) -> str:
-    momentum = _momentum(sites)
-    return "the running averages are cumulative" if momentum == "cumulative" else f"momentum is {momentum}"
 
 
 # ── gap ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.metrics import METRICS
-from bnuq.records.sweep import Recommended, Sweep, SweepPoint
+from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.report import drawing
 from bnuq.report.drawing import short
 from bnuq.report.numbers import error_of, named, three_digits
@@ -75,15 +75,11 @@ def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[Line]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.minorticks_off()
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    if sweep.recommended is not None and _chosen_in(sweep.recommended, column[0]):
-        size = sweep.recommended.batch_size
+    chosen = sweep.recommended
+    if chosen is not None and (chosen.protocol == "matched") == (column[0].model is None):
+        size = chosen.batch_size
         label = f"recommended: b = {size:,}"
         axes.axvline(size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
-
-
-def _chosen_in(chosen: Recommended, line: Line) -> bool:
-    """Whether a size was recommended of points of this protocol."""
-    return (line.model is None) == (chosen.protocol == "matched")
 
 
 def _logarithmic(axes: Axes, low: float, high: float) -> None:

@@ -103,7 +103,9 @@ def report(sweep: Sweep, *, columns: int = 100) -> Report:
 def _sections(sweep: Sweep, columns: int) -> Iterator[Section]:
     lines = lines_of(sweep)
     for line in lines:
-        yield Section(line.title, tuple(_line_parts(sweep, line)))
+        fixed = any(point.degenerate for point in line.points)
+        note = dim(["* nothing is random: no draw changes an output"] if fixed else [])
+        yield Section(line.title, (table(sweep, line), *note, *compared_parts(line)))
     curves: list[Part] = []
     for line in lines:
         if drawn := list(curves_of(sweep, line, columns)):
@@ -118,13 +120,6 @@ def _sections(sweep: Sweep, columns: int) -> Iterator[Section]:
     sets = [(f"set {swept.name}", f"SHA-256 `{swept.sha256}`") for swept in sweep.sets]
     request: Mapping[str, Any] = sweep.models[0].record
     yield provenance_section(sweep.provenance, sweep.seconds, request, sources=[*models, *sets], repeat=_REPEAT)
-
-
-def _line_parts(sweep: Sweep, line: Line) -> Iterator[Part]:
-    yield table(sweep, line)
-    if any(point.degenerate for point in line.points):
-        yield Paragraph("* nothing is random: no draw changes an output", dim=True)
-    yield from compared_parts(line)
 
 
 def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.findings import Finding, note
 from bnuq.metrics.arrays import as_numpy
 from bnuq.progress import Advance, Progress, silent
-from bnuq.records.inspection.records import Crossing, Domain, Domains
+from bnuq.records.inspection import Crossing, Domain, Domains
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk

@@ -23,7 +23,7 @@ from bnuq.metrics.noise import (
 )
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.inspection.records import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
+from bnuq.records.inspection import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 from bnuq.sampling.statistics import statistics_of

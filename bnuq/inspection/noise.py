@@ -23,7 +23,7 @@ from bnuq.metrics.noise import (
     unbiased_scale,
 )
 from bnuq.progress import Progress
-from bnuq.records.inspection.records import LayerNoise, Noise
+from bnuq.records.inspection import LayerNoise, Noise
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite

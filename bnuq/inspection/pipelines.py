@@ -28,7 +28,7 @@ from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.findings import Finding, warning
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.inspection.records import SURE, Candidate, Pipelines
+from bnuq.records.inspection import SURE, Candidate, Pipelines
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.sites import BatchNormSite, Sites

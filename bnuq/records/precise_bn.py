@@ -12,7 +12,7 @@ from bnuq import catalogue
 from bnuq.config import PopulationEstimator
 from bnuq.estimates import Direction, Estimate
 from bnuq.findings import Finding
-from bnuq.records.summary import SCHEMA, json_number
+from bnuq.records.summary import SCHEMA, estimate_summary, json_fields, json_value
 
 COMMAND = "precise-bn"
 
@@ -96,33 +96,20 @@ class PreciseBN:
 def summary(result: PreciseBN) -> dict[str, Any]:
     """The record as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
     test = result.test
+    changes = {} if test is None else test.estimates
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
         "command": COMMAND,
         "model": dict(result.model),
-        "estimator": result.estimator,
-        "points": result.points,
-        "batch_size": result.batch_size,
-        "batches": result.batches,
-        "seed": result.seed,
-        "device": result.device,
+        **json_fields(result, "estimator", "points", "batch_size", "batches", "seed", "device"),
         "reference": {"reference": result.reference, "n": result.reference_points},
-        "layers": [
-            {
-                "name": layer.name,
-                "channels": layer.channels,
-                "shift": json_number(layer.shift),
-                "log_variance": json_number(layer.log_variance),
-                "dead": layer.dead,
-                "never_trained": layer.never_trained,
-            }
-            for layer in result.layers
-        ],
-        "sets": {} if test is None else {"test": {"n": test.n, "sha256": test.sha256}},
-        "before": {} if test is None else {name: _estimate(change.before) for name, change in test.estimates.items()},
-        "after": {} if test is None else {name: _estimate(change.after) for name, change in test.estimates.items()},
-        "change": {} if test is None else {name: _estimate(change.change) for name, change in test.estimates.items()},
+        "layers": json_value(result.layers),
+        "sets": {} if test is None else {"test": json_fields(test, "n", "sha256")},
+        **{
+            when: {name: _estimate(getattr(change, when)) for name, change in changes.items()}
+            for when in ("before", "after", "change")
+        },
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         **catalogue.summary(result.findings),
         "path": str(result.path),
@@ -130,5 +117,4 @@ def summary(result: PreciseBN) -> dict[str, Any]:
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
-    errors = {"se": estimate.se} if estimate.se is not None and estimate.se == estimate.se else {}
-    return {name: json_number(value) for name, value in {"value": estimate.value, **errors}.items()}
+    return estimate_summary(Estimate(estimate.value, se=estimate.se))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, overload
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
 
 from bnuq import catalogue
 from bnuq.estimates import Estimate
@@ -52,11 +55,9 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
 def _approximation(approximation: Approximation) -> dict[str, Any]:
     """A noise model against MCBN: ratio of the mean uncertainty, rank correlation by set, and other differences."""
     return {
-        "uncertainty": approximation.uncertainty,
-        "ratio": estimate_summaries(approximation.ratio),
-        "rank_correlation": {name: json_number(value) for name, value in approximation.rank.items()},
-        "pll": estimate_summary(approximation.pll),
-        "auroc": estimate_summaries(approximation.auroc),
+        **json_fields(approximation, "uncertainty", "ratio"),
+        "rank_correlation": json_value(approximation.rank),
+        **json_fields(approximation, "pll", "auroc"),
     }
 
 
@@ -77,25 +78,32 @@ def _methods(result: Result) -> dict[str, Any]:
     return methods
 
 
-def estimate_summaries(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Estimates by name as JSON values."""
-    return {name: estimate_summary(estimate) for name, estimate in estimates.items()}
+def json_value(value: Any) -> Any:
+    """A value of a record as JSON has it: numbers, arrays, mappings, estimates, and other records by their fields."""
+    if isinstance(value, Estimate):
+        return estimate_summary(value)
+    if is_dataclass(value):
+        return json_fields(value, *(field.name for field in fields(value)))
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [json_value(item) for item in value]
+    return json_number(value) if isinstance(value, float | np.floating) else value
 
 
-@overload
-def estimate_summary(estimate: Estimate) -> dict[str, Any]: ...
-@overload
-def estimate_summary(estimate: None) -> None: ...
-def estimate_summary(estimate: Estimate | None) -> dict[str, Any] | None:
+def json_fields(record: Any, *names: str) -> dict[str, Any]:
+    """These fields of a record as JSON values."""
+    return {name: json_value(getattr(record, name)) for name in names}
+
+
+def estimate_summary(estimate: Estimate) -> dict[str, Any]:
     """An estimate as JSON values, without the errors that it has not."""
-    if estimate is None:
-        return None
     errors = {key: getattr(estimate, key) for key in ("se", "mc_se", "low", "high")}
     known = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
     return {key: json_number(value) for key, value in {"value": estimate.value, **known}.items()}
 
 
-def json_number(value: float) -> float | str:
+def json_number(value: float | np.floating[Any]) -> float | str:
     """A number as JSON has it; infinities and NaN are the strings "inf", "-inf" and "nan"."""
     value = float(value)
     if math.isnan(value):

@@ -19,7 +19,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.findings import note
 from bnuq.inspection import domains as stage
 from bnuq.inspection.domains import domains
-from bnuq.records.inspection.records import Crossing, Domains
+from bnuq.records.inspection import Crossing, Domains
 from bnuq.sampling.sites import find_sites
 
 CLASSES, FEATURES = 3, 6

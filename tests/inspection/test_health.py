@@ -28,7 +28,7 @@ from bnuq.inspection.health import (
 )
 from bnuq.inspection.noise import noise
 from bnuq.progress import silent
-from bnuq.records.inspection.records import Gap, LayerNoise, Noise
+from bnuq.records.inspection import Gap, LayerNoise, Noise
 from bnuq.sampling.sites import find_sites
 
 M = 128

@@ -18,7 +18,7 @@ from bnuq.inspection.health import batch_statistics
 from bnuq.inspection.noise import _spatial_slope, noise, sizes_for
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.progress import silent
-from bnuq.records.inspection.records import LayerNoise, Noise
+from bnuq.records.inspection import LayerNoise, Noise
 from bnuq.sampling.sites import BatchNormSite, find_sites
 
 CHANNELS = 24

@@ -20,7 +20,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.inspection import pipelines
 from bnuq.inspection.pipelines import DATA_OWN, findings, suggest
 from bnuq.progress import silent
-from bnuq.records.inspection.records import Pipelines
+from bnuq.records.inspection import Pipelines
 from bnuq.sampling.sites import find_sites
 
 RUN = Run(Path("model.pt"), Path("model.h5"))

@@ -14,6 +14,8 @@ from bnuq.findings import Catalogue, Entry, Finding, sentence, warnings
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import (
+    FEW_VALUES,
+    SURE,
     Candidate,
     Crossing,
     Domain,
@@ -26,7 +28,6 @@ from bnuq.records.inspection import (
     Pipelines,
     SiteRow,
 )
-from bnuq.records.inspection.records import FEW_VALUES, SURE
 from bnuq.report.drawing import short
 from bnuq.report.inspection.lookup import (
     MEAN_OF_ABSOLUTE,

@@ -1,5 +1,5 @@
 """What an inspection found: the sites of a network, the health of its BatchNorm, its noise, the domains and
-the pipelines that its statistics tell apart."""
+the pipelines that its statistics tell apart. Its record, its file and its JSON summary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float
 
+from bnuq import catalogue
 from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.findings import Finding
 from bnuq.metrics import METRICS
+from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.store import codec
+from bnuq.store.codec import write
+
+__all__ = [
+    "Candidate", "Crossing", "Domain", "Domains", "Flag", "Gap", "Inspection", "LayerGap", "LayerNoise", "Noise",
+    "Pipelines", "SiteRow", "read", "summary", "write",
+]  # fmt: skip
 
 FEW_VALUES = 50  # of a channel, below which biased and unbiased variance differ by more than 1 % in scale
 SURE = 2.0  # times as far off as the closest pipeline, beyond which others are ruled out where none fits
@@ -253,3 +262,93 @@ class Inspection:
         require(self.model, path=str, train_batch_size=Size | None, **counts)
         require(self.seconds, total=float)
         require(self.provenance, bnuq=str)
+
+
+def read(path: Path) -> Inspection:
+    """The inspection in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+
+    All fields that a report or a summary uses are validated, so their readers need no further checks.
+    """
+    return codec.read(Inspection, path, summary=summary)
+
+
+# ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_OF_SITE = {
+    "batchnorm": ("channels", "positions", "eps", "momentum", "vanishing"),
+    "dropout": ("p", "variety"),
+}
+_OF_GAP = (
+    "rms_shift", "explained_shift", "mean_log_ratio", "explained_log_ratio", "ratio_mean", "ratio_log_variance", "dead",
+)  # fmt: skip
+_OF_NOISE = (
+    "name", "channels", "positions", "nominal", "sigma_u", "sigma_v", "values_mean", "values_deviation", "rejected",
+    "rejected_fitted", "slope", "variances", "unbiased_scale",
+)  # fmt: skip
+_OF_CANDIDATE = (
+    "normalize", "channel_order", "scale", "augment", "median", "worst", "worst_layer", "passed", "tied", "mean", "std",
+)  # fmt: skip
+
+
+def summary(inspection: Inspection) -> dict[str, Any]:
+    """The inspection as JSON values, every site and layer in it; infinities and NaN are the strings "inf", "-inf" and
+    "nan". What belongs to single channels (and the draws' S²/σ²) is in the file alone."""
+    return {
+        "bnuq": inspection.provenance["bnuq"],
+        "schema": SCHEMA,
+        "command": inspection.COMMAND,
+        "kind": inspection.KIND,
+        "model": dict(inspection.model),
+        "sites": [
+            json_fields(site, "name", "kind", "order", *_OF_SITE[site.kind], "stochastic", "reason", "flags")
+            for site in inspection.sites
+        ],
+        "unreachable": [{"name": name, "reason": reason} for name, reason in inspection.unreachable],
+        "gap": None if inspection.gap is None else _gap(inspection.gap),
+        "noise": None if inspection.noise is None else _noise(inspection.noise),
+        "domains": None if inspection.domains is None else _domains(inspection.domains),
+        "pipelines": None if inspection.pipelines is None else _pipelines(inspection.pipelines),
+        "seconds": json_value({name: round(value, 3) for name, value in inspection.seconds.items()}),
+        **catalogue.summary(inspection.findings),
+        "result": None if inspection.path is None else str(inspection.path),
+    }
+
+
+def _gap(gap: Gap) -> dict[str, Any]:
+    layers = [
+        {"name": layer.name, "channels": len(layer.shift), **json_fields(layer, *_OF_GAP)} for layer in gap.layers
+    ]
+    return {**json_fields(gap, "points", "batch_size", "worth", "passed"), "layers": layers}
+
+
+def _noise(noise: Noise) -> dict[str, Any]:
+    layers = [json_fields(layer, *_OF_NOISE) for layer in noise.layers]
+    return {**json_fields(noise, "batch_size", "draws", "sizes", "spatial_slope"), "layers": layers}
+
+
+def _domains(domains: Domains) -> dict[str, Any]:
+    return {
+        **json_fields(domains, "batch_size", "samples"),
+        "domains": [_domain(domain) for domain in domains.domains],
+        "crossings": [
+            {**json_fields(crossing, "domain", "statistics"), **json_value(crossing.estimates)}
+            for crossing in domains.crossings
+        ],
+    }
+
+
+def _domain(domain: Domain) -> dict[str, Any]:
+    columns = json_fields(domain, "shift", "log_ratio", "ratio")
+    layers = [
+        {"name": name, **dict(zip(columns, values, strict=True))}
+        for name, *values in zip(domain.layers, *columns.values(), strict=True)
+    ]
+    return {**json_fields(domain, "name", "reference", "n", "labelled"), "layers": layers}
+
+
+def _pipelines(pipelines: Pipelines) -> dict[str, Any]:
+    rounds = {"candidates": pipelines.candidates, "first_round": pipelines.first_round}
+    return {
+        **{name: [json_fields(item, *_OF_CANDIDATE) for item in items] for name, items in rounds.items()},
+        **json_fields(pipelines, "undetermined", "lines"),
+    }

@@ -1,4 +1,5 @@
-"""What a sweep over mini-batch sizes found: every network at every size, the ELBO, how MI decays, and the choice."""
+"""What a sweep over mini-batch sizes found: every network at every size, the ELBO, how MI decays, and the choice. Its
+record, its file and its JSON summary."""
 
 from __future__ import annotations
 
@@ -11,11 +12,20 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64
 
+from bnuq import catalogue
 from bnuq.config import SINGLE_SAMPLE_METHODS, Task
 from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.metrics import SCORES
 from bnuq.records.evaluation import ScoreName, SetName
+from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.store import codec
+from bnuq.store.codec import write
+
+__all__ = [
+    "Choice", "Compared", "Decay", "Elbo", "ElboTerms", "LayerCounts", "Protocol", "Recommended", "Repeated", "Sweep",
+    "SweepPoint", "SweptModel", "SweptSet", "read", "summary", "write",
+]  # fmt: skip
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
@@ -222,3 +232,75 @@ class Sweep:
     def matched(self) -> tuple[SweepPoint, ...]:
         """The points of one network a size, by ascending size: protocol "matched"."""
         return tuple(point for point in self.points if point.protocol == "matched")
+
+
+def read(path: Path) -> Sweep:
+    """The sweep in the file at `path`; ResultError where that is not one, is newer, or is damaged.
+
+    All fields that a report or a summary uses are validated, so their readers need no further checks.
+    """
+    return codec.read(Sweep, path, summary=summary)
+
+
+# ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_OF_MODEL = (
+    "name", "path", "sha256", "train_batch_size", "parameters", "batchnorm_layers", "layers", "elbo", "decay",
+)  # fmt: skip
+_OF_ELBO = ("elbo", "expected_log_likelihood", "kl")
+
+
+def summary(sweep: Sweep) -> dict[str, Any]:
+    """The sweep as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
+    requested = sweep.models[0].record.get("options", {})
+    return {
+        "bnuq": sweep.provenance["bnuq"],
+        "schema": SCHEMA,
+        "command": sweep.COMMAND,
+        "kind": sweep.KIND,
+        "task": sweep.task,
+        "models": [json_fields(model, *_OF_MODEL) for model in sweep.models],
+        "sampling": {
+            **json_fields(sweep, "samples", "draw_sets"),
+            "batch_sizes": sorted({point.batch_size for point in sweep.points}),
+            "layers": list(sweep.models[0].layers),
+            "seed": sweep.seed,
+            **{key: requested[key] for key in ("device", "precision") if requested.get(key) is not None},
+        },
+        "sets": {item.name: json_fields(item, "role", "n", "sha256") for item in sweep.sets},
+        "score": sweep.score,
+        "points": [_point(sweep, point) for point in sweep.points],
+        "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
+        "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
+        **catalogue.summary(sweep.findings),
+        "result": None if sweep.path is None else str(sweep.path),
+    }
+
+
+def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
+    auroc = {score: _means(by_set) for score, by_set in point.auroc.items()}
+    return {
+        **json_fields(point, "batch_size", "train_batch_size", "protocol"),
+        "model": sweep.models[point.model].name,
+        "degenerate": point.degenerate,
+        **{metric: _means(by_set) for metric, by_set in point.estimates.items()},
+        "auroc": auroc.get(sweep.score, {}),
+        "auroc_by": auroc,
+        **(dict.fromkeys(_OF_ELBO) if point.elbo is None else json_fields(point.elbo, *_OF_ELBO)),
+        **(json_fields(point, "compared_with") if point.compared_with else {}),
+    }
+
+
+def _means(by_set: Mapping[str, Repeated]) -> dict[str, Any]:
+    return {name: json_value(repeated.estimate) for name, repeated in by_set.items()}
+
+
+def _recommended(sweep: Sweep, recommended: Recommended) -> dict[str, Any]:
+    within = recommended.within or (recommended.batch_size,)
+    return {
+        **json_fields(recommended, "batch_size", "criterion"),
+        "range": [min(within), max(within)],
+        **json_fields(recommended, "predicted_batch_size", "decided_by", "behind", "protocol"),
+        "model": sweep.models[recommended.model].name,
+        **json_fields(recommended, "of", "at_end"),
+    }

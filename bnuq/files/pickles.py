@@ -11,6 +11,27 @@ _DEEPEST_TUPLE = 1000  # hashing recurses in C
 _COPIED = (str, bytes, bytearray, list, dict, set, frozenset)
 
 
+def _with_keys_checked(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """`load`, after these entries of the stack were checked as keys."""
+
+    def checked(unpickler: Any) -> None:
+        for key in unpickler.stack[keys]:
+            unpickler.check_key(key)
+        load(unpickler)
+
+    return checked
+
+
+def _with_call_checked(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`load`, after the function and the arguments on the stack were checked."""
+
+    def checked(unpickler: Any) -> None:
+        unpickler.check_call(*unpickler.stack[-2:])
+        load(unpickler)
+
+    return checked
+
+
 # The Python unpickler, not the C one: a memo index of 2**32 makes the latter allocate 64 GB.
 class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
     """Takes time and memory in proportion to the pickle. Subclasses say what its classes and functions become.
@@ -84,42 +105,6 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
         del stack[-count:]
         self._append_tuple(items)
 
-    def _load_setitem(self) -> None:
-        self.check_key(self.stack[-2])  # type: ignore[attr-defined]
-        super().load_setitem()  # type: ignore[misc]
-
-    def _load_setitems(self) -> None:
-        self._check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        super().load_setitems()  # type: ignore[misc]
-
-    def _load_dict(self) -> None:
-        self._check_keys(self.stack[::2])  # type: ignore[attr-defined]
-        super().load_dict()  # type: ignore[misc]
-
-    def _load_additems(self) -> None:
-        self._check_keys(self.stack)  # type: ignore[attr-defined]
-        super().load_additems()  # type: ignore[misc]
-
-    def _load_frozenset(self) -> None:
-        self._check_keys(self.stack)  # type: ignore[attr-defined]
-        super().load_frozenset()  # type: ignore[misc]
-
-    def _load_reduce(self) -> None:
-        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
-        super().load_reduce()  # type: ignore[misc]
-
-    def _load_newobj(self) -> None:
-        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
-        super().load_newobj()  # type: ignore[misc]
-
-    def _load_build(self) -> None:
-        self.check_call(*self.stack[-2:])  # type: ignore[attr-defined]
-        super().load_build()  # type: ignore[misc]
-
-    def _check_keys(self, keys: list[Any]) -> None:
-        for key in keys:
-            self.check_key(key)
-
     def _memoize(self, index: int) -> None:
         if not 0 <= index <= self._most:
             raise ValueError(f"it numbers its objects up to {index}")
@@ -139,20 +124,21 @@ class BoundedUnpickler(pickle._Unpickler):  # type: ignore[name-defined]
             raise ValueError(f"an array of {size} bytes is declared and {len(data)} follow")
         self.append(bytearray(data))  # type: ignore[attr-defined]
 
+    _plain: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
-        **pickle._Unpickler.dispatch,  # type: ignore[attr-defined]
+        **_plain,
         pickle.TUPLE[0]: _load_tuple,
         pickle.TUPLE1[0]: lambda self: self._load_last(1),
         pickle.TUPLE2[0]: lambda self: self._load_last(2),
         pickle.TUPLE3[0]: lambda self: self._load_last(3),
-        pickle.SETITEM[0]: _load_setitem,
-        pickle.SETITEMS[0]: _load_setitems,
-        pickle.DICT[0]: _load_dict,
-        pickle.ADDITEMS[0]: _load_additems,
-        pickle.FROZENSET[0]: _load_frozenset,
-        pickle.REDUCE[0]: _load_reduce,
-        pickle.NEWOBJ[0]: _load_newobj,
-        pickle.BUILD[0]: _load_build,
+        pickle.SETITEM[0]: _with_keys_checked(_plain[pickle.SETITEM[0]], slice(-2, -1)),
+        pickle.SETITEMS[0]: _with_keys_checked(_plain[pickle.SETITEMS[0]], slice(None, None, 2)),
+        pickle.DICT[0]: _with_keys_checked(_plain[pickle.DICT[0]], slice(None, None, 2)),
+        pickle.ADDITEMS[0]: _with_keys_checked(_plain[pickle.ADDITEMS[0]], slice(None)),
+        pickle.FROZENSET[0]: _with_keys_checked(_plain[pickle.FROZENSET[0]], slice(None)),
+        pickle.REDUCE[0]: _with_call_checked(_plain[pickle.REDUCE[0]]),
+        pickle.NEWOBJ[0]: _with_call_checked(_plain[pickle.NEWOBJ[0]]),
+        pickle.BUILD[0]: _with_call_checked(_plain[pickle.BUILD[0]]),
         pickle.PUT[0]: _load_put,
         pickle.LONG_BINPUT[0]: _load_long_binput,
         pickle.BYTEARRAY8[0]: _load_bytearray8,

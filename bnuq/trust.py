@@ -52,8 +52,10 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
         raise RequestError(f"{spec!r} names no code; expected file.py:function or package.module:function.")
+    allow = functools.partial(_allow, spec, named_by=named_by, trust=trust)
     if not names_a_file(spec):
-        return _from_module(spec, place, function, base=base, named_by=named_by, trust=trust)
+        finder = None if named_by.file is None else _TrustFinder(base, allow)
+        return _from_module(spec, place, function, base, allow, finder)
     path = (base / expanded(place)).resolve()
     try:
         source = path.read_bytes()
@@ -64,8 +66,8 @@ def resolve_factory(spec: str, *, base: Path, named_by: NamedBy = BY_USER, trust
             else getattr(error, "strerror", None) or str(error)
         )
         raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
-    _allow(spec, hashlib.sha256(source).hexdigest(), str(path), named_by=named_by, trust=trust)
-    finder = _trust_finder(path.parent, spec, named_by=named_by, trust=trust)
+    allow(hashlib.sha256(source).hexdigest(), str(path))
+    finder = None if named_by.file is None else _TrustFinder(path.parent, allow)
     return _from_source(spec, path, source, function, finder)
 
 
@@ -104,9 +106,13 @@ def _from_source(
 
 
 def _from_module(
-    spec: str, name: str, function: str, *, base: Path, named_by: NamedBy, trust: bool
+    spec: str,
+    name: str,
+    function: str,
+    base: Path,
+    allow: Callable[[str | None, str], None],
+    finder: MetaPathFinder | None,
 ) -> Callable[..., Any]:
-    finder = _trust_finder(base, spec, named_by=named_by, trust=trust)
     importable = functools.partial(_importable, base, {}, finder) if finder else functools.partial(_on_path, base)
     with importable():
         module_spec = _module_spec(name)
@@ -116,8 +122,7 @@ def _from_module(
                 "Install it, or name a file as file.py:function."
             )
         origin = Path(module_spec.origin) if module_spec.has_location and module_spec.origin else None
-        digest = sha256_of_file(origin) if origin else None
-        _allow(spec, digest, str(origin or name), named_by=named_by, trust=trust)
+        allow(sha256_of_file(origin) if origin else None, str(origin or name))
         known = set(sys.modules)
         try:
             with running(spec, "importing it", origin):
@@ -168,12 +173,6 @@ def _guarded(
             return factory(*args, **kwargs)
 
     return guarded
-
-
-def _trust_finder(folder: Path, spec: str, *, named_by: NamedBy, trust: bool) -> MetaPathFinder | None:
-    if named_by.file is None:
-        return None
-    return _TrustFinder(folder, functools.partial(_allow, spec, named_by=named_by, trust=trust))
 
 
 class _TrustFinder(MetaPathFinder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,12 +109,7 @@ def _floor(current: Result, required: Required) -> Floor:
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """A comparison without its outcome, and the degrees of freedom of its error."""
-
-    comparison: Comparison
-    df: float
+_Measured = tuple[Comparison, float]  # without its outcome, and with the degrees of freedom of its error
 
 
 def _measured(current: Result, baseline: Result, errors: Errors, settings: Settings) -> Iterator[_Measured]:
@@ -135,7 +130,7 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
     change = 0.0 if current == baseline else current - baseline
     harm = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     total = Error.together(*errors)
-    se = None if math.isnan(total.value) else total.value
+    se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *errors))
     tolerance = settings.tolerance(address, metric, directed=direction != "none")
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     comparison = Comparison(
@@ -150,23 +145,23 @@ def _compared(address: str, now: Row, before: Row, errors: tuple[Error, Error], 
         change=change,
         harm=harm,
         se=se,
-        se_points=None if math.isnan(errors[0].value) else errors[0].value,
-        se_draws=None if math.isnan(errors[1].value) else errors[1].value,
+        se_points=se_points,
+        se_draws=se_draws,
         p_value=None,
         p_adjusted=None,
         tolerance=tolerance.in_unit(baseline=baseline, se=se) if gated and tolerance is not None else None,
         outcome="same" if gated else "not gated",
     )
-    return _Measured(comparison, total.df)
+    return comparison, total.df
 
 
 def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) -> Iterator[Comparison]:
     """The comparisons with p-values and outcomes; gated comparisons are tested together."""
     rows = tuple(measured)
-    gated = [row for row in rows if row.comparison.outcome != "not gated"]
-    worse = np.array([_p_value(row, gain=False) for row in gated])
-    better = np.array([_p_value(row, gain=True) for row in gated])
-    unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
+    gated = [row for row in rows if row[0].outcome != "not gated"]
+    worse = np.array([_p_value(*row, gain=False) for row in gated])
+    better = np.array([_p_value(*row, gain=True) for row in gated])
+    unknown = [comparison.address for (comparison, _), p in zip(gated, worse, strict=True) if math.isnan(p)]
     if unknown:
         raise ResultError(
             f"{current.path} cannot be compared with {baseline.path}: whether {', '.join(unknown[:5])} got worse "
@@ -174,20 +169,16 @@ def _judged(measured: Iterator[_Measured], current: Result, baseline: Result) ->
             "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
-    adjusted = {
-        row.comparison.address: (p, holm, gain)
-        for row, p, holm, gain in zip(gated, worse, _holm(worse), _holm(better), strict=True)
-    }
-    for row in rows:
-        comparison = row.comparison
-        if comparison.address not in adjusted:
+    adjusted = zip(worse, _holm(worse), _holm(better), strict=True)
+    for comparison, _ in rows:
+        if comparison.outcome == "not gated":
             yield comparison
             continue
-        p, holm, gain = adjusted[comparison.address]
+        p, holm, gain = next(adjusted)
         yield replace(comparison, p_value=float(p), p_adjusted=float(holm), outcome=_outcome(comparison, holm, gain))
 
 
-def _p_value(row: _Measured, *, gain: bool) -> float:
+def _p_value(comparison: Comparison, df: float, *, gain: bool) -> float:
     """The p-value of "there is no degradation", or of "there is no gain"; NaN where a change above its tolerance has no
     error.
 
@@ -196,7 +187,6 @@ def _p_value(row: _Measured, *, gain: bool) -> float:
     """
     import scipy.special  # late: no other command that only reads needs it
 
-    comparison = row.comparison
     harm = -comparison.harm if gain else comparison.harm
     if comparison.direction == "none" and gain:
         return 1.0
@@ -207,7 +197,7 @@ def _p_value(row: _Measured, *, gain: bool) -> float:
         return 1.0 if harm <= comparison.tolerance else (1.0 if gain else math.nan)
     if comparison.se == 0:
         return 0.0 if harm > 0 else 1.0
-    tail = float(scipy.special.stdtr(row.df, -harm / comparison.se))
+    tail = float(scipy.special.stdtr(df, -harm / comparison.se))
     return 2 * tail if comparison.direction == "none" else tail
 
 

@@ -42,11 +42,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: Settings) -> 
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(_sampler_of(run.record()), _sampler_of(baseline.run), common, settings)
-    if not settings.allows("scoring"):
-        requested_scoring = _as_requested(run, task=baseline.model["task"])
-        problems += [
-            _other_scoring(*difference) for difference in _scored_otherwise(requested_scoring, _as_scored(baseline))
-        ]
+    problems += _other_scoring(_as_requested(run, task=baseline.model["task"]), _as_scored(baseline), settings)
     for method in baseline.methods:
         of_method = [address for address, row in addresses.items() if row["method"] == method]
         if method not in common and not all(settings.allows("missing", address) for address in of_method):
@@ -93,10 +89,7 @@ def _differences(current: Result, baseline: Result, settings: Settings) -> Itera
     yield from _other_numbers(current.sampling, baseline.sampling, settings)
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(_sampler_of(current.run), _sampler_of(baseline.run), common, settings)
-    if not settings.allows("scoring"):
-        yield from (
-            _other_scoring(*difference) for difference in _scored_otherwise(_as_scored(current), _as_scored(baseline))
-        )
+    yield from _other_scoring(_as_scored(current), _as_scored(baseline), settings)
     yield from _other_data(current.sets, baseline.sets, settings)
 
 
@@ -177,14 +170,12 @@ def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
     return {"mutual_information": run.mutual_information, **scoring}
 
 
-def _scored_otherwise(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: Settings) -> Iterator[str]:
     for key in sorted(new.keys() | old.keys()):
-        if new.get(key) != old.get(key):
-            yield key, new.get(key, "the default"), old.get(key, "the default")
-
-
-def _other_scoring(name: str, new: Any, old: Any) -> str:
-    return f"scoring: {name} is {new} now, {old} in the baseline. Use the same scoring, or {_allowing('scoring')}."
+        if new.get(key) != old.get(key) and not settings.allows("scoring"):
+            now, before = (side.get(key, "the default") for side in (new, old))
+            advice = f"Use the same scoring, or {_allowing('scoring')}."
+            yield f"scoring: {key} is {now} now, {before} in the baseline. {advice}"
 
 
 def _other_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
@@ -208,14 +199,11 @@ def _missing(current: Result, baseline: Result, settings: Settings) -> Iterator[
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     if POPULATION not in current.methods:  # its reference check passes now
         missing = [address for address in missing if old[address]["method"] != POPULATION]
-    for method in dict.fromkeys(old[address]["method"] for address in missing):
-        if method not in current.methods:
-            missing = [address for address in missing if old[address]["method"] != method]
-            yield _absent(f"the method {method}", method)
-    for name in dict.fromkeys(old[address]["set"] for address in missing):
-        if name in baseline.sets and name not in current.sets:
-            missing = [address for address in missing if old[address]["set"] != name]
-            yield _absent(f"the set {name}", f"*.{name}")
+    for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
+        for name in dict.fromkeys(old[address][kind] for address in missing):
+            if name and name not in present:
+                missing = [address for address in missing if old[address][kind] != name]
+                yield _absent(f"the {kind} {name}", pattern.format(name))
     if missing:
         shown = ", ".join(missing[:_MOST_NAMED]) + (
             f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
@@ -269,8 +257,8 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
     by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
-    by_group = all(sampler.get("batches") == "group" for sampler in drawn)
-    if by_group and _groups(current) != _groups(baseline):
+    groups = [result.provenance.get("reference_groups_sha256") for result in (current, baseline)]
+    if all(sampler.get("batches") == "group" for sampler in drawn) and groups[0] != groups[1]:
         yield "the grouping of the reference"
     if "mcdo" in method and _kind(current) != _kind(baseline):
         yield "the kind of device, which draws the dropout masks,"
@@ -279,11 +267,6 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
 def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
     data = run.get("data", {})
     return data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
-
-
-def _groups(result: Result) -> Any:
-    """A digest of the groups of the reference points."""
-    return result.provenance.get("reference_groups_sha256")
 
 
 def _kind(result: Result) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from bnuq import catalogue
-from bnuq.gate.records import Comparison, Floor, Pairing, Side, Verdict
-from bnuq.records.summary import SCHEMA, json_number
+from bnuq.gate.records import Comparison, Floor, Side, Verdict
+from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 
 _NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_value", "p_adjusted", "tolerance")
 
@@ -16,6 +15,7 @@ _NUMBERS = ("baseline", "current", "change", "se", "se_points", "se_draws", "p_v
 def summary(verdict: Verdict) -> dict[str, Any]:
     """The verdict as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan", and unknown values of a
     side, a comparison or a requirement are absent."""
+    shared = verdict.pairing
     return {
         "bnuq": verdict.bnuq,
         "schema": SCHEMA,
@@ -23,62 +23,39 @@ def summary(verdict: Verdict) -> dict[str, Any]:
         "passed": verdict.passed,
         "current": _side(verdict.current),
         "baseline": None if verdict.baseline is None else _side(verdict.baseline),
-        "paired": None if verdict.pairing is None else _pairing(verdict.pairing),
+        "paired": None if shared is None else json_value(shared) | {"why_not": dict(shared.why_not)},
         "gated": verdict.gated,
         "comparisons": [_comparison(item) for item in verdict.comparisons],
         "floors": [_floor(item) for item in verdict.floors],
         **catalogue.summary(verdict.findings),
         "seconds": round(verdict.seconds, 3),
-        "accepted": _path(verdict.accepted),
-        "kept": _path(verdict.kept),
+        **json_fields(verdict, "accepted", "kept"),
     }
 
 
 def _side(side: Side) -> dict[str, Any]:
-    values = {
-        "path": _path(side.path),
-        "checkpoint": side.checkpoint,
-        "sha256": side.checkpoint_sha256 or None,
-        "samples": side.samples,
-        "batch_size": side.batch_size,
-        "seed": side.seed,
-        "time": side.time or None,
-    }
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _path(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _pairing(pairing: Pairing) -> dict[str, Any]:
-    return {"points": list(pairing.points), "draws": list(pairing.draws), "why_not": dict(pairing.why_not)}
+    values = {key.removeprefix("checkpoint_"): value for key, value in json_value(side).items()}
+    return {key: value for key, value in values.items() if value not in (None, "")}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    values = {
-        "method": comparison.method,
-        "set": comparison.set,
-        "score": comparison.score,
-        "metric": comparison.metric,
-        "address": comparison.address,
-    }
+    coordinates = json_fields(comparison, "method", "set", "score", "metric", "address")
     return {
-        **{key: value for key, value in values.items() if value},
+        **{key: value for key, value in coordinates.items() if value},
         "unit": comparison.unit,
-        **_known_values({key: getattr(comparison, key) for key in _NUMBERS}, always=("baseline", "current", "change")),
+        **_known_numbers(comparison, _NUMBERS, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
     }
 
 
 def _floor(floor: Floor) -> dict[str, Any]:
-    numbers = {"bound": floor.bound, "value": floor.value, "se": floor.se}
-    values = {"address": floor.address, "relation": floor.relation, **_known_values(numbers, always=("bound", "value"))}
-    return {**values, "passed": floor.passed}
+    numbers = _known_numbers(floor, ("bound", "value", "se"), always=("bound", "value"))
+    return {"address": floor.address, "relation": floor.relation, **numbers, "passed": floor.passed}
 
 
-def _known_values(numbers: dict[str, float | None], *, always: tuple[str, ...]) -> dict[str, float | str]:
-    """The values that are known: an error of NaN is not."""
+def _known_numbers(record: Any, keys: tuple[str, ...], *, always: tuple[str, ...]) -> dict[str, float | str]:
+    """The numbers that are known: an error of NaN is not."""
+    numbers = {key: getattr(record, key) for key in keys}
     return {
         key: json_number(value)
         for key, value in numbers.items()

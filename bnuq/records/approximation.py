@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,37 +52,33 @@ class Approximation:
 
 def approximations(result: Result) -> tuple[Approximation, ...]:
     """Every analytic method of a result beside its MCBN; empty where either is absent."""
-    return tuple(_approximations(result)) if "mcbn" in result.methods else ()
+    if "mcbn" not in result.methods:
+        return ()
+    return tuple(_approximation(result, name) for name in result.methods if name in ANALYTIC)
 
 
-def _approximations(result: Result) -> Iterator[Approximation]:
-    real = result.methods["mcbn"]
-    for name in result.methods:
-        if name not in ANALYTIC:
-            continue
-        analytic = result.methods[name]
-        known, estimates = (method.sets["test"].estimates for method in (analytic, real))
-        uncertainty = "variance" if "mutual_information" not in known else "mutual_information"
-        shared = [set_name for set_name in analytic.sets if uncertainty in analytic.sets[set_name].points]
-        yield Approximation(
-            method=name,
-            uncertainty=uncertainty,
-            ratio={
-                set_name: _ratio(*(m.sets[set_name].estimates[uncertainty] for m in (analytic, real)))
-                for set_name in shared
-            },
-            rank={
-                set_name: metrics.spearman(*(m.sets[set_name].points[uncertainty] for m in (analytic, real)))
-                for set_name in shared
-            },
-            pll=_change(known["pll"], estimates["pll"]) if "pll" in known and "pll" in estimates else None,
-            auroc={
-                set_name: _change(scores[uncertainty]["auroc"], real.ood[set_name][uncertainty]["auroc"])
-                for set_name, scores in analytic.ood.items()
-                if uncertainty in scores
-            },
-            fit=_fit(name, result.run.get("sampling", {})),
-        )
+def _approximation(result: Result, name: str) -> Approximation:
+    analytic, real = result.methods[name], result.methods["mcbn"]
+    known, estimates = (method.sets["test"].estimates for method in (analytic, real))
+    uncertainty = "variance" if "mutual_information" not in known else "mutual_information"
+    pairs = {
+        set_name: (of_set, real.sets[set_name])
+        for set_name, of_set in analytic.sets.items()
+        if uncertainty in of_set.points
+    }
+    return Approximation(
+        method=name,
+        uncertainty=uncertainty,
+        ratio={key: _ratio(*(side.estimates[uncertainty] for side in pair)) for key, pair in pairs.items()},
+        rank={key: metrics.spearman(*(side.points[uncertainty] for side in pair)) for key, pair in pairs.items()},
+        pll=_change(known["pll"], estimates["pll"]) if "pll" in known and "pll" in estimates else None,
+        auroc={
+            set_name: _change(scores[uncertainty]["auroc"], real.ood[set_name][uncertainty]["auroc"])
+            for set_name, scores in analytic.ood.items()
+            if uncertainty in scores
+        },
+        fit=_fit(name, result.run.get("sampling", {})),
+    )
 
 
 def _fit(method: str, sampling: Mapping[str, Any]) -> float:

@@ -201,10 +201,9 @@ def _check_texts(result: Result) -> None:
     )  # fmt: skip
     require(result.seconds, total=float)
     require(result.provenance, bnuq=str)
-    require(result.run, data=dict[str, Any] | None, sampling=dict[str, Any] | None, scoring=ScoringSection | None)
-    require(result.run.get("data") or {}, train=str | None)
-    if not isinstance(result.run.get("data", {}), dict):
-        raise ValueError("its run names no data")
+    run = {"data": {}, **result.run}
+    require(run, data=dict[str, Any], sampling=dict[str, Any] | None, scoring=ScoringSection | None)
+    require(run["data"], train=str | None)
 
 
 def _check_complete(result: Result) -> None:
@@ -222,14 +221,9 @@ def _check_complete(result: Result) -> None:
     test = result.sets["test"]
     if (test.labels if result.model["task"] == "classification" else test.targets) is None:
         raise ValueError("the truth about the test set is missing")
-    if any(
-        evaluated.labels is not None and evaluated.labels.shape != (evaluated.n,) for evaluated in result.sets.values()
-    ):
-        raise ValueError("the labels of a set are not as many as its points")
-    if any(
-        evaluated.group is not None and evaluated.group.shape != (evaluated.n,) for evaluated in result.sets.values()
-    ):
-        raise ValueError("the groups of a set are not as many as its points")
+    for evaluated in result.sets.values():
+        if any(len(v) != evaluated.n for v in (evaluated.labels, evaluated.targets, evaluated.group) if v is not None):
+            raise ValueError(f"the labels, targets or groups of {evaluated.name} are not as many as its points")
     for method, method_result in result.methods.items():
         single_sample = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
         if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:
@@ -240,9 +234,7 @@ def _check_complete(result: Result) -> None:
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
-            if set_result.predicted.shape != shape or (
-                set_result.sigma is not None and set_result.sigma.shape != shape
-            ):
+            if set_result.predicted.shape != shape:
                 raise ValueError(f"the predictions of {method} on {name} are of another shape")
         for name, scores in method_result.ood.items():
             is_complete = scores or (single_sample and required.of_several == {"variance"})
@@ -256,22 +248,13 @@ def _check_complete(result: Result) -> None:
             _check_regression(method, method_result)
         if missing := required.points - set(method_result.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the points of {method} are missing")
-        for curve in (
-            method_result.convergence,
-            method_result.uncertainty_error,
-            method_result.calibration,
-            method_result.risk,
-        ):
-            if len({len(values) for values in curve.values()}) > 1:
-                raise ValueError(f"a curve of {method} is of different lengths")
         if method_result.convergence and "samples" not in method_result.convergence:
             raise ValueError(f"the convergence of {method} is incomplete")
         bounds, normalized = set(method_result.bounds), set(method_result.normalized)
         if bounds - {"constant", "optimum"} or normalized - {"pll", "crps", "pll_without_exact"}:
             raise ValueError(f"the bounds of {method} are unknown")
-    check = result.reference_check
-    if check and not len(check.layers) == len(check.mean) == len(check.log_variance) == len(check.expected) > 0:
-        raise ValueError("the reference check is incomplete")
+    if result.reference_check and not result.reference_check.layers:
+        raise ValueError("the reference check is of no layer")
 
 
 def _check_log_likelihoods(result: Result) -> None:

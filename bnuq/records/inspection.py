@@ -310,7 +310,7 @@ def summary(inspection: Inspection) -> dict[str, Any]:
         "pipelines": None if inspection.pipelines is None else _pipelines(inspection.pipelines),
         "seconds": json_value({name: round(value, 3) for name, value in inspection.seconds.items()}),
         **catalogue.summary(inspection.findings),
-        "result": None if inspection.path is None else str(inspection.path),
+        "result": json_value(inspection.path),
     }
 
 

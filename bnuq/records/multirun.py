@@ -23,7 +23,7 @@ from bnuq.findings import Finding, warnings
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
-from bnuq.records.summary import SCHEMA, json_number
+from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 from bnuq.store import codec
 
 
@@ -226,7 +226,7 @@ def summary(several: Several) -> dict[str, Any]:
         "kind": several.KIND,
         "task": several.task,
         "runs": [
-            {key: value for key, value in (("split", run.split), ("seed", run.seed)) if value is not None}
+            {key: value for key, value in json_fields(run, "split", "seed").items() if value is not None}
             | {"result": str(run.path), "sha256": run.sha256}
             for run in several.runs
         ],
@@ -237,30 +237,26 @@ def summary(several: Several) -> dict[str, Any]:
         ),
         "seconds": {"total": round(several.seconds, 3)},
         **catalogue.summary(several.findings),
-        "result": None if several.path is None else str(several.path),
+        "result": json_value(several.path),
     }
 
 
 def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "mean": json_number(aggregate.mean),
-        "sd": json_number(aggregate.sd),
-        "values": [*map(json_number, aggregate.values)],
-    }
+    values = json_fields(aggregate, "mean", "sd", "values")
     if aggregate.normalized:
-        values["ratio_of_means"] = None if aggregate.ratio_of_means is None else json_number(aggregate.ratio_of_means)
         test = aggregate.t_test
-        values["t_test"] = None if test is None else {**_test(test), "stars": test.stars}
-    nadeau_bengio = aggregate.nadeau_bengio
-    if nadeau_bengio is None:
+        values |= json_fields(aggregate, "ratio_of_means")
+        values["t_test"] = None if test is None else json_fields(test, *_OF_TEST)
+    corrected = aggregate.nadeau_bengio
+    if corrected is None:
         return values | {"nadeau_bengio": None}
-    low, high = map(json_number, nadeau_bengio.interval())
-    test = {**_test(nadeau_bengio), "stars": nadeau_bengio.stars} if aggregate.normalized else {"df": nadeau_bengio.df}
-    return values | {"nadeau_bengio": {"se": json_number(nadeau_bengio.se), "low": low, "high": high, **test}}
+    low, high = map(json_number, corrected.interval())
+    interval = {**json_fields(corrected, "se"), "low": low, "high": high}
+    test = json_fields(corrected, *(_OF_TEST if aggregate.normalized else ("df",)))
+    return values | {"nadeau_bengio": interval | test}
 
 
-def _test(test: TTest) -> dict[str, Any]:
-    return {"t": json_number(test.t), "df": test.df, "p": json_number(test.p)}
+_OF_TEST = ("t", "df", "p", "stars")
 
 
 def shared_warnings(of_runs: Sequence[Sequence[Finding]]) -> Iterator[Finding]:

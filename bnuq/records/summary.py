@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def summary(result: Result) -> dict[str, Any]:
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),
         **catalogue.summary(result.findings),
-        "result": None if result.path is None else str(result.path),
+        "result": json_value(result.path),
     }
 
 
@@ -43,12 +44,8 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
     """Layer by layer, in units of what batch noise explains; None where it could not be done."""
     if check is None:
         return None
-    layers = [
-        {"name": name, "mean": float(mean / expected), "log_variance": float(log_variance / expected)}
-        for name, mean, log_variance, expected in zip(
-            check.layers, check.mean, check.log_variance, check.expected, strict=True
-        )
-    ]
+    ratios = zip(check.layers, check.mean / check.expected, check.log_variance / check.expected, strict=True)
+    layers = [{"name": name, "mean": float(mean), "log_variance": float(variance)} for name, mean, variance in ratios]
     return {"passed": check.passed, "layers": layers}
 
 
@@ -72,14 +69,14 @@ def _methods(result: Result) -> dict[str, Any]:
     for name, method in result.methods.items():
         if method.convergence:
             methods[name]["convergence"] = {
-                curve: [int(v) if curve == "samples" else json_number(float(v)) for v in values]
+                curve: [int(v) if curve == "samples" else json_number(v) for v in values]
                 for curve, values in method.convergence.items()
             }
     return methods
 
 
 def json_value(value: Any) -> Any:
-    """A value of a record as JSON has it: numbers, arrays, mappings, estimates, and other records by their fields."""
+    """A value of a record as JSON: numbers, arrays, paths, mappings, estimates, and other records by their fields."""
     if isinstance(value, Estimate):
         return estimate_summary(value)
     if is_dataclass(value):
@@ -88,6 +85,8 @@ def json_value(value: Any) -> Any:
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
         return [json_value(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
     return json_number(value) if isinstance(value, float | np.floating) else value
 
 

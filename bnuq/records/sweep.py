@@ -273,7 +273,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
         "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
         **catalogue.summary(sweep.findings),
-        "result": None if sweep.path is None else str(sweep.path),
+        "result": json_value(sweep.path),
     }
 
 

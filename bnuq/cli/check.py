@@ -189,7 +189,7 @@ def _write(reports: Mapping[str, Path], outcome: Verdict | str) -> None:
 
 
 def _summary(verdict: Verdict) -> dict[str, Any]:
-    from bnuq.gate.summary import summary
+    from bnuq.gate.records import summary
 
     return summary(verdict)
 

@@ -112,7 +112,7 @@ class Gate:
             raise ResultError(f"{error}\n{result.path} was written.") from error
 
         def summary_with_verdict(result: Result) -> dict[str, Any]:
-            from bnuq.gate.summary import summary as of_verdict
+            from bnuq.gate.records import summary as of_verdict
 
             return {**summary(result), "check": of_verdict(verdict)}
 

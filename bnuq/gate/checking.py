@@ -43,11 +43,11 @@ def check(current: Result, baseline: Result | None = None, settings: Settings = 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
     start = time.perf_counter()
-    new = recomputed(current)
     if baseline is None:
         if not settings.floors:
             raise ResultError(f"{current.path}: nothing to check it against. Name a baseline, or a floor by --require.")
-        return _of_floors(current, settings)
+        return uncompared(current, settings)
+    new = recomputed(current)
     floors = tuple(_floor(current, required) for required in settings.floors)
     check_comparable(current, baseline, settings)
     errors = Errors(current, baseline, shared := pairing(current, baseline), (new, recomputed(baseline)))
@@ -74,10 +74,6 @@ def uncompared(current: Result, settings: Settings, *, why: str = "") -> Verdict
     Raises ResultError for a damaged result.
     """
     recomputed(current)
-    return _of_floors(current, settings, why=why)
-
-
-def _of_floors(current: Result, settings: Settings, *, why: str = "") -> Verdict:
     floors = tuple(_floor(current, item) for item in settings.floors)
     findings = (warning("not-compared", reason=" ".join(why.split())),) if why else ()
     return Verdict(_side(current), None, None, (), floors, findings, bnuq.__version__, 0.0)
@@ -251,7 +247,8 @@ def _new(current: Result, baseline: Result) -> Iterator[Finding]:
 def _findings(
     current: Result, baseline: Result, comparisons: Sequence[Comparison], settings: Settings
 ) -> Iterator[Finding]:
-    if _is_older(current, baseline):
+    made, made_before = made_at(current), made_at(baseline)
+    if made is not None and made_before is not None and made < made_before:
         yield warning("older-than-baseline", current=str(current.path), baseline=str(baseline.path))
     if current.path is not None and baseline.path is not None and current.path.resolve() == baseline.path.resolve():
         yield warning("same-file")
@@ -292,8 +289,3 @@ def _is_hidden(comparison: Comparison, current: Result, baseline: Result) -> boo
 
 def _is_directed(comparison: Comparison) -> bool:
     return comparison.direction != "none"
-
-
-def _is_older(current: Result, baseline: Result) -> bool:
-    new, old = made_at(current), made_at(baseline)
-    return new is not None and old is not None and new < old

@@ -46,11 +46,6 @@ class Tolerance:
         scale = scales[matched[2]]
         return Tolerance(float(matched[1]) / (100 if scale == "relative" else 1), scale)
 
-    @property
-    def is_off(self) -> bool:
-        """Whether the estimate is not gated."""
-        return math.isinf(self.amount)
-
     def in_unit(self, *, baseline: float, se: float | None) -> float:
         """The tolerance in the estimate's unit, for this baseline and this error of the change; 0 where the error is
         not known."""
@@ -142,7 +137,7 @@ class Settings:
         """
         matching = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
         if matching:
-            return None if matching[-1].is_off else matching[-1]
+            return None if math.isinf(matching[-1].amount) else matching[-1]
         known = METRICS.get(metric)
         return Tolerance.of(known.tolerance, key=metric) if directed and known and known.tolerance else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import small_verdicts as made
 
-from bnuq.gate.summary import summary
+from bnuq.gate.records import summary
 
 
 @pytest.mark.parametrize("name", made.ALL)

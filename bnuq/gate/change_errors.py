@@ -57,13 +57,6 @@ class Errors:
         self._points = points
         self._paired = shared
         self._shared = frozenset(shared.points)
-        self._independent = [
-            {
-                name: evaluated_set.n if evaluated_set.group is None else len(np.unique(evaluated_set.group))
-                for name, evaluated_set in result.sets.items()
-            }
-            for result in self._results
-        ]
 
     def over_points(self, row: Row) -> Error:
         """On shared points, the error of the mean difference; otherwise that of independent estimates.
@@ -84,9 +77,11 @@ class Errors:
         """The error of a mean over the points of each set; sets are independent samples."""
         parts = []
         for name, values in contributions.items():
+            evaluated = self._results[side].sets[name]
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
-                se = metrics.standard_error(values, group=self._results[side].sets[name].group)
-            parts.append(_error_or_unknown(se, self._independent[side][name] - 1))
+                se = metrics.standard_error(values, group=evaluated.group)
+            df = (evaluated.n if evaluated.group is None else len(np.unique(evaluated.group))) - 1
+            parts.append(Error(se, df) if df > 0 else UNKNOWN)
         return Error.together(*parts)
 
     def _same_scores(self, row: Row) -> bool:
@@ -112,10 +107,6 @@ class Errors:
             replicates = [tuple(_moved(*pair) for pair in zip(*replicates, strict=True))]
         pairs = zip(replicates, samples, strict=False)  # of the change itself, where draws are shared
         return Error.together(*(_of_replicates(kind, *pair, samples=count) for pair, count in pairs))
-
-
-def _error_or_unknown(se: float, df: float) -> Error:
-    return UNKNOWN if df < 1 else Error(se, df)
 
 
 def _moved(current: np.ndarray | None, baseline: np.ndarray | None) -> np.ndarray | None:

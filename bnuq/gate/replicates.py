@@ -90,9 +90,8 @@ class _OfMethod:
         self._samples = int(result.sampling["samples"])
         self._bank = result.sampling.get("bank") if method.startswith("mcbn") else None
         self._draws = self._samples if self._bank is None else int(self._bank)
-        self._resamples = max(
-            (0 if (rows := row.estimate.bootstrap) is None else len(rows) for row in self._rows.values()), default=0
-        )
+        drawn = (row.estimate.bootstrap for row in self._rows.values())
+        self._resamples = max((len(values) for values in drawn if values is not None), default=0)
 
     def contradictions(self) -> Iterator[str]:
         for address, row in self._rows.items():
@@ -287,19 +286,17 @@ class _OfMethod:
     def _mutual_information(self, set_name: str, estimate: Estimate) -> np.ndarray | None:
         """The difference of two entropies, corrected for the number of draws of each replicate."""
         estimator = self._result.sampling.get("mutual_information", "plug-in")
-        parts = [self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")]
-        if parts[0] is None or parts[1] is None or (self._bank is not None and estimator != "plug-in"):
+        names = [f"sets.{set_name}.{kind}_entropy" for kind in ("predictive", "expected")]
+        predictive, expected = map(self._estimate, names)
+        if predictive is None or expected is None or (self._bank is not None and estimator != "plug-in"):
             return None
         counts = np.full(self._draws + self._resamples, float(self._samples))
         counts[: self._draws] -= 1
         factor, factor_of_all = (
             (1.0, 1.0) if estimator == "plug-in" else (counts / (counts - 1), self._samples / (self._samples - 1))
         )
-        offset = estimate.value - factor_of_all * (parts[0].value - parts[1].value)
-        return self._from(
-            lambda predictive, expected: factor * (predictive - expected) + offset,
-            *(f"sets.{set_name}.{kind}_entropy" for kind in ("predictive", "expected")),
-        )
+        offset = estimate.value - factor_of_all * (predictive.value - expected.value)
+        return self._from(lambda predictive, expected: factor * (predictive - expected) + offset, *names)
 
     def _likelihoods(self, set_name: str) -> np.ndarray | None:
         return self._result.methods[self._method].sets[set_name].log_likelihood
@@ -401,11 +398,11 @@ class _OfMethod:
     def _of_entropy(self, set_name: str) -> Limits | None:
         """The bounds of the entropy of the mean prediction without a draw of entropy h: H is concave, and the entropy
         of a mixture of two exceeds their mean entropy by at most that of the weights."""
-        estimates = [self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")]
-        if any(estimate is None or estimate.jackknife is None for estimate in estimates):
+        predictive, expected = (
+            self._estimate(f"sets.{set_name}.{kind}_entropy") for kind in ("predictive", "expected")
+        )
+        if predictive is None or expected is None or expected.jackknife is None:
             return None
-        predictive, expected = estimates
-        assert predictive is not None and expected is not None and expected.jackknife is not None
         samples = self._samples
         of_draw = samples * expected.value - (samples - 1) * expected.jackknife
         high = (samples * predictive.value - of_draw) / (samples - 1)

@@ -8,25 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 Kind = Literal[
-    "missing",
-    "folder",
-    "special",
-    "unreadable",
-    "empty",
-    "git-lfs pointer",
-    "zip",
-    "gzip",
-    "tar",
-    "hdf5",
-    "mat",
-    "npy",
-    "idx",
-    "parquet",
-    "safetensors",
-    "pickle",
-    "text",
-    "unknown",
-]
+    "missing", "folder", "special", "unreadable", "empty", "git-lfs pointer",
+    "zip", "gzip", "tar", "hdf5", "mat", "npy", "idx", "parquet", "safetensors", "pickle", "text", "unknown",
+]  # fmt: skip
 
 _HEAD = 4096
 _IDX_TYPES = frozenset({0x08, 0x09, 0x0B, 0x0C, 0x0D, 0x0E})

@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -100,11 +100,12 @@ class _Limits:
         self._resource.setrlimit(resource_kind, (value, hard))
 
 
-class _Pieces:
+class _Pieces(NamedTuple):
     """An array to be sent."""
 
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], pieces: Iterator[np.ndarray]) -> None:
-        self.dtype, self.shape, self.pieces = dtype, shape, pieces
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    pieces: Iterator[np.ndarray]
 
 
 # HDF5

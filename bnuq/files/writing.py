@@ -125,17 +125,14 @@ def _refusals(path: Path, beside: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(beside)):
-            raise ResultError(f"{path}: could not be written: {_reason(error)}") from error
+            reason = _REASONS.get(error.errno or 0, f"{error.strerror or error}.")
+            raise ResultError(f"{path}: could not be written: {reason}") from error
         raise
 
 
 def _new_file(path: Path) -> BinaryIO:
     # Not tempfile: its files are 0600, and the result of a shared run is for the group to read.
     return open(path, "x+b", opener=lambda name, flags: os.open(name, flags, 0o666))
-
-
-def _reason(error: OSError) -> str:
-    return _REASONS.get(error.errno or 0, f"{error.strerror or error}.")
 
 
 _REASONS = {

@@ -31,7 +31,7 @@ from bnuq.files.hdf5 import image_of
 from bnuq.files.writing import replaced
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import MethodResult, Result, Samples
+from bnuq.records.evaluation import MethodResult, Result, Samples, SetResult
 from bnuq.records.summary import summary
 from bnuq.store import codec
 from bnuq.store.codec import check_replaceable
@@ -48,12 +48,7 @@ def write(result: Result, path: Path) -> None:
     """
     check_replaceable(path)
     image = image_of(lambda file: _lay_out(file, result))
-    raw_samples = [
-        set_result.samples
-        for method in result.methods.values()
-        for set_result in method.sets.values()
-        if set_result.samples
-    ]
+    raw_samples = [set_result.samples for _, _, set_result in _set_results(result) if set_result.samples]
     with replaced(path) as beside:
         beside.write(image)
         if raw_samples:
@@ -111,38 +106,39 @@ def _lay_out_for_arviz(writer: Writer, result: Result) -> None:
             writer.add("/observed_data", name, evaluated.labels, (point,), observed)
         if evaluated.targets is not None:
             writer.add("/observed_data", name, evaluated.targets, (point, "output"), observed, unit="target unit")
+    for method, name, set_result in _set_results(result):
+        if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
+            values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point")
+            writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
+
+
+def _set_results(result: Result) -> Iterator[tuple[str, str, SetResult]]:
+    """Every method on every set, with their names."""
     for method, method_result in result.methods.items():
         for name, set_result in method_result.sets.items():
-            if method not in SINGLE_SAMPLE_METHODS and set_result.log_likelihood is not None:
-                values, axes = set_result.log_likelihood[None], ("chain", "draw", f"{name}_point")
-                writer.add("/log_likelihood", f"{method}_{name}", values, axes, likelihoods, unit="nats")
+            yield method, name, set_result
 
 
 def _add_samples(file: Any, result: Result) -> None:
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
     last, unit = ("output", "target unit") if result.model["task"] == "regression" else ("class", "1")
-    for method, method_result in result.methods.items():
-        for name, set_result in method_result.sets.items():
-            if set_result.samples is None:
-                continue
-            samples, points, classes = set_result.samples.shape
-            axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
-            for axis, length in axes.items():
-                if axis not in scales:
-                    scales[axis] = writer.add_scale(group.name, axis, np.arange(length))
-            chunk = _chunk_points(set_result.samples)
-            dataset = group.create_dataset(
-                f"{method}_{name}",
-                shape=tuple(axes.values()),
-                dtype=set_result.samples.dtype,
-                chunks=(1, samples, chunk, classes),
-                **PACKED,
-            )
-            for start, block in _in_chunks(set_result.samples.blocks(), chunk):
-                dataset[0, :, start : start + block.shape[1]] = block
-            dataset.attrs["units"] = unit
-            for place, axis in enumerate(axes):
-                dataset.dims[place].attach_scale(scales[axis])
+    for method, name, set_result in _set_results(result):
+        if (raw := set_result.samples) is None:
+            continue
+        samples, points, classes = raw.shape
+        axes = {"chain": 1, "draw": samples, f"{name}_point": points, last: classes}
+        for axis, length in axes.items():
+            if axis not in scales:
+                scales[axis] = writer.add_scale(group.name, axis, np.arange(length))
+        chunk = _chunk_points(raw)
+        chunks = 1, samples, chunk, classes
+        shape = tuple(axes.values())
+        dataset = group.create_dataset(f"{method}_{name}", shape=shape, dtype=raw.dtype, chunks=chunks, **PACKED)
+        for start, block in _in_chunks(raw.blocks(), chunk):
+            dataset[0, :, start : start + block.shape[1]] = block
+        dataset.attrs["units"] = unit
+        for place, axis in enumerate(axes):
+            dataset.dims[place].attach_scale(scales[axis])
 
 
 def _in_chunks(blocks: Iterable[tuple[int, np.ndarray]], size: int) -> Iterator[tuple[int, np.ndarray]]:

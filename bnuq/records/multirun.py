@@ -155,11 +155,11 @@ class Several:
         if not aggregate.normalized:
             return aggregate
         method, _, metric = address.split(".")
-        parts = [by_address.get(f"{method}.{place}.{metric}") for place in _BETWEEN]
+        parts = [by_address[part] for place in _BETWEEN if (part := f"{method}.{place}.{metric}") in by_address]
         ratio = None
-        if all(part is not None for part in parts):
+        if len(parts) == len(_BETWEEN):
             with np.errstate(invalid="ignore"):
-                ratio = float(normalized(*(float(part.mean()) for part in parts if part is not None)))
+                ratio = float(normalized(*(float(part.mean()) for part in parts)))
         return replace(aggregate, t_test=t_test(values), ratio_of_means=ratio)
 
 
@@ -186,15 +186,12 @@ def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None)
 def table_of(estimates: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """`estimates` and `values` of the runs with these estimates."""
     addresses = list(dict.fromkeys(address for of_run in estimates for address in of_run))
-    values = [[_value(of_run, address) for of_run in estimates] for address in addresses]
-    table = np.array(values, np.float64).reshape(len(addresses), len(estimates))
+    table = np.full((len(addresses), len(estimates)), np.nan)
+    for row, address in zip(table, addresses, strict=True):
+        replacement = address.replace(".normalized.pll_without_exact", ".normalized.pll")
+        for run, values in enumerate(estimates):  # where no point is predicted exactly, none is left out
+            row[run] = values.get(address, values.get(replacement, math.nan))
     return {"estimates": tuple(addresses), "values": table}
-
-
-def _value(estimates: Mapping[str, float], address: str) -> float:
-    if address not in estimates:  # where no point is predicted exactly, none is left out
-        address = address.replace(".normalized.pll_without_exact", ".normalized.pll")
-    return estimates.get(address, math.nan)
 
 
 def write(several: Several, path: Path) -> None:

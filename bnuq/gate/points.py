@@ -66,14 +66,14 @@ class Points:
             return None
         points = self._point_values(method, name)
         if row["bound"]:
-            needs, of = _mean(f"{metric}_{row['bound']}")
+            of = _mean(f"{metric}_{row['bound']}")
         elif not row["set"]:
-            needs, of = _normalized(metric.removeprefix("normalized_"))
+            of = _normalized(metric.removeprefix("normalized_"))
         elif metric in self._result.methods[method].sets[name].points:
-            needs, of = _mean(metric)
+            of = _mean(metric)
         else:
-            needs, of = _FROM.get(metric, _mean(metric))
-        if not needs <= points.keys():
+            of = _FROM.get(metric, _mean(metric))
+        if not of.needs <= points.keys():
             return None
         return _Source(name, of, points, self._result.sets[name].group)
 
@@ -114,8 +114,10 @@ def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Metric:
-    """How an estimate and the contributions of the points to it are computed from values of the points."""
+    """How an estimate and the contributions of the points to it are computed from the values of the points that it
+    needs."""
 
+    needs: set[str]
     value: Callable[[_Arrays], float]
     influence: Callable[[_Arrays, np.ndarray | None], np.ndarray]  # the second are the groups
 
@@ -128,7 +130,7 @@ class _Source:
     group: np.ndarray | None
 
 
-def _mean(name: str) -> tuple[set[str], _Metric]:
+def _mean(name: str) -> _Metric:
     def value(points: _Arrays) -> float:
         with np.errstate(invalid="ignore", over="ignore"):
             return float(np.mean(points[name]))
@@ -138,10 +140,10 @@ def _mean(name: str) -> tuple[set[str], _Metric]:
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
             return values - values.mean()
 
-    return {name}, _Metric(value, influence)
+    return _Metric({name}, value, influence)
 
 
-def _normalized(score: str) -> tuple[set[str], _Metric]:
+def _normalized(score: str) -> _Metric:
     """A score between its bounds; "pll_without_exact" uses only the points with a finite optimum."""
     name = score.removesuffix("_without_exact")
     names = name, f"{name}_constant", f"{name}_optimum"
@@ -154,37 +156,29 @@ def _normalized(score: str) -> tuple[set[str], _Metric]:
     def influence(points: _Arrays, _: np.ndarray | None) -> np.ndarray:
         return metrics.normalized_influence(*(points[n] for n in names))
 
-    return {*names}, _Metric(value, influence)
+    return _Metric({*names}, value, influence)
 
 
 # How an estimate that is not a mean is computed.
-_FROM: dict[str, tuple[set[str], _Metric]] = {
-    "ece": (
+_FROM: dict[str, _Metric] = {
+    "ece": _Metric(
         {"max_probability", "accuracy"},
-        _Metric(
-            lambda p: float(metrics.ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
-            lambda p, group: metrics.ece_influence(p["max_probability"], p["accuracy"], group=group),
-        ),
+        lambda p: float(metrics.ece_of_bins(metrics.calibration_bins(p["max_probability"], p["accuracy"]))),
+        lambda p, group: metrics.ece_influence(p["max_probability"], p["accuracy"], group=group),
     ),
-    "aurc": (
+    "aurc": _Metric(
         {"predictive_entropy", "accuracy"},
-        _Metric(
-            lambda p: metrics.aurc(p["predictive_entropy"], 1 - p["accuracy"]),
-            lambda p, _: metrics.aurc_influence(p["predictive_entropy"], 1 - p["accuracy"]),
-        ),
+        lambda p: metrics.aurc(p["predictive_entropy"], 1 - p["accuracy"]),
+        lambda p, _: metrics.aurc_influence(p["predictive_entropy"], 1 - p["accuracy"]),
     ),
-    "rmse": (
+    "rmse": _Metric(
         {"squared_error"},
-        _Metric(
-            lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
-            lambda p, _: metrics.rmse_influence(p["squared_error"]),
-        ),
+        lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
+        lambda p, _: metrics.rmse_influence(p["squared_error"]),
     ),
-    "spearman": (
+    "spearman": _Metric(
         {"predictive_sd", "distance"},
-        _Metric(
-            lambda p: metrics.spearman(p["predictive_sd"], p["distance"]),
-            lambda p, _: metrics.spearman_influence(p["predictive_sd"], p["distance"]),
-        ),
+        lambda p: metrics.spearman(p["predictive_sd"], p["distance"]),
+        lambda p, _: metrics.spearman_influence(p["predictive_sd"], p["distance"]),
     ),
 }

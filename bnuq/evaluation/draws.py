@@ -65,25 +65,16 @@ def draw_bank(
 
 
 def check_reference(
-    run: Run, plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, progress: Progress
-) -> ReferenceCheck | None:
-    """The reference compared with the checkpoint's running statistics; None where that cannot be checked."""
-    layers = plan.sites.live_batchnorms
-    known = {"train_size": run.train_size, "trained_with": plan.trained_with}
-    return check_layers(model, pipeline, train, layers, progress=progress, **known)
-
-
-def check_layers(
     model: nn.Module,
     pipeline: Pipeline,
     train: Points,
     layers: Sequence[BatchNormSite],
-    *,
-    train_size: int | None,
-    trained_with: int | None,
     progress: Progress,
+    *,
+    trained_with: int | None,
 ) -> ReferenceCheck | None:
-    """`check_reference` for a network without a plan, given its stochastic BatchNorms."""
+    """The reference compared with the running statistics of the network's stochastic BatchNorms; None where that cannot
+    be checked."""
     batch_size = min(BATCH_SIZE, len(train) // 2)
     if batch_size < 2 or not layers:
         return None
@@ -93,13 +84,8 @@ def check_layers(
         batch_size = largest_batch(model, layers, few, batch_size)
     title = "Checking the reference"
     bank = drawn(model, pipeline, train, range(BATCHES), batch_size, layers, purposes, progress, title)
-    return reference_check(
-        bank,
-        layers,
-        population=len(train),
-        train_size=train_size,
-        train_batch_size=trained_with,
-    )
+    known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
+    return reference_check(bank, layers, population=len(train), **known)
 
 
 def drawn(

@@ -17,20 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import ANALYTIC, Run
+from bnuq.config import ANALYTIC
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn, needs_bank
 from bnuq.evaluation.estimates import RESAMPLES, detection_estimates, replicate_weights
 from bnuq.evaluation.noise_models import counts_of
 from bnuq.evaluation.passes import fitting_chunk
-from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.runner import VALIDATION, Scorer, bank_of
+from bnuq.evaluation.subject import VALIDATION, Subject, is_mcbn
 from bnuq.metrics import DrawWeights
 from bnuq.progress import Forecast
 from bnuq.sampling import counter_rng
@@ -48,19 +46,6 @@ _SEPARATED_SAMPLES = 8, 24  # samples of these points; the difference shows how 
 _WEIGHED, _SCORED_ONCE, _RANKED = 2e-9, 1e-6, 1e-5
 _RESAMPLED = 1000  # bootstrap resamples of points for the errors of an OOD set's estimates, at most
 _SLOWER = 4  # how many times as long as a plain forward a draw or a sample takes, at most
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The network, the points, and the request."""
-
-    run: Run
-    todo: Plan
-    model: nn.Module
-    pipeline: Pipeline
-    sets: Mapping[str, Points]
-    scorer: Scorer
-    train: Points | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +69,6 @@ class _Request:
 
     @property
     def samples_per_score(self) -> int:
-        """Samples in one draw set."""
         return self.samples // self.draw_sets
 
 
@@ -107,8 +91,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
     run, todo, sets = subject.run, subject.todo, subject.sets
     if not todo.methods:
         return None
-    samples = run.max_samples if run.samples == "auto" else run.samples
-    bank = bank_of(run, todo)
+    samples, bank = subject.max_samples, subject.bank
     noise_models = [method for method in todo.methods if method in ANALYTIC]
     has_recorded_draws = "mcbn-empirical" in noise_models or (
         noise_models and counts_of(run, subject.train) == "measured"
@@ -122,7 +105,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
         methods=todo.methods,
         replicates=samples + RESAMPLES,
         weights=replicate_weights,
-        ood=[len(ood) for name, ood in sets.items() if name not in ("test", VALIDATION)],
+        ood=[len(points) for points in subject.ood.values()],
         ranked=(bank or samples) + RESAMPLES,
     )
     if (seconds := _measured(request, subject, limit=limit)) is None:
@@ -210,7 +193,7 @@ def _extrapolated(request: _Request, subject: Subject) -> _Seconds:
         engine = Stochastic(
             subject.model,
             todo.sites,
-            omega=omega if method.startswith("mcbn") else None,
+            omega=omega if is_mcbn(method) else None,
             dropout=Dropout(_DRAWS, run.seed) if method.endswith("mcdo") else None,
             precision=run.precision,
         )
@@ -269,9 +252,7 @@ def _scores(request: _Request, subject: Subject) -> float:
     """Seconds to score the samples of one point, for one method and one draw set."""
     samples = min(request.samples_per_score, _SCORED_SAMPLES)
     weights = request.weights(samples)
-    first_points = {
-        name: _first(subject.sets[name], _SCORED_POINTS) for name in (VALIDATION, "test") if name in subject.sets
-    }
+    first_points = {name: _first(points, _SCORED_POINTS) for name, points in subject.labelled.items()}
     blocks = {name: _random_outputs(subject, samples, len(points)) for name, points in first_points.items()}
 
     def score() -> None:
@@ -286,10 +267,10 @@ def _scores(request: _Request, subject: Subject) -> float:
 
 def _separation(request: _Request, subject: Subject) -> float:
     """Seconds to separate every OOD set from the test set, under all methods."""
-    ood = [points for name, points in subject.sets.items() if name not in ("test", VALIDATION)]
     if not request.ood:
         return 0.0
-    test, first = (_first(points, _SEPARATED_POINTS) for points in (subject.sets["test"], ood[0]))
+    first_ood = next(iter(subject.ood.values()))
+    test, first = (_first(points, _SEPARATED_POINTS) for points in (subject.sets["test"], first_ood))
     seconds = []
     for samples in _SEPARATED_SAMPLES:
         weights = replicate_weights(samples)

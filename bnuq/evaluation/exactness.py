@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
@@ -36,22 +35,14 @@ class Checked:
     outputs: Tensor | None = None
 
 
-def check_network(
-    run: Run,
-    todo: Plan,
-    model: nn.Module,
-    pipeline: Pipeline,
-    sets: Mapping[str, Points],
-    train: Points | None,
-    *,
-    batch_sizes: Sequence[int] = (),
-) -> Checked:
+def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Checked:
     """Raise SamplingError unless the network is deterministic and treats points independently on every set, and its
     MCBN is exact: at these batch sizes, or at that of the plan."""
+    todo, model, pipeline, test = subject.todo, subject.model, subject.pipeline, subject.sets["test"]
     tracked = all(site.tracked for site in todo.sites.live_batchnorms)
     fitting: dict[str, int] = {}
-    for name, points in sets.items():
-        size = min(len(points), run.chunk_size or default_chunk(points.point_shape))
+    for name, points in subject.sets.items():
+        size = min(len(points), subject.run.chunk_size or default_chunk(points.point_shape))
         while True:
             try:
                 _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
@@ -62,19 +53,20 @@ def check_network(
                     raise
             size //= 2  # as the passes do
     sizes = batch_sizes or ((todo.batch_size,) if todo.batch_size is not None else ())
-    if train is None or not sizes:
-        batches = [pipeline.evaluated(sets["test"], slice(0, _BATCH_WITHOUT_REFERENCE))]
+    if subject.train is None or not sizes:
+        batches = [pipeline.evaluated(test, slice(0, _BATCH_WITHOUT_REFERENCE))]
     else:
-        batches = [mini_batch(pipeline, train, size) for size in sizes]
-    repeated = pipeline.evaluated(sets["test"], slice(0, min(_REPEATED, fitting["test"])))
+        batches = [mini_batch(pipeline, subject.train, size) for size in sizes]
+    repeated = pipeline.evaluated(test, slice(0, min(_REPEATED, fitting["test"])))
     outputs = check_repeatable(model, repeated, where=" on test")
     return replace(check_mcbn(model, todo.sites, batches, todo.layers), outputs=outputs)
 
 
-def check_network_unchanged(checked: Checked, model: nn.Module, pipeline: Pipeline, test: Points) -> None:
+def check_network_unchanged(checked: Checked, subject: Subject) -> None:
     """Raise SamplingError where the network is no longer the one that was checked: one forward of a few points."""
     assert checked.outputs is not None
-    check_unchanged(model, pipeline.evaluated(test, slice(0, len(checked.outputs))), checked.outputs, where=" on test")
+    points = subject.pipeline.evaluated(subject.sets["test"], slice(0, len(checked.outputs)))
+    check_unchanged(subject.model, points, checked.outputs, where=" on test")
 
 
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:

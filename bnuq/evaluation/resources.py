@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +12,10 @@ import torch
 
 from bnuq import metrics
 from bnuq.config import ANALYTIC, Run
-from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import Subject
 from bnuq.sampling.sites import BatchNormSite
 
 _COPIES = 4  # copies of a draw of ω in memory at once: as measured, stacked, in the engine, and in the file
@@ -29,85 +28,40 @@ _POINT_SCORES = 8  # per-point scores of a set, in float64
 Need = Callable[[int], int]  # bytes as an increasing function of a number of draws
 
 
-def check_resources(
-    run: Run, todo: Plan, sets: Mapping[str, Points], *, labelled: Sequence[str], bank: int | None
-) -> None:
-    """RequestError where draws and scores of `run` do not fit, with the number of draws that would fit.
-
-    `bank` is the size of the bank where points use their own draws of it.
-    """
-    if not todo.methods:
+def check_resources(subject: Subject) -> None:
+    """RequestError where draws and scores of a run do not fit, with the number of draws that would fit."""
+    run, bank, samples = subject.run, subject.bank, subject.max_samples
+    if not subject.todo.methods:
         return
-    samples = run.max_samples if run.samples == "auto" else run.samples
-    option = "--max-samples" if run.samples == "auto" else "--samples"
-    free = memory.available(torch.device("cpu"))
-
-    def need_of(samples: int, bank: int) -> int:
-        return _memory(run, todo, sets, labelled, samples=samples, bank=bank)
-
-    purpose = "draws and scores"
-    _check(
-        option,
-        samples,
-        lambda number: need_of(number, number),
-        free,
-        purpose,
-        "memory",
-        always_allowed=_ALWAYS_ALLOWED_BYTES,
-    )
+    auto, purpose = run.samples == "auto", "draws and scores"
+    option = "--max-samples" if auto else "--samples"
+    _check_memory(option, samples, lambda number: _memory(subject, samples=number, bank=number), purpose)
     if bank is not None:
-        _check(
-            "--bank",
-            bank,
-            lambda number: need_of(min(samples, number), number),
-            free,
-            purpose,
-            "memory",
-            always_allowed=_ALWAYS_ALLOWED_BYTES,
+        _check_memory(
+            "--bank", bank, lambda number: _memory(subject, samples=min(samples, number), bank=number), purpose
         )
-    auto = run.samples == "auto"
-    if (run.save_samples or auto) and not (
-        auto and run.max_samples == Run.max_samples
-    ):  # the default limit of "auto" is rarely reached
+    if run.max_samples != Run.max_samples if auto else run.save_samples:  # "auto" rarely reaches its default limit
         folder = run.out.parent
-        place = f"disk ({folder})"
         hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else ""
-        need = partial(_disk, run, todo, sets)
-        _check(option, samples, need, _free_on(folder), "the raw samples", place, hint=hint)
+        free, place = _free_on(folder), f"disk ({folder})"
+        _check(option, samples, partial(_disk, subject), free, "the raw samples", place, hint=hint)
 
 
-def check_resources_of_sweep(
-    todo: Plan, sets: Mapping[str, Points], *, labelled: Sequence[str], sizes: int, samples: int, draw_sets: int
-) -> None:
+def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw_sets: int) -> None:
     """RequestError where `draw_sets` sets of `samples` draws at each of `sizes` sizes do not fit, with the number that
     would fit."""
-    labelled_points = sum(len(points) for name, points in sets.items() if name in labelled)
-    points = sum(map(len, sets.values()))
+    todo = subject.todo
+    labelled_points = sum(map(len, subject.labelled.values()))
+    points = sum(map(len, subject.sets.values()))
 
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
         of_draws = bytes_of_draws(draws, todo.layers, todo.batch_size or 0) + 2 * 8 * draws * labelled_points
         return sizes * (of_draws + 24 * draws * todo.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
-    free, purpose = memory.available(torch.device("cpu")), f"draws and scores of {sizes} sizes"
-    _check(
-        "--samples",
-        samples,
-        lambda number: need_of(number, 2),
-        free,
-        purpose,
-        "memory",
-        always_allowed=_ALWAYS_ALLOWED_BYTES,
-    )
-    _check(
-        "--draw-sets",
-        draw_sets,
-        lambda number: need_of(samples, number),
-        free,
-        purpose,
-        "memory",
-        always_allowed=_ALWAYS_ALLOWED_BYTES,
-    )
+    purpose = f"draws and scores of {sizes} sizes"
+    _check_memory("--samples", samples, lambda number: need_of(number, 2), purpose)
+    _check_memory("--draw-sets", draw_sets, lambda number: need_of(samples, number), purpose)
 
 
 def check_memory_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int, *, title: str) -> None:
@@ -128,10 +82,9 @@ def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int)
     return draws * (2 * 4 * _COPIES * channels + _OBJECTS * len(layers) + 2 * 8 * batch_size)
 
 
-def _memory(
-    run: Run, todo: Plan, sets: Mapping[str, Points], labelled: Sequence[str], *, samples: int, bank: int
-) -> int:
+def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
+    run, todo = subject.run, subject.todo
     methods = len(todo.methods)
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
@@ -141,16 +94,18 @@ def _memory(
         run.sampler.law_draws, *(2 * site.channels for site in todo.layers)
     )
     scores = 0
-    for name, points in sets.items():
+    for name, points in subject.sets.items():
+        labelled = name in subject.labelled
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * _RANKED_BYTES
-        scores += 8 * samples * len(points) * (name in labelled)
-        scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name not in labelled))
+        scores += 8 * samples * len(points) * labelled
+        scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (not labelled))
     of_one_point = 8 * todo.outputs * (5 * samples + 2 * replicates)
     return weights + omega + normal + 2 * methods * scores + of_one_point
 
 
-def _disk(run: Run, todo: Plan, sets: Mapping[str, Points], samples: int) -> int:
+def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
+    run, todo, sets = subject.run, subject.todo, subject.sets
     bytes_per_sample = (8 if run.precision == "float64" else 4) * todo.outputs * sum(map(len, sets.values()))
     return len(todo.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
 
@@ -162,18 +117,16 @@ def _free_on(folder: Path) -> int | None:
         return None
 
 
+def _check_memory(option: str, requested: int, need: Need, purpose: str) -> None:
+    free = memory.available(torch.device("cpu"))
+    if free is not None and need(requested) > _ALWAYS_ALLOWED_BYTES:
+        _check(option, requested, need, free, purpose, "memory")
+
+
 def _check(
-    option: str,
-    requested: int,
-    need: Need,
-    free: int | None,
-    purpose: str,
-    place: str,
-    *,
-    always_allowed: int = 0,
-    hint: str = "",
+    option: str, requested: int, need: Need, free: int | None, purpose: str, place: str, *, hint: str = ""
 ) -> None:
-    if free is None or need(requested) <= max(free, always_allowed):
+    if free is None or need(requested) <= free:
         return
     fits = _largest(requested, need, free)
     advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Run
-from bnuq.data import Points
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import queries_engine
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import Feed, Passes, stochastic_of
 from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import VALIDATION, Scorer, Subject, is_mcbn
 from bnuq.evaluation.units import Unit, UnitGroup, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding, note, warning
@@ -38,24 +37,8 @@ FIRST_ROUND = 16  # draws of the first round of "auto"
 
 _OUTPUTS, _SECONDS = "outputs", "seconds"  # raw samples of a unit, where they are needed again, and what it took
 
-VALIDATION = "validation"
 Omegas = Mapping[str, BatchStatistics]  # ω by the method that it is drawn for; "mcbn+mcdo" shares that of "mcbn"
 Draw = Callable[[range], Omegas]  # ω of the draws with these numbers
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`."""
-
-    def reduction(
-        self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool, first: int = 0
-    ) -> Any: ...
-    def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
-    def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
-    def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
-    def result(
-        self, scores: Any, fitted: Any, draws: DrawWeights, raw_samples: Mapping[str, Samples]
-    ) -> MethodResult: ...
 
 
 @dataclass(frozen=True)
@@ -88,38 +71,26 @@ def check_precision(run: Run, device: torch.device) -> None:
 
 
 def run_methods(
-    run: Run,
-    todo: Plan,
-    model: nn.Module,
-    pipeline: Pipeline,
-    sets: Mapping[str, Points],
-    scorer: Scorer,
-    draw: Draw,
-    progress: Progress,
-    journal: Journal,
-    *,
-    train: Points | None = None,
-    stale: bool = False,
+    subject: Subject, draw: Draw, progress: Progress, journal: Journal, *, stale: bool = False
 ) -> RunnerResult:
     """Every method on every set, first on "validation" where there is one, because τ and the constant baseline are
     fitted to it.
 
     Where the running statistics are `stale`, the network is also evaluated with the population statistics of the drawn
     mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. Finished units are read
-    from the journal; it also keeps the raw samples where they are saved or will be needed again. `train` is needed
-    where queries pass with mini-batches.
+    from the journal; it also keeps the raw samples where they are saved or will be needed again.
     """
-    bank = bank_of(run, todo)
-    state = _Runner(run, todo, model, pipeline, sets, scorer, progress, journal, bank, train)
+    run, methods, scorer, bank = subject.run, subject.todo.methods, subject.scorer, subject.bank
+    rounds = _Rounds(subject, progress, journal)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[str, Scored] = {}
-    while todo.methods or not scored:
+    while methods or not scored:
         draws = range(draws.stop, _next_stop(run, draws.stop))
         fresh = draw(draws if bank is None else range(bank))
         omega = _joined(omega, fresh.get("mcbn"))
-        scored = state.round(draws, fresh)
-        if not todo.methods or run.samples != "auto" or draws.stop >= run.max_samples:
+        scored = rounds.run(draws, fresh)
+        if not methods or run.samples != "auto" or draws.stop >= run.max_samples:
             break
         if all(
             error <= 1
@@ -127,24 +98,21 @@ def run_methods(
             for error in _errors(run, scorer, method_scores, draws.stop).values()
         ):
             break
-    scored = state.deterministic(omega) | (state.population(omega) if stale and omega is not None else {}) | scored
-    weights = {method: _weights(method, draws.stop, bank) for method in scored}
-    findings = [*state.passes.findings]
+    scored = rounds.deterministic(omega) | (rounds.population(omega) if stale and omega is not None else {}) | scored
+    findings = [*rounds.passes.findings]
     findings += [*_not_reached(run, scorer, scored, draws.stop)] if run.samples == "auto" else []
-    findings += [
-        finding for method, method_scores in scored.items() for finding in scorer.findings(method, method_scores.fitted)
-    ]
-    return RunnerResult(
-        samples=draws.stop,
-        bank=bank,
-        omega=omega,
-        methods={
-            method: scorer.result(method_scores.sets, method_scores.fitted, weights[method], state.raw_samples(method))
-            for method, method_scores in scored.items()
-        },
-        work=state.work(),
-        findings=tuple(findings),
-    )
+    for method, method_scores in scored.items():
+        findings += scorer.findings(method, method_scores.fitted)
+    results = {
+        method: scorer.result(
+            method_scores.sets,
+            method_scores.fitted,
+            _weights(method, draws.stop, bank),
+            rounds.raw_samples(method),
+        )
+        for method, method_scores in scored.items()
+    }
+    return RunnerResult(draws.stop, bank, omega, results, rounds.work(), tuple(findings))
 
 
 def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
@@ -157,23 +125,11 @@ def _next_stop(run: Run, done: int) -> int:
     return min(run.max_samples, 2 * done or FIRST_ROUND)
 
 
-def bank_of(run: Run, todo: Plan) -> int | None:
-    """The size of the bank of which each tile uses its own T draws; None where all points share T draws, or no method
-    samples BatchNorm."""
-    if run.bank is None or run.bank == run.samples or not any(map(_is_of_batchnorm, todo.methods)):
-        return None
-    return run.bank
-
-
-def _is_of_batchnorm(method: str) -> bool:
-    return method.startswith("mcbn")
-
-
 def _weights(method: str, samples: int, bank: int | None) -> DrawWeights:
     """The replicates of a method; dropout masks already differ from point to point and need no bank."""
     if method in SINGLE_SAMPLE_METHODS:
         return replicate_weights(1)
-    return replicate_weights(samples, bank if _is_of_batchnorm(method) else None)
+    return replicate_weights(samples, bank if is_mcbn(method) else None)
 
 
 def _errors(run: Run, scorer: Scorer, scored: Scored, samples: int) -> dict[str, float]:
@@ -203,26 +159,41 @@ class _MethodWork:
 
 @dataclass(frozen=True)
 class Context:
-    """All that a unit of one method and set is computed from."""
+    """What the units of one method and set share: the request, and what this process has made for it. A unit is
+    determined by the request, what was fitted, and its address; another executor makes an engine and a feed of its
+    own."""
 
-    passes: Passes
+    subject: Subject
+    journal: Journal
     engine: Engine
-    points: Points
+    passes: Passes
     feed: Feed
-    reduction: Callable[[int], Any]  # of the points from this number on
-    earlier: Callable[[Unit], list[np.ndarray]] | None  # raw samples of earlier rounds; None where none are kept
+    weights: DrawWeights
+    fitted: Any
+    earlier: Sequence[range] | None  # draws whose raw samples are scored again with a unit's; None: none are kept
+
+    def reduction(self, name: str, first: int = 0) -> Any:
+        """The reduction for the points of a set, from number `first` on."""
+        return self.subject.scorer.reduction(
+            self.weights,
+            self.subject.sets[name],
+            fitted=self.fitted,
+            labelled=name in self.subject.labelled,
+            first=first,
+        )
 
 
 def run_unit(context: Context, unit: Unit) -> Arrays:
     """The scores of a unit, its seconds, and its raw samples where they are needed again."""
     engine, before = context.engine, context.passes.seconds
-    reduction = context.reduction(unit.points.start)
-    blocks: Iterator[Tensor] = context.passes.blocks(engine, context.points, unit.points, context.feed)
+    reduction = context.reduction(unit.set, unit.points.start)
+    points = context.subject.sets[unit.set]
+    blocks: Iterator[Tensor] = context.passes.blocks(engine, points, unit.points, context.feed)
     raw: Arrays = {}
     if context.earlier is not None:
         outputs = list(blocks)
         raw[_OUTPUTS] = np.concatenate([block.cpu().numpy() for block in outputs], axis=1)
-        if earlier := context.earlier(unit):
+        if earlier := [_raw(context.journal, replace(unit, draws=draws)) for draws in context.earlier]:
             samples = torch.from_numpy(np.concatenate([*earlier, raw[_OUTPUTS]])).to(outputs[0].device)
             outputs = samples.split([block.shape[1] for block in outputs], dim=1)
         blocks = iter(outputs)
@@ -237,84 +208,65 @@ def run_unit(context: Context, unit: Unit) -> Arrays:
     return reduction.arrays() | raw | {_SECONDS: np.array(context.passes.seconds - before)}
 
 
-class _Runner:
-    """The rounds of one run: the draws of their raw samples, and their work."""
+class _Rounds:
+    """The rounds of draws of one run: which raw samples are kept, and the work of each method."""
 
-    def __init__(
-        self,
-        run: Run,
-        todo: Plan,
-        model: nn.Module,
-        pipeline: Pipeline,
-        sets: Mapping[str, Points],
-        scorer: Scorer,
-        progress: Progress,
-        journal: Journal,
-        bank: int | None,
-        train: Points | None,
-    ) -> None:
-        self.passes = Passes(run, pipeline, todo.outputs)
-        if bank is not None:
-            self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=run.samples, bank=bank))
-        if run.sampler.by_query and "mcbn" in todo.methods:
-            self.passes.add(_passes_by_query(run, todo, sum(map(len, sets.values()))))
-        self._bank, self._train = bank, train
-        self._run, self._todo, self._model, self._pipeline = run, todo, model, pipeline
-        self._sets, self._scorer, self._progress, self._journal = sets, scorer, progress, journal
-        self._rounds: list[range] = []  # of draws whose raw samples are kept
+    def __init__(self, subject: Subject, progress: Progress, journal: Journal) -> None:
+        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
+        if subject.bank is not None:
+            samples = subject.run.samples
+            self.passes.add(note("bank-of-draws", tile=counter_rng.TILE, samples=samples, bank=subject.bank))
+        if subject.run.sampler.by_query and "mcbn" in subject.todo.methods:
+            self.passes.add(_passes_by_query(subject))
+        self._subject, self._progress, self._journal = subject, progress, journal
+        self._draws: list[range] = []  # of each round
         self._units: dict[tuple[str, str], list[Unit]] = {}  # of the first round
         self._method_work: dict[str, _MethodWork] = {}
 
-    def round(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
+    def run(self, draws: range, omegas: Omegas) -> dict[str, Scored]:
         """Run further draws of every stochastic method, and return the scores of all draws so far."""
-        if not self._todo.methods:
+        if not self._subject.todo.methods:
             return {}
-        self._rounds.append(draws)
-        return self._run_engines({method: self._engine(method, draws, omegas) for method in self._todo.methods}, draws)
+        self._draws.append(draws)
+        return self._run_engines(
+            {method: self._engine(method, draws, omegas) for method in self._subject.todo.methods}, draws
+        )
 
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
-        if method == "mcbn" and self._run.sampler.by_query:
-            assert self._train is not None  # ensured by the plan
-            return queries_engine(self._todo, self._model, self._pipeline, self._train, draws)
-        engine = Stochastic(
-            self._model,
-            self._todo.sites,
-            omega=omegas[method.removesuffix("+mcdo")] if _is_of_batchnorm(method) else None,
-            dropout=self._dropout(method, draws) if method.endswith("mcdo") else None,
-            precision=self._run.precision,
-        )
-        if self._bank is None or not _is_of_batchnorm(method):
-            return engine
-        return BankEngine(engine, samples=len(draws), seed=self._run.seed)
+        subject, seed = self._subject, self._subject.run.seed
+        if method == "mcbn" and subject.run.sampler.by_query:
+            assert subject.train is not None  # ensured by the plan
+            return queries_engine(subject.todo, subject.model, subject.pipeline, subject.train, draws)
+        bank = subject.bank if is_mcbn(method) else None
+        dropout = None
+        if method.endswith("mcdo"):  # a draw of the bank includes its mask
+            dropout = Dropout(len(draws), seed, draws.start) if bank is None else Dropout(bank, seed)
+        omega = omegas[method.removesuffix("+mcdo")] if is_mcbn(method) else None
+        engine = self._stochastic(omega, dropout=dropout, precision=subject.run.precision)
+        return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
 
-    def _dropout(self, method: str, draws: range) -> Dropout:
-        if self._bank is not None and _is_of_batchnorm(method):  # a draw of the bank includes its mask
-            return Dropout(self._bank, self._run.seed)
-        return Dropout(len(draws), self._run.seed, draws.start)
+    def _stochastic(self, omega: BatchStatistics | None, **options: Any) -> Stochastic:
+        return Stochastic(self._subject.model, self._subject.todo.sites, omega=omega, **options)
 
     def deterministic(self, omega: BatchStatistics | None) -> dict[str, Scored]:
         """The deterministic network; where it keeps no running statistics, with the statistics of all draws pooled."""
-        engine: Engine = Evaluation(self._model)
-        pooled = range(1)
-        untracked = {site.name for site in self._todo.sites.live_batchnorms if not site.tracked}
-        if untracked:
-            assert omega is not None  # the plan ensures that omega holds these layers
-            drawn = tuple(layer for layer in omega.layers if layer.name in untracked)
-            engine = Stochastic(self._model, self._todo.sites, omega=replace(omega, layers=drawn).pooled())
-            pooled = range(omega.samples)
-        return self._run_engines({DETERMINISTIC: engine}, range(1), pooled)
+        untracked = {site.name for site in self._subject.todo.sites.live_batchnorms if not site.tracked}
+        if not untracked:
+            return self._run_engines({DETERMINISTIC: Evaluation(self._subject.model)}, range(1))
+        assert omega is not None  # the plan ensures that omega holds these layers
+        drawn = replace(omega, layers=tuple(layer for layer in omega.layers if layer.name in untracked))
+        return self._run_engines({DETERMINISTIC: self._stochastic(drawn.pooled())}, range(1), range(omega.samples))
 
     def population(self, omega: BatchStatistics) -> dict[str, Scored]:
         """The network with the pooled statistics of all draws in place of its running statistics."""
-        engine = Stochastic(self._model, self._todo.sites, omega=omega.pooled())
-        return self._run_engines({POPULATION: engine}, range(1), range(omega.samples))
+        return self._run_engines({POPULATION: self._stochastic(omega.pooled())}, range(1), range(omega.samples))
 
     def raw_samples(self, method: str) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
-        if not self._run.save_samples or method in SINGLE_SAMPLE_METHODS:
+        if not self._subject.run.save_samples or method in SINGLE_SAMPLE_METHODS:
             return {}
         return {
-            name: StoredSamples.of(self._journal, units, self._rounds)
+            name: StoredSamples.of(self._journal, units, self._draws)
             for (of_method, name), units in self._units.items()
             if of_method == method
         }
@@ -323,39 +275,40 @@ class _Runner:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic_work = self._method_work[DETERMINISTIC]
         order = [DETERMINISTIC, *(method for method in self._method_work if method != DETERMINISTIC)]
-        shape = self._sets["test"].point_shape
+        shape = self._subject.sets["test"].point_shape
         return {method: _work(self._method_work[method], deterministic_work, shape) for method in order}
 
     def _run_engines(
         self, engines: Mapping[str, Engine], draws: range, pooled: range | None = None
     ) -> dict[str, Scored]:
         """The scores of all draws so far; `pooled` are the draws whose pooled statistics a single pass uses."""
-        need = self.passes.prepare(engines.values(), self._sets["test"])
-        points = sum(len(set_points) for set_points in self._sets.values())
+        sets = self._subject.sets
+        need = self.passes.prepare(engines.values(), sets["test"])
+        points = sum(map(len, sets.values()))
         samples = f"{draws.stop} samples" if draws.stop > 1 else "deterministic"
         title = f"Evaluating {points} points, {samples}, about {memory.in_words(need)}"
         if any(isinstance(engine, PerQuery) for engine in engines.values()):
-            title = f"{points * len(draws)} forwards of {_rows_by_query(self._run, self._todo)} points"
+            title = f"{points * len(draws)} forwards of {_rows_by_query(self._subject)} points"
         result: dict[str, Scored] = {}
         with self._progress(title, points * sum(engine.samples for engine in engines.values())) as advance:
             for method, engine in engines.items():
                 self._method_work.setdefault(method, _MethodWork(engine)).engine = engine
-                if self._pipeline.device.type == "cuda":
-                    self.passes.warm_up(engine, next(iter(self._sets.values())))
+                if self._subject.pipeline.device.type == "cuda":
+                    self.passes.warm_up(engine, next(iter(sets.values())))
                 result[method] = self._scored(method, engine, draws, pooled or draws, advance)
                 if draws.start == 0:
                     self.passes.note_precision(method, engine)
         return result
 
     def _scored(self, method: str, engine: Engine, draws: range, address: range, advance: Advance) -> Scored:
-        weights = _weights(method, draws.stop, self._bank)
+        weights = _weights(method, draws.stop, self._subject.bank)
 
         def scores(name: str, fitted: Any = None) -> Any:
             return self._scores(method, engine, name, weights, address, advance, fitted)
 
-        validation = scores(VALIDATION) if VALIDATION in self._sets else None
-        fitted = self._scorer.fitted(validation, weights)
-        return Scored({name: scores(name, fitted) for name in self._sets if name != VALIDATION}, fitted)
+        validation = scores(VALIDATION) if VALIDATION in self._subject.sets else None
+        fitted = self._subject.scorer.fitted(validation, weights)
+        return Scored({name: scores(name, fitted) for name in self._subject.sets if name != VALIDATION}, fitted)
 
     def _scores(
         self,
@@ -368,38 +321,30 @@ class _Runner:
         fitted: Any,
     ) -> Any:
         """The scores of one set under all draws so far."""
-        points, passes, work = self._sets[name], self.passes, self._method_work[method]
-        again = method not in SINGLE_SAMPLE_METHODS and (self._run.save_samples or self._run.samples == "auto")
-        size = passes.tile(engine, points, keeps_samples=again)
+        points, run, work = self._subject.sets[name], self._subject.run, self._method_work[method]
+        again = method not in SINGLE_SAMPLE_METHODS and (run.save_samples or run.samples == "auto")
+        size = self.passes.tile(engine, points, keeps_samples=again)
         first = self._units.setdefault((method, name), tiles(name, points, size, method=method, draws=draws))
         units = [replace(unit, draws=draws) for unit in first]  # the same tiles in every round
+        earlier = self._draws[:-1] if again else None
+        with self.passes.feeding(points) as feed:
+            context = Context(self._subject, self._journal, engine, self.passes, feed, weights, fitted, earlier)
 
-        def reduction(first: int) -> Any:
-            labelled = name in ("test", VALIDATION)
-            return self._scorer.reduction(weights, points, fitted=fitted, labelled=labelled, first=first)
-
-        with passes.feeding(points) as feed:
-            context = Context(passes, engine, points, feed, reduction, self._earlier if again else None)
-
-            def run(group: UnitGroup) -> Iterator[Arrays]:
+            def run_group(group: UnitGroup) -> Iterator[Arrays]:
                 return (run_unit(context, unit) for unit in group)
 
             def arrays() -> Iterator[Arrays]:
-                results = run_units(zip(units), run, self._journal, needed=again)
+                results = run_units(zip(units), run_group, self._journal, needed=again)
                 for unit, (of_unit,) in zip(units, results, strict=True):
                     work.seconds += float(of_unit[_SECONDS])
                     work.passes += engine.samples * len(unit.points)
                     advance(engine.samples * len(unit.points))
                     yield of_unit
 
-            scores = reduction(0).scores(arrays(), group=points.group)
+            scores = context.reduction(name).scores(arrays(), group=points.group)
         if name == "test" and weights.samples > 1 and not scores.samples_differ:
-            raise SamplingError(_why_samples_agree(method, self._todo))
+            raise SamplingError(_why_samples_agree(method, self._subject.todo))
         return scores
-
-    def _earlier(self, unit: Unit) -> list[np.ndarray]:
-        """The raw samples of a unit's points in earlier rounds."""
-        return [_raw(self._journal, replace(unit, draws=draws)) for draws in self._rounds[:-1]]
 
 
 def _raw(journal: Journal, unit: Unit) -> np.ndarray:
@@ -457,28 +402,27 @@ def _work(method_work: _MethodWork, deterministic_work: _MethodWork, points: Seq
     return replace(work_done, once=work.once, each=work.per_draw, folded=work.folded, stacked=stacked)
 
 
-def _rows_by_query(run: Run, todo: Plan) -> int:
+def _rows_by_query(subject: Subject) -> int:
     """The rows of one forward: a mini-batch, and the query where it is not part of the mini-batch."""
-    assert todo.batch_size is not None
-    return todo.batch_size + (not run.sampler.query_in_batch)
+    assert subject.todo.batch_size is not None
+    return subject.todo.batch_size + (not subject.run.sampler.query_in_batch)
 
 
-def _passes_by_query(run: Run, todo: Plan, points: int) -> Finding:
+def _passes_by_query(subject: Subject) -> Finding:
     """The note on the cost of queries that pass with mini-batches, and how to reduce it."""
-    samples = run.max_samples if run.samples == "auto" else run.samples
     return note(
         "passes-by-query",
-        forwards=points * samples,
-        at_most=run.samples == "auto",
-        points=_rows_by_query(run, todo),
-        in_batch=run.sampler.query_in_batch,
-        own_batches=run.sampler.per_query,
+        forwards=sum(map(len, subject.sets.values())) * subject.max_samples,
+        at_most=subject.run.samples == "auto",
+        points=_rows_by_query(subject),
+        in_batch=subject.run.sampler.query_in_batch,
+        own_batches=subject.run.sampler.per_query,
     )
 
 
 def _why_samples_agree(method: str, todo: Plan) -> str:
     """The error for samples that do not differ, which would give a table of zeros."""
-    if method.startswith("mcbn"):
+    if is_mcbn(method):
         why = (
             f"the outputs are the same for every mini-batch of {todo.batch_size}; is the reference one point "
             "repeated, or does the output not depend on these BatchNorms?"

@@ -19,7 +19,7 @@ from bnuq.evaluation.noise_models import layer_counts
 from bnuq.metrics import Prior
 from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sweeping.passes import AtSize, DrawSets
+from bnuq.sweeping.sizes import AtSize, DrawSets
 
 _NORMAL = 1.959964
 

@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.records.sweep import Compared, Repeated
-from bnuq.sweeping.passes import AtSize
+from bnuq.sweeping.sizes import AtSize
 
 _MEANS: dict[str, tuple[str, ...]] = {
     "classification": (

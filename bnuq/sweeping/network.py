@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,14 +16,15 @@ from bnuq.errors import RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
-from bnuq.evaluation.duration import Subject, forecast_of_sweep
+from bnuq.evaluation.duration import forecast_of_sweep
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
-from bnuq.evaluation.runner import VALIDATION, check_precision
+from bnuq.evaluation.runner import check_precision
 from bnuq.evaluation.setup import Prepared, findings_on_outputs, scored_sets
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note, warning
 from bnuq.metrics.decay import least_squares_coefficients
@@ -39,7 +39,8 @@ from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import compared, estimates_of, separation
-from bnuq.sweeping.passes import (
+from bnuq.sweeping.recommendation import Candidate
+from bnuq.sweeping.sizes import (
     SPREAD,
     AtSize,
     DrawSets,
@@ -49,7 +50,6 @@ from bnuq.sweeping.passes import (
     regression_likelihood,
     run_at_sizes,
 )
-from bnuq.sweeping.recommendation import Candidate
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 _SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
@@ -121,14 +121,13 @@ class Network:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
         )
         self._without_slices()
-        self.sets, self._scorer = scored_sets(run, self.todo, prepared.material)
+        self.sets, scorer = scored_sets(run, self.todo, prepared.material)
+        self.subject = Subject(run, self.todo, prepared.model, prepared.pipeline, self.sets, scorer, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.todo)
         check_precision(run, prepared.pipeline.device)
         self._draw_sets = DrawSets(samples_of(run), settings.draw_sets)
         check_resources_of_sweep(
-            self.todo,
-            self.sets,
-            labelled=("test", VALIDATION),
+            self.subject,
             sizes=len(self.sizes),
             samples=self._draw_sets.samples,
             draw_sets=self._draw_sets.sets,
@@ -174,13 +173,13 @@ class Network:
 
     def forecast(self, *, limit: float) -> Forecast | None:
         """The forecast of the sweep of this network from scratch; None where it takes less than `limit` seconds."""
-        prepared = self.ready
+        training_points = 0 if self._training is None else len(self._training.points)
         return forecast_of_sweep(
-            Subject(self.run, self.todo, prepared.model, prepared.pipeline, self.sets, self._scorer, self._train),
+            self.subject,
             sizes=self.sizes,
             samples=self._draw_sets.samples,
             draw_sets=self._draw_sets.sets,
-            training_points=0 if self._training is None else len(self._training.points),
+            training_points=training_points,
             limit=limit,
         )
 
@@ -191,25 +190,19 @@ class Network:
     def swept(self, journal: Journal, watch: Stopwatch, progress: Progress) -> Swept:
         """The network at all its sizes."""
         run, prepared, todo, train = self.run, self.ready, self.todo, self._train
-        shared = {
-            "todo": todo,
-            "model": prepared.model,
-            "pipeline": prepared.pipeline,
-            "journal": journal,
-            "progress": progress,
-        }
         ends = sorted({min(self.sizes), max(self.sizes)})
-        checked = check_network(run, todo, prepared.model, prepared.pipeline, self.sets, train, batch_sizes=ends)
-        check = check_reference(run, todo, prepared.model, prepared.pipeline, train, progress)
-        banks = banks_of(self.sizes, self._draw_sets, train=train, **shared)
-        watch.lap("draw")
-        passed = run_at_sizes(
-            banks, self.sets, self._draw_sets, run=run, scorer=self._scorer, training=self._training, **shared
+        checked = check_network(self.subject, batch_sizes=ends)
+        layers = todo.sites.live_batchnorms
+        check = check_reference(
+            prepared.model, prepared.pipeline, train, layers, progress, trained_with=todo.trained_with
         )
+        banks = banks_of(self.sizes, self._draw_sets, self.subject, journal, progress)
+        watch.lap("draw")
+        passed = run_at_sizes(banks, self._draw_sets, self.subject, journal, progress, training=self._training)
         at_sizes = passed.at
-        comparisons = {} if check is None or check.passed else self._comparisons(at_sizes, banks, **shared)
+        comparisons = {} if check is None or check.passed else self._comparisons(at_sizes, banks, journal, progress)
         with journal.forgotten_on(SamplingError):
-            check_network_unchanged(checked, prepared.model, prepared.pipeline, self.sets["test"])
+            check_network_unchanged(checked, self.subject)
         watch.lap("evaluate")
         bound = None
         if self._training is not None:
@@ -260,33 +253,19 @@ class Network:
         )
 
     def _comparisons(
-        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], *, journal: Journal, **shared: Any
+        self, at_sizes: Mapping[int, AtSize], banks: Mapping[int, BatchStatistics], journal: Journal, progress: Progress
     ) -> dict[int, dict[str, dict[str, Compared]]]:
         """MCBN compared with the network under its running statistics, and under population statistics, at each
         size."""
         pooled = {size: bank.pooled() for size, bank in banks.items()}
         running = {size: _running(bank, self.todo.layers) for size, bank in pooled.items()}
-        sets = {name: points for name, points in self.sets.items() if name in ("test", VALIDATION)}
-        run, test, points_of_sizes = (
-            replace(self.run, precision="float32"),
-            self.sets["test"],
-            {size: {} for size in banks},
-        )
+        labelled = replace(self.subject, run=replace(self.run, precision="float32"), sets=self.subject.labelled)
+        result: dict[int, dict[str, dict[str, Compared]]] = {size: {} for size in banks}
         for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
-            passed = run_at_sizes(
-                omegas,
-                sets,
-                DrawSets(1, 1),
-                run=run,
-                scorer=self._scorer,
-                training=None,
-                journal=journal,
-                method=name,
-                **shared,
-            )
+            passed = run_at_sizes(omegas, DrawSets(1, 1), labelled, journal, progress, training=None, method=name)
             for size, network in passed.at.items():
-                points_of_sizes[size][name] = compared(at_sizes[size], network, test, self.todo.task)
-        return points_of_sizes
+                result[size][name] = compared(at_sizes[size], network, self.sets["test"], self.todo.task)
+        return result
 
     def _training_points(self) -> tuple[Training | None, float | None, str]:
         """The training points of the ELBO's likelihood, τ of a regression, and why there is no ELBO."""

@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
-from bnuq.sweeping.passes import AtSize
+from bnuq.sweeping.sizes import AtSize
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.draws import check_reference, draw_bank, needs_bank
-from bnuq.evaluation.duration import Subject, forecast
+from bnuq.evaluation.duration import forecast
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.noise_models import NoiseModels, fit_noise_models
@@ -24,8 +24,9 @@ from bnuq.evaluation.plan import Plan, check_random, plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.runner import VALIDATION, RunnerResult, Scorer, bank_of, check_precision, run_methods
+from bnuq.evaluation.runner import RunnerResult, check_precision, run_methods
 from bnuq.evaluation.setup import Prepared, check_request, findings_on_outputs, notes_on_request, prepare, scored_sets
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, work_folder
 from bnuq.findings import Finding, note, warning
 from bnuq.progress import ForecastListener, Progress, silent
@@ -58,24 +59,26 @@ def evaluate(
     ready = prepare(run)
     watch.lap("load")
     planned = _planned(run, ready)
+    subject, train = planned.subject, ready.material.train
     if look is not None:
         look(planned.described)
     check_precision(run, ready.pipeline.device)
-    check_resources(run, planned.todo, planned.sets, labelled=("test", VALIDATION), bank=bank_of(run, planned.todo))
-    train, todo, model, pipeline = ready.material.train, planned.todo, ready.model, ready.pipeline
-    checked = check_network(run, todo, model, pipeline, planned.sets, train)
-    if forecast_listener is not None:
-        subject = Subject(run, todo, model, pipeline, planned.sets, planned.scorer, train)
-        if (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
-            forecast_listener.notify(expected)
-    check = None if train is None else check_reference(run, todo, model, pipeline, train, progress)
+    check_resources(subject)
+    checked = check_network(subject)
+    if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
+        forecast_listener.notify(expected)
+    todo, model, pipeline = subject.todo, subject.model, subject.pipeline
+    check = None
+    if train is not None:
+        layers = todo.sites.live_batchnorms
+        check = check_reference(model, pipeline, train, layers, progress, trained_with=todo.trained_with)
     noise_models = fit_noise_models(run, todo, model, pipeline, train, progress)
     watch.lap("draw")
     with work_folder(run.out, work) as folder:
         journal = folder.journal(_facts(planned))
         with journal.forgotten_on(SamplingError):  # its units serve no other request
             outcome = _outcome(planned, check, noise_models, journal, watch, progress)
-            check_network_unchanged(checked, model, pipeline, planned.sets["test"])
+            check_network_unchanged(checked, subject)
         watch.lap("evaluate")
         result = Result(
             run=_resolved(run, todo, noise_models).record(),
@@ -110,38 +113,30 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _Planned:
-    """The request, what was read for it, and what this network allows."""
+    """What was read for a request, and what its network allows."""
 
-    run: Run
     ready: Prepared
-    todo: Plan
-    sets: Mapping[str, Points]
-    scorer: Scorer
+    subject: Subject
     odd_outputs: tuple[Finding, ...]
     described: dict[str, EvaluatedSet]
     behaviour: dict[str, str]
 
 
 def _planned(run: Run, ready: Prepared) -> _Planned:
-    material = ready.material
-    todo = plan(
-        run,
-        ready.model,
-        ready.example,
-        test=material.test,
-        train=material.train,
-        trained_with=ready.loaded.checkpoint.train_batch_size,
-    )
+    material, model = ready.material, ready.model
+    trained_with = ready.loaded.checkpoint.train_batch_size
+    todo = plan(run, model, ready.example, test=material.test, train=material.train, trained_with=trained_with)
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)
     described = {name: _described(name, points, todo.task) for name, points in sets.items()}
-    return _Planned(run, ready, todo, sets, scorer, odd_outputs, described, behaviour(ready.model, ready.example))
+    subject = Subject(run, todo, model, ready.pipeline, sets, scorer, material.train)
+    return _Planned(ready, subject, odd_outputs, described, behaviour(model, ready.example))
 
 
 def _facts(planned: _Planned) -> dict[str, Any]:
     """All that determines the units of an evaluation, except their addresses."""
-    run, ready = planned.run, planned.ready
+    run, ready = planned.subject.run, planned.ready
     sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
     by_group = run.sampler.batches == "group"
     return {
@@ -167,8 +162,8 @@ def _outcome(
     progress: Progress,
 ) -> RunnerResult:
     """The draws, and every method over every set."""
-    run, todo, model, pipeline = planned.run, planned.todo, planned.ready.model, planned.ready.pipeline
-    train, stale = planned.ready.material.train, check is not None and not check.passed
+    subject, stale = planned.subject, check is not None and not check.passed
+    run, todo = subject.run, subject.todo
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
@@ -178,19 +173,18 @@ def _outcome(
             else {name: noise_models.draw(name, draws) for name in todo.methods if name in ANALYTIC}
         )
         if needs_bank(run, todo, stale=stale):
-            assert train is not None  # ensured by the plan
-            omegas["mcbn"] = draw_bank(draws, todo, model, pipeline, train, progress, journal)
+            assert subject.train is not None  # ensured by the plan
+            omegas["mcbn"] = draw_bank(draws, todo, subject.model, subject.pipeline, subject.train, progress, journal)
         watch.lap("draw")
         return omegas
 
-    sets, scorer = planned.sets, planned.scorer
-    return run_methods(run, todo, model, pipeline, sets, scorer, draw, progress, journal, train=train, stale=stale)
+    return run_methods(subject, draw, progress, journal, stale=stale)
 
 
 def _model(planned: _Planned) -> dict[str, Any]:
-    loaded, todo = planned.ready.loaded, planned.todo
+    loaded, todo = planned.ready.loaded, planned.subject.todo
     return {
-        "path": str(planned.run.checkpoint),
+        "path": str(planned.subject.run.checkpoint),
         "sha256": loaded.checkpoint.sha256,
         "task": todo.task,
         ("classes" if todo.task == "classification" else "outputs"): todo.outputs,
@@ -201,12 +195,12 @@ def _model(planned: _Planned) -> dict[str, Any]:
 
 
 def _sampling(planned: _Planned, outcome: RunnerResult) -> dict[str, Any]:
-    run, material = planned.run, planned.ready.material
+    run, material = planned.subject.run, planned.ready.material
     return {
         "samples": outcome.samples,
         "bank": outcome.bank,
-        "batch_size": planned.todo.batch_size,
-        "layers": [site.name for site in planned.todo.layers],
+        "batch_size": planned.subject.todo.batch_size,
+        "layers": [site.name for site in planned.subject.todo.layers],
         "seed": run.seed,
         "mutual_information": run.mutual_information,
         "device": str(planned.ready.pipeline.device),
@@ -217,7 +211,7 @@ def _sampling(planned: _Planned, outcome: RunnerResult) -> dict[str, Any]:
 
 
 def _provenance(planned: _Planned) -> dict[str, str]:
-    run = planned.run
+    run = planned.subject.run
     of_process = provenance(
         checkpoint=run.checkpoint,
         device=planned.ready.pipeline.device,

@@ -13,7 +13,7 @@ import numpy as np
 from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
-from bnuq.evaluation.draws import check_layers
+from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
@@ -295,9 +295,7 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
     biased = tuple(findings_on_noise(measured_noise, train_batch_size=trained_with))
     if settings.noise_only:
         return _Measured(None, measured_noise, (*findings, *biased))
-    check = check_layers(
-        model, pipeline, train, layers, train_size=run.train_size, trained_with=trained_with, progress=progress
-    )
+    check = check_reference(model, pipeline, train, layers, progress, trained_with=trained_with)
     lag = gap(
         bank,
         population,

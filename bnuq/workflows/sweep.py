@@ -18,8 +18,8 @@ from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.runner import VALIDATION
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
+from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.journal import work_folder
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Forecast, ForecastListener, Progress, silent
@@ -27,8 +27,8 @@ from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.sweeping.elbo import prior_of
 from bnuq.sweeping.network import Network, Swept, default_sizes, samples_of, sizes_of
-from bnuq.sweeping.passes import SPREAD
 from bnuq.sweeping.recommendation import CriterionData, recommend
+from bnuq.sweeping.sizes import SPREAD
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor, nn
+from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import draw_bank
 from bnuq.evaluation.passes import Feed, Passes
-from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.runner import VALIDATION, Scorer
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.units import UnitGroup, merged, run_units, tiles
 from bnuq.files.journal import Arrays, Journal
 from bnuq.findings import Finding
@@ -80,75 +77,58 @@ class AtSize:
 
 
 def banks_of(
-    sizes: Sequence[int],
-    draw_sets: DrawSets,
-    *,
-    todo: Plan,
-    model: nn.Module,
-    pipeline: Pipeline,
-    train: Points,
-    journal: Journal,
-    progress: Progress,
+    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, journal: Journal, progress: Progress
 ) -> dict[int, BatchStatistics]:
-    """ω of all draws at each size; a single draw where every mini-batch is the whole reference."""
-    banks_of_sizes = {}
+    """ω of all draws at each size; a single draw where every mini-batch is the whole reference, without
+    augmentation."""
+    train, banks = subject.train, {}
+    assert train is not None  # a sweep needs a reference
     for size in sizes:
-        draws = range(1 if is_whole(size, train, pipeline.run) else draw_sets.draws)
-        bank = draw_bank(draws, replace(todo, batch_size=size), model, pipeline, train, progress, journal)
-        banks_of_sizes[size] = replace(bank, indices=None)
-    return banks_of_sizes
-
-
-def is_whole(size: int, train: Points, run: Run) -> bool:
-    """Whether every mini-batch is the same: the whole reference, without augmentation."""
-    return size == len(train) and run.augment is None
+        draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
+        at_size = replace(subject.todo, batch_size=size)
+        bank = draw_bank(draws, at_size, subject.model, subject.pipeline, train, progress, journal)
+        banks[size] = replace(bank, indices=None)
+    return banks
 
 
 def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
-    sets: Mapping[str, Points],
     draw_sets: DrawSets,
-    *,
-    run: Run,
-    todo: Plan,
-    model: nn.Module,
-    pipeline: Pipeline,
-    scorer: Scorer,
-    training: Training | None,
+    subject: Subject,
     journal: Journal,
     progress: Progress,
+    *,
+    training: Training | None,
     method: str = "mcbn",
 ) -> SweepPasses:
-    """The scores of the network at each size of `banks`.
-
-    `sets` hold "test", OOD sets, and "validation" where there are validation points, which a regression is fitted to
-    first.
-    """
+    """The scores of the network at each size of `banks`; a regression is first fitted to the validation points, where
+    there are any."""
+    sets, task = subject.sets, subject.todo.task
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
-    fits = todo.task == "regression" and VALIDATION in sets
+    fits = task == "regression" and VALIDATION in sets
     points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
     draws = sum(bank.samples for bank in banks.values())
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
-        runner = _Runner(banks, draw_sets, run, todo, model, pipeline, scorer, journal, advance, method)
-        fitted: dict[int, list[Any]] = {size: [None] * runner.rows[size][1] for size in banks}
-        if todo.task == "regression":
-            fitted = runner.fitted(sets.get(VALIDATION))
-        scores = {name: runner.scores(name, set_points, fitted) for name, set_points in sets.items()}
-        likelihood = {} if training is None else runner.likelihoods(training)
+        at_sizes = _AllSizes(banks, draw_sets, subject, journal, advance, method)
+        fitted: dict[int, list[Any]] = {size: [None] * at_sizes.rows[size][1] for size in banks}
+        if task == "regression":
+            fitted = at_sizes.fitted(sets.get(VALIDATION))
+        scores = {name: at_sizes.scores(name, set_points, fitted) for name, set_points in sets.items()}
+        likelihood = {} if training is None else at_sizes.likelihoods(training)
     result = {}
     for size in banks:
-        degenerate = runner.rows[size][0] == 1 or not scores["test"][size][1]
+        samples, sets_of_draws = at_sizes.rows[size]
+        degenerate = samples == 1 or not scores["test"][size][1]
         scores_of_size = {name: of_set[size][0] for name, of_set in scores.items()}
         if degenerate:  # spread by rounding counts as 0
-            spread, sets_of_draws = SPREAD[todo.task], runner.rows[size][1]
             scores_of_size = {
-                name: values | {spread: np.zeros((sets_of_draws, len(sets[name])))}
+                name: values | {SPREAD[task]: np.zeros((sets_of_draws, len(sets[name])))}
                 for name, values in scores_of_size.items()
             }
         by_draw, by_point = likelihood.get(size, (None, None))
         result[size] = AtSize(size, degenerate, scores_of_size, fitted[size], by_draw, by_point)
-    return SweepPasses(result, tuple(runner.passes.findings))
+    return SweepPasses(result, tuple(at_sizes.passes.findings))
 
 
 @dataclass(frozen=True)
@@ -162,29 +142,25 @@ class SweepPasses:
 Compute = Callable[[UnitGroup, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
 
 
-class _Runner:
+class _AllSizes:
     """The passes of one network at all sizes."""
 
     def __init__(
         self,
         banks: Mapping[int, BatchStatistics],
         draw_sets: DrawSets,
-        run: Run,
-        todo: Plan,
-        model: nn.Module,
-        pipeline: Pipeline,
-        scorer: Scorer,
+        subject: Subject,
         journal: Journal,
         advance: Advance,
         method: str,
     ) -> None:
-        self._banks, self._run, self._todo, self._model, self._method = banks, run, todo, model, method
-        self._scorer, self._journal, self._advance = scorer, journal, advance
+        self._banks, self._subject, self._journal, self._advance = banks, subject, journal, advance
+        self._method = method
         self.rows = {
             size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
         }
         """T and R by size."""
-        self.passes = Passes(run, pipeline, todo.outputs)
+        self.passes = Passes(subject.run, subject.pipeline, subject.todo.outputs)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
 
     def fitted(self, validation: Points | None) -> dict[int, list[Any]]:
@@ -200,7 +176,7 @@ class _Runner:
                     self._add(block, reductions, VALIDATION)
         return {
             size: [
-                self._scorer.fitted(
+                self._subject.scorer.fitted(
                     reductions[size][r].scores() if reductions else None, metrics.plain_weights(samples)
                 )
                 for r in range(sets)
@@ -210,7 +186,7 @@ class _Runner:
 
     def scores(self, name: str, points: Points, fitted: Mapping[int, Sequence[Any]]) -> dict[int, tuple[Arrays, bool]]:
         """The per-point scores (R, n) of one set at each size, and whether the samples of a draw set differ."""
-        left_out = _LEFT_OUT - {"max_probability"} if name in ("test", VALIDATION) else _LEFT_OUT
+        left_out = _LEFT_OUT - {"max_probability"} if name in self._subject.labelled else _LEFT_OUT
 
         def compute(units: UnitGroup, blocks: Iterator[Tensor]) -> Iterator[Arrays]:
             first = units[0].points.start
@@ -276,8 +252,9 @@ class _Runner:
         return {size: merged(arrays[k] for arrays in of_tiles) for k, size in enumerate(self._banks)}
 
     def _reductions(self, size: int, name: str, points: Points, fitted: Sequence[Any], first: int = 0) -> list[Any]:
-        weights, labelled = metrics.plain_weights(self.rows[size][0]), name in ("test", VALIDATION)
-        return [self._scorer.reduction(weights, points, fitted=fit, labelled=labelled, first=first) for fit in fitted]
+        weights, labelled = metrics.plain_weights(self.rows[size][0]), name in self._subject.labelled
+        reduction = self._subject.scorer.reduction
+        return [reduction(weights, points, fitted=fit, labelled=labelled, first=first) for fit in fitted]
 
     def _add(self, block: Tensor, reductions: Mapping[int, Sequence[Any]], name: str) -> None:
         for size, outputs in self._by_size(block, list(reductions)):
@@ -301,7 +278,8 @@ class _Runner:
         engine = self._engines.get(sizes)
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
-            engine = Stochastic(self._model, self._todo.sites, omega=omega, precision=self._run.precision)
+            subject = self._subject
+            engine = Stochastic(subject.model, subject.todo.sites, omega=omega, precision=subject.run.precision)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_precision(self._method, engine)

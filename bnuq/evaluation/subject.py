@@ -1,0 +1,75 @@
+"""What is evaluated, and by what: the request, the network and its plan, the points, and the scorer of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from bnuq.config import Run
+from bnuq.data import Points
+from bnuq.evaluation.datasets import Pipeline
+from bnuq.evaluation.plan import Plan
+from bnuq.findings import Finding
+from bnuq.metrics import DrawWeights
+from bnuq.records.evaluation import MethodResult, Samples
+
+VALIDATION = "validation"
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Scores the samples of a task: `classification.Scorer`, `regression.Scorer`."""
+
+    def reduction(
+        self, weights: DrawWeights, points: Points, *, fitted: Any, labelled: bool, first: int = 0
+    ) -> Any: ...
+    def fitted(self, validation: Any, draws: DrawWeights) -> Any: ...
+    def headline_errors(self, scores: Any, draws: DrawWeights) -> dict[str, float]: ...
+    def findings(self, method: str, fitted: Any) -> Iterator[Finding]: ...
+    def result(
+        self, scores: Any, fitted: Any, draws: DrawWeights, raw_samples: Mapping[str, Samples]
+    ) -> MethodResult: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One request, resolved for its network; `sets` are in the order of evaluation, "validation" first where there
+    is one."""
+
+    run: Run
+    todo: Plan
+    model: nn.Module
+    pipeline: Pipeline
+    sets: Mapping[str, Points]
+    scorer: Scorer
+    train: Points | None
+
+    @property
+    def labelled(self) -> dict[str, Points]:
+        """The sets with labels: the test set, and the validation points where there are any."""
+        return {name: points for name, points in self.sets.items() if name in ("test", VALIDATION)}
+
+    @property
+    def ood(self) -> dict[str, Points]:
+        return {name: points for name, points in self.sets.items() if name not in self.labelled}
+
+    @property
+    def max_samples(self) -> int:
+        """T, or its upper limit where it is "auto"."""
+        return self.run.max_samples if self.run.samples == "auto" else self.run.samples
+
+    @property
+    def bank(self) -> int | None:
+        """The size of the bank of which each tile uses its own T draws; None where all points share T draws, or no
+        method samples BatchNorm."""
+        if self.run.bank is None or self.run.bank == self.run.samples or not any(map(is_mcbn, self.todo.methods)):
+            return None
+        return self.run.bank
+
+
+def is_mcbn(method: str) -> bool:
+    """Whether the method samples BatchNorm."""
+    return method.startswith("mcbn")

@@ -21,14 +21,16 @@ from bnuq.evaluation.estimates import (
     RESAMPLES,
     SetScores,
     Weights,
-    detection_errors,
+    convergence_of,
     detection_estimates,
     error_over_points,
     estimate,
+    headline_errors,
+    mean_estimate,
     normalized_estimate,
     of_replicates,
     ranked_rows,
-    relative_errors,
+    risk_by_coverage,
     samples_differ,
     spread,
 )
@@ -87,7 +89,7 @@ class Reduction:
         where: str = "",
     ) -> None:
         self._draws = weights
-        self._all = Weights(weights, torch.from_numpy(weights.weights))
+        self._all = Weights.of(weights)
         self._labels = labels
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
@@ -114,8 +116,7 @@ class Reduction:
         if draws is None:
             weights = self._all = self._all.to(block.device)
         else:
-            subset, rows = self._draws.among(draws)
-            weights = Weights(subset, torch.from_numpy(subset.weights).to(block.device), rows)
+            weights = Weights.of(self._draws, draws).to(block.device)
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
@@ -360,16 +361,7 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
     result = {
-        name: estimate(
-            name,
-            replicates[draws.full][0],
-            se=error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores),
-            jackknife=replicates[draws.jackknife],
-            bootstrap=replicates[draws.bootstrap],
-            samples=draws.samples,
-            limits=_limits(name, scores.estimator),
-        )
-        for name, replicates in scores.replicates.items()
+        name: mean_estimate(name, scores, draws, limits=_limits(name, scores.estimator)) for name in scores.replicates
     }
     if scores.bins is not None:
         result["ece"] = _calibration_estimate(scores, draws)
@@ -383,27 +375,12 @@ def _limits(name: str, estimator: Estimator) -> tuple[float, float]:
     return _ANY if jackknifed else _RANGE.get(name, _SHARE)
 
 
-def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
-
-    Mean mutual information of every set, relative to it; PLL on the test set, in nats, and AUROC by mutual information
-    of every other set.
-    """
-    test = scores["test"]
-    errors = relative_errors("mutual_information", "MI", scores, draws)
-    errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return errors | detection_errors("mutual_information", "MI", scores, draws)
-
-
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, accuracy and MI of the first 1, 2, 4, … and T draws, where the labels allow; empty for a single draw.
 
     Where MI is jackknifed, the values before all T draws are those of the corrected estimator.
     """
-    if draws.samples == 1:
-        return {}
-    names = [name for name in ("pll", "accuracy", "mutual_information") if name in scores.replicates]
-    return {"samples": np.array(draws.prefix_sizes)} | {n: scores.replicates[n][draws.prefix] for n in names}
+    return convergence_of(scores, ("pll", "accuracy", "mutual_information"), draws)
 
 
 def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -418,9 +395,7 @@ def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarra
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages."""
-    coverage, risk = metrics.risk_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
-    rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
-    return {"coverage": coverage[rows], "risk": risk[rows]}
+    return risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
 def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -532,12 +507,10 @@ class Scorer:
         labelled: bool,
         first: int = 0,
     ) -> Reduction:
-        """The reduction for the outputs of these points, from number `first` on."""
-        labels = points.targets if labelled else None
         return Reduction(
             weights,
             points=len(points),
-            labels=labels,
+            labels=points.targets if labelled else None,
             estimator=self._estimator,
             first=first,
             where=points.reference,
@@ -555,8 +528,7 @@ class Scorer:
         return Fitted(np.array(confidences))
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-        """See `headline_errors`."""
-        return headline_errors(scores, draws)
+        return headline_errors("mutual_information", "MI", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
         """Warnings about what was fitted."""

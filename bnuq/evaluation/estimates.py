@@ -8,7 +8,7 @@ Where points use their own T draws of a bank, a replicate is a weighting of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -104,6 +104,12 @@ class Weights:
     tensor: Float[Tensor, "row sample"]
     rows: Int64[np.ndarray, " replicate"] | None = None  # None: replicate i is row i
 
+    @staticmethod
+    def of(weights: DrawWeights, draws: Int64[np.ndarray, " sample"] | None = None) -> Weights:
+        """The weights over all draws, or over these `draws` of a bank."""
+        subset, rows = (weights, None) if draws is None else weights.among(draws)
+        return Weights(subset, torch.from_numpy(subset.weights), rows)
+
     def to(self, device: torch.device) -> Weights:
         return replace(self, tensor=self.tensor.to(device))
 
@@ -114,27 +120,42 @@ class Weights:
         return CalibrationBins(*(values[self.rows] for values in (bins.count, bins.confidence, bins.correct)))
 
 
-def relative_errors(name: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo error of the mean of `name` on every set, relative to it."""
-    errors = {}
+def headline_errors(name: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
+    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
+
+    The mean of the uncertainty `name`, in words `label`, on every set, relative to it; PLL on the test set where there
+    is one, in nats; and AUROC of every OOD set by that uncertainty.
+    """
+    test, errors = scores["test"], {}
     for set_name, set_scores in scores.items():
         replicates = set_scores.replicates[name]
         value = abs(float(replicates[draws.full][0]))
         error = float(metrics.jackknife_error(replicates[draws.jackknife]))
         errors[f"{label} on {set_name}"] = error / value if value else math.inf
-    return errors
-
-
-def detection_errors(score: str, label: str, scores: Mapping[str, SetScores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo error of the AUROC by `score` of every OOD set."""
+    if "pll" in test.replicates:
+        errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
     left_out = slice(draws.jackknife.stop - draws.jackknife.start)
-    errors = {}
-    for name, set_scores in scores.items():
-        if name != "test":
-            pairs = zip(scores["test"].ranked[score][left_out], set_scores.ranked[score][left_out], strict=True)
+    for set_name, set_scores in scores.items():
+        if set_name != "test":
+            pairs = zip(test.ranked[name][left_out], set_scores.ranked[name][left_out], strict=True)
             error = metrics.jackknife_error(np.array([metrics.auroc(inside, outside) for inside, outside in pairs]))
-            errors[f"AUROC of {name} by {label}"] = float(error)
+            errors[f"AUROC of {set_name} by {label}"] = float(error)
     return errors
+
+
+def convergence_of(scores: SetScores, names: Sequence[str], draws: DrawWeights) -> dict[str, np.ndarray]:
+    """These means, where the set has them, of the first 1, 2, 4, … and T draws; empty for a single draw."""
+    if draws.samples == 1:
+        return {}
+    present = {name: scores.replicates[name][draws.prefix] for name in names if name in scores.replicates}
+    return {"samples": np.array(draws.prefix_sizes)} | present
+
+
+def risk_by_coverage(uncertainty: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean loss of the most certain points by coverage, at up to 200 coverages."""
+    coverage, risk = metrics.risk_coverage(uncertainty, loss)
+    rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
+    return {"coverage": coverage[rows], "risk": risk[rows]}
 
 
 def detection_estimates(test: SetScores, ood: SetScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
@@ -265,6 +286,12 @@ def of_replicates(
         samples=draws.samples,
         limits=limits,
     )
+
+
+def mean_estimate(name: str, scores: SetScores, draws: DrawWeights, *, limits: tuple[float, float]) -> Estimate:
+    """The estimate of a mean over the points of a set."""
+    se = error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores)
+    return of_replicates(name, scores.replicates[name], draws, se=se, limits=limits)
 
 
 def normalized_estimate(

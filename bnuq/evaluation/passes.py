@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points
@@ -20,7 +20,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
-from bnuq.sampling.passes import Engine
+from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
 from bnuq.sampling.sites import OtherCallsError
 
@@ -133,6 +133,12 @@ class Passes:
     def _halved(self, why: str, size: int) -> None:
         self._largest = size
         self.add(note("chunk-halved", reason=why, points=size))
+
+
+def deterministic_outputs(model: nn.Module, pipeline: Pipeline, points: Points) -> Iterator[Tensor]:
+    """The outputs (1, chunk, K) of the deterministic network, chunk by chunk."""
+    size = pipeline.run.chunk_size or default_chunk(points.point_shape)
+    return chunks(Evaluation(model), len(points), lambda rows: pipeline.evaluated(points, rows), size=size)
 
 
 def fitting_chunk(engines: Sequence[Engine], outputs: int, size: int, device: torch.device) -> int:

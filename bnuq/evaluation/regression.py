@@ -21,14 +21,16 @@ from bnuq.evaluation.datasets import Scale
 from bnuq.evaluation.estimates import (
     SetScores,
     Weights,
-    detection_errors,
+    convergence_of,
     detection_estimates,
     error_over_points,
     estimate,
+    headline_errors,
+    mean_estimate,
     normalized_estimate,
     of_replicates,
     ranked_rows,
-    relative_errors,
+    risk_by_coverage,
     samples_differ,
     spread,
 )
@@ -94,7 +96,7 @@ class Reduction:
         where: str = "",
     ) -> None:
         self._draws = weights
-        self._all = Weights(weights, torch.from_numpy(weights.weights))
+        self._all = Weights.of(weights)
         self._targets, self._scale, self._fitted, self._by = targets, scale, fitted, scoring_by
         self._ranked_rows = ranked_rows(points)
         self._where = where
@@ -114,10 +116,7 @@ class Reduction:
         """
         block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
         self._made_in = block.dtype
-        weights = self._all
-        if draws is not None:
-            subset, rows = self._draws.among(draws)
-            weights = Weights(subset, torch.from_numpy(subset.weights), rows)
+        weights = self._all if draws is None else Weights.of(self._draws, draws)
         step = max(1, _BLOCK // (len(self._draws.weights) * block.shape[-1]))
         with torch.inference_mode():
             for points in block.cpu().double().split(step, dim=1):
@@ -373,13 +372,7 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
 
 
 def _mean(name: str, scores: Scores, draws: DrawWeights) -> Estimate:
-    return of_replicates(
-        name,
-        scores.replicates[name],
-        draws,
-        se=error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores),
-        limits=_RANGE.get(name, _ANY),
-    )
+    return mean_estimate(name, scores, draws, limits=_RANGE.get(name, _ANY))
 
 
 def _root(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -484,28 +477,10 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     return result
 
 
-def headline_errors(scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-    """Monte Carlo errors of the estimates that decide whether T draws suffice, by their names in words.
-
-    Mean variance of every set, relative to it; PLL on the test set where there is one, in nats, and AUROC by variance
-    of every other set.
-    """
-    test = scores["test"]
-    errors = relative_errors("variance", "variance", scores, draws)
-    if "pll" in test.replicates:
-        errors["PLL on test"] = float(metrics.jackknife_error(test.replicates["pll"][draws.jackknife]))
-    return errors | detection_errors("variance", "variance", scores, draws)
-
-
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to those draws."""
-    if draws.samples == 1:
-        return {}
-    result = {"samples": np.array(draws.prefix_sizes)}
-    for name in ("pll", "crps", "variance"):
-        if name in scores.replicates:
-            result[name] = scores.replicates[name][draws.prefix]
-    if "squared_error" in scores.replicates:
+    result = convergence_of(scores, ("pll", "crps", "variance"), draws)
+    if result and "squared_error" in scores.replicates:
         result["rmse"] = np.sqrt(scores.replicates["squared_error"][draws.prefix])
     return result
 
@@ -522,9 +497,7 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     """Mean |error| of the most certain points (by predictive sd) by coverage, at up to 200 coverages."""
     if scores.targets is None or not np.ptp(_sigma(scores)) > 0:
         return {}
-    coverage, risk = metrics.risk_coverage(_sigma(scores), _absolute_error(scores))
-    rows = np.unique(np.linspace(0, len(coverage) - 1, 200).round().astype(int))
-    return {"coverage": coverage[rows], "risk": risk[rows]}
+    return risk_by_coverage(_sigma(scores), _absolute_error(scores))
 
 
 def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
@@ -573,13 +546,11 @@ class Scorer:
     def reduction(
         self, weights: DrawWeights, points: Points, *, fitted: Fitted | None, labelled: bool, first: int = 0
     ) -> Reduction:
-        """The reduction for the outputs of these points, from number `first` on."""
-        targets = points.targets if labelled else None
         return Reduction(
             weights,
             points=len(points),
             scoring_by=self._by,
-            targets=targets,
+            targets=points.targets if labelled else None,
             scale=self._scale,
             fitted=fitted,
             first=first,
@@ -598,8 +569,7 @@ class Scorer:
         return Scaled(samples, self._scale.mean, self._scale.std)
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-        """See `headline_errors`."""
-        return headline_errors(scores, draws)
+        return headline_errors("variance", "variance", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:
         """Warnings about what was fitted."""
@@ -614,12 +584,15 @@ class Scorer:
     ) -> MethodResult:
         """The result of one method."""
         test = scores["test"]
-        ood_scores = {name: set_scores for name, set_scores in scores.items() if name != "test"}
         return MethodResult(
             sets={
                 name: SetResult(
                     estimates=set_estimates(set_scores, draws),
-                    points=_reported_scores(set_scores, draws),
+                    points={  # a single draw has no variance to report
+                        key: values
+                        for key, values in set_scores.points.items()
+                        if key != "variance" or draws.samples > 1
+                    },
                     predicted=set_scores.mean,
                     sigma=set_scores.sigma,
                     log_likelihood=set_scores.log_likelihood,
@@ -627,7 +600,11 @@ class Scorer:
                 )
                 for name, set_scores in scores.items()
             },
-            ood={name: detection_estimates(test, set_scores, draws) for name, set_scores in ood_scores.items()},
+            ood={
+                name: detection_estimates(test, set_scores, draws)
+                for name, set_scores in scores.items()
+                if name != "test"
+            },
             convergence=convergence(test, draws),
             calibration=calibration_curve(test),
             risk=risk_curve(test),
@@ -635,8 +612,3 @@ class Scorer:
             bounds=bounds(test, draws),
             normalized=normalized(test, draws) if draws.samples > 1 else {},
         )
-
-
-def _reported_scores(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """The per-point scores of the result: a single draw has no variance to report."""
-    return {name: values for name, values in scores.points.items() if name != "variance" or draws.samples > 1}

@@ -21,7 +21,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.datasets import Pipeline, limited, read_named, target_scale
 from bnuq.evaluation.estimates import error_over_points, interval, of_replicates, replicate_weights
-from bnuq.evaluation.passes import fitting_chunk
+from bnuq.evaluation.passes import Passes
 from bnuq.evaluation.resources import check_memory_of_draws
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.findings import Finding, note
@@ -30,7 +30,7 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.records.inspection import Crossing, Domain, Domains
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.engine import Stochastic, chunks, default_chunk
+from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
@@ -368,7 +368,6 @@ def _rms(values: np.ndarray) -> float:
 class _Scorer:
     """Scores outputs of a classification, or of a regression with the scale of its targets."""
 
-    run: Run
     outputs: int
     scorer: classification.Scorer | regression.Scorer
 
@@ -404,16 +403,14 @@ class _Scorer:
         rmse = math.sqrt(float(np.mean(squared)))
         return {"rmse": _estimate("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
 
-    def spread(self, blocks: Sequence[Tensor], points: Points) -> dict[str, Estimate]:
-        """The spread of the samples of MCBN (T, n, K), in chunks."""
-        draws = replicate_weights(len(blocks[0]))
+    def spread(self, samples: Tensor, points: Points) -> dict[str, Estimate]:
+        """The spread of the samples (T, n, K) of MCBN."""
+        draws = replicate_weights(len(samples))
         reduction = self.scorer.reduction(draws, points, fitted=None, labelled=False)
-        for block in blocks:
-            reduction.add(block)
+        reduction.add(samples)
         scores = reduction.scores(group=points.group)
         name = "mutual_information" if isinstance(self.scorer, classification.Scorer) else "variance"
-        error = metrics.standard_error(scores.points[name], group=points.group)
-        se = error_over_points(error, scores)
+        se = error_over_points(metrics.standard_error(scores.points[name], group=points.group), scores)
         return {name: of_replicates(name, scores.replicates[name], draws, se=se, limits=(0.0, math.inf))}
 
 
@@ -439,8 +436,8 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
     task = task_of(run, outputs, labelled)
     if task == "classification":
         check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
-        return _Scorer(run, outputs, classification.Scorer(run, outputs))
-    return _Scorer(run, outputs, regression.Scorer(run, target_scale(run, train, outputs)))
+        return _Scorer(outputs, classification.Scorer(run, outputs))
+    return _Scorer(outputs, regression.Scorer(run, target_scale(run, train, outputs)))
 
 
 @dataclass(frozen=True)
@@ -464,23 +461,26 @@ class _Crossing:
         with self.progress(f"{name} under each of the statistics", passes) as advance:
             fixed: dict[str, dict[str, Estimate]] = {source_name: {} for source_name in (RUNNING, *names)}
             if points.targets is not None:
-                fixed |= self._fixed(name, points, advance)
-            spread = self._spread(spread_points, advance)
+                fixed |= {
+                    source_name: self._scored(name, source_name, outputs, points)
+                    for source_name, outputs in self._fixed(points, advance)
+                }
+            omega = reduce(BatchStatistics.joined, (statistics.omega for statistics in self.statistics.values()))
+            samples = self._outputs(self._engine(omega), spread_points, advance).split(self.samples)
+            spread = {
+                source_name: self.scorer.spread(of_source, spread_points)
+                for source_name, of_source in zip(names, samples, strict=True)
+            }
         for source_name, estimates in fixed.items():
             if estimates := estimates | spread.get(source_name, {}):
                 yield Crossing(domain=name, statistics=source_name, estimates=estimates)
 
-    def _fixed(self, name: str, points: Points, advance: Advance) -> dict[str, dict[str, Estimate]]:
-        """The scores under population statistics, and under running statistics where the network has them."""
-        result = {}
+    def _fixed(self, points: Points, advance: Advance) -> Iterator[tuple[str, Tensor]]:
+        """The outputs (n, K) under running statistics where the network has them, and under population statistics."""
         if all(site.tracked for site in self.sites.live_batchnorms):
-            (outputs,) = self._outputs(Evaluation(self.model), points, advance)
-            result[RUNNING] = self._scored(name, RUNNING, outputs, points)
-        omega = reduce(BatchStatistics.joined, (source_name.population for source_name in self.statistics.values()))
-        engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
-        for source_name, outputs in zip(self.statistics, self._outputs(engine, points, advance), strict=True):
-            result[source_name] = self._scored(name, source_name, outputs, points)
-        return result
+            yield RUNNING, self._outputs(Evaluation(self.model), points, advance)[0]
+        omega = reduce(BatchStatistics.joined, (statistics.population for statistics in self.statistics.values()))
+        yield from zip(self.statistics, self._outputs(self._engine(omega), points, advance), strict=True)
 
     def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Estimate]:
         if not bool(torch.isfinite(outputs).all()):
@@ -489,28 +489,15 @@ class _Crossing:
             )
         return self.scorer.fixed(outputs, points)
 
-    def _spread(self, points: Points, advance: Advance) -> dict[str, dict[str, Estimate]]:
-        omega = reduce(BatchStatistics.joined, (statistics.omega for statistics in self.statistics.values()))
-        engine = Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
-        result = {}
-        outputs = self._outputs(engine, points, advance)
-        for name, samples in zip(self.statistics, outputs.split(self.samples), strict=True):
-            result[name] = self.scorer.spread([samples], points)
-        return result
+    def _engine(self, omega: BatchStatistics) -> Stochastic:
+        return Stochastic(self.model, self.sites, omega=omega, precision=self.run.precision)
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""
-
-        def load(rows: slice) -> Tensor:
-            return self.pipeline.evaluated(points, rows)
-
-        size = self.run.chunk_size or default_chunk(points.point_shape)
-        if self.run.chunk_size is None:
-            if isinstance(engine, Stochastic):
-                engine.prepare(load(slice(0, 64)), free=memory.available(self.pipeline.device))
-            size = fitting_chunk([engine], self.scorer.outputs, size, self.pipeline.device)
-        blocks = []
-        for block in chunks(engine, len(points), load, size=size):
-            blocks.append(block.cpu())
-            advance(block.shape[0] * block.shape[1])
+        passes, blocks = Passes(self.run, self.pipeline, self.scorer.outputs), []
+        passes.prepare([engine], points)
+        with passes.feeding(points) as feed:
+            for block in passes.blocks(engine, points, range(len(points)), feed):
+                blocks.append(block.cpu())
+                advance(block.shape[0] * block.shape[1])
         return torch.cat(blocks, dim=1)

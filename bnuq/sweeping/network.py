@@ -18,6 +18,7 @@ from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import forecast_of_sweep
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
+from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import plan
 from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
 from bnuq.evaluation.reference_check import findings as reference_findings
@@ -32,9 +33,7 @@ from bnuq.progress import Forecast, Progress
 from bnuq.records.sweep import Compared, Decay, Repeated, SweepPoint, SweptModel
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import undisturbed
-from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
@@ -300,13 +299,7 @@ class Network:
         because ELBOs with different τ cannot be compared."""
         if (points := self._validation) is None:
             return None
-        pipeline, engine = self.ready.pipeline, Evaluation(self.ready.model)
-        blocks = chunks(
-            engine,
-            len(points),
-            lambda rows: pipeline.evaluated(points, rows),
-            size=self.run.chunk_size or default_chunk(points.point_shape),
-        )
+        blocks = deterministic_outputs(self.ready.model, self.ready.pipeline, points)
         f = np.concatenate([block[0].cpu().double().numpy() for block in blocks])
         f = f if scale is None else f * scale.std + scale.mean
         error = float(metrics.constant_sigma(np.asarray(points.targets, dtype=np.float64) - f, metric="pll"))

@@ -21,6 +21,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
+from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, plan
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
@@ -32,8 +33,6 @@ from bnuq.models.saving import as_stored, is_checkpoint, write_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
 from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.sampling.engine import chunks, default_chunk
-from bnuq.sampling.passes import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites
 
 FEW = 1000  # points below which the statistics are noisy; 10³ to 10⁴ are enough by Wu & Johnson 2021
@@ -106,8 +105,7 @@ def precise_bn(
             *notes_on_request([run], replaces=None),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
-            *_fewer(points, train),
-            *_few(batches),
+            *_on_number_of_points(points, train, batches),
             *why_no_test,
             *loaded.findings,
             *write_notes,
@@ -262,9 +260,11 @@ def _batch_size(run: Run, requested: int | None, recorded: int | None) -> tuple[
     return DEFAULT_BATCH_SIZE, (note("default-batch-size", batch_size=DEFAULT_BATCH_SIZE),)
 
 
-def _fewer(points: int, train: Points) -> Iterator[Finding]:
+def _on_number_of_points(points: int, train: Points, batches: ReferenceBatches) -> Iterator[Finding]:
     if len(train) < points:
         yield note("all-points-used", points=len(train), requested=points)
+    if batches.points < FEW:
+        yield note("few-points", points=batches.points, minimum=FEW)
 
 
 def _values(layers: Sequence[_Layer], populations: Sequence[Population]) -> dict[str, np.ndarray]:
@@ -337,13 +337,10 @@ def _scoring(
     test, draws = sets["test"], replicate_weights(1)
     fitted = scorer.fitted(None, draws)
 
-    def feed(rows: slice) -> Tensor:
-        return ready.pipeline.evaluated(test, rows)
-
     def scored() -> SetResult:
         reduction = scorer.reduction(draws, test, fitted=fitted, labelled=True)
         with progress(f"Evaluating {len(test)} points", len(test)) as advance:
-            for block in chunks(Evaluation(model), len(test), feed, size=default_chunk(test.point_shape)):
+            for block in deterministic_outputs(model, ready.pipeline, test):
                 reduction.add(block)
                 advance(block.shape[1])
         scores = reduction.scores(group=test.group)
@@ -397,11 +394,6 @@ def _change(site: BatchNormSite, new: Population) -> LayerChange:
         dead=int((~alive).sum()),
         never_trained=site.never_trained,
     )
-
-
-def _few(batches: ReferenceBatches) -> Iterator[Finding]:
-    if batches.points < FEW:
-        yield note("few-points", points=batches.points, minimum=FEW)
 
 
 def _left_alone(sites: Sites) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
 from bnuq.evaluation import regression
 from bnuq.evaluation.datasets import Scale
-from bnuq.evaluation.estimates import detection_estimates, replicate_weights
+from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
 from bnuq.metrics import DrawWeights
 
 T, N, VALIDATION, Q = 12, 40, 50, 2
@@ -345,7 +345,7 @@ def test_ood_is_told_apart_by_the_variance(whole) -> None:
     assert set(regression.set_estimates(wild, draws)) == {"variance"}
     found = detection_estimates(scores, wild, draws)
     assert set(found) == {"variance"} and found["variance"]["auroc"].value > 0.9
-    errors = regression.headline_errors({"test": scores, "wild": wild}, draws)
+    errors = headline_errors("variance", "variance", {"test": scores, "wild": wild}, draws)
     assert set(errors) == {"variance on test", "variance on wild", "PLL on test", "AUROC of wild by variance"}
 
 

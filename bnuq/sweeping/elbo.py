@@ -133,9 +133,11 @@ def lower_bound(
     return LowerBound(terms, elbos, errors)
 
 
-def with_interval(value: float, se: float, mc_se: float) -> Estimate:
-    """An estimate with both errors, and the normal interval of both together."""
+def with_interval(value: float, se: float, mc_se: float, *, draw_sets: int | None = None) -> Estimate:
+    """An estimate with the normal interval of both errors; an error over few draw sets uses Student's t."""
     half = _NORMAL * math.hypot(se, mc_se)
+    if draw_sets is not None:
+        half = math.hypot(_NORMAL * se, float(stdtrit(draw_sets - 1, 0.975)) * mc_se)
     return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
@@ -158,12 +160,11 @@ def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Fl
 
 def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[str, Float64[np.ndarray, " unit"]]:
     """The effective number of values per item of the mini-batch of the mean and the deviation of every unit."""
-    keys = {"mean": "mean", "sd": "sd"} if settings.counts == "measured" else {"mean": "nominal", "sd": "nominal"}
-    return {name: _per_unit(layers, key) for name, key in keys.items()}
 
+    def per_unit(key: str) -> Float64[np.ndarray, " unit"]:
+        return np.concatenate([np.full(layer.channels, getattr(layer, key)) for layer in layers])
 
-def _per_unit(layers: Sequence[LayerCounts], key: str) -> Float64[np.ndarray, " unit"]:
-    return np.concatenate([np.full(layer.channels, getattr(layer, key)) for layer in layers])
+    return {key: per_unit(key if settings.counts == "measured" else "nominal") for key in ("mean", "sd")}
 
 
 def _kl(
@@ -206,7 +207,7 @@ def _asymptotics(
 
     fit = slope(by_set.mean(0), by_set)
     se = errors.of_mean(np.array([slope(row).c for row in by_point]))
-    c = _with_error(fit.c, se, fit.se, draw_sets.sets - 1)
+    c = with_interval(fit.c, se, fit.se, draw_sets=draw_sets.sets)
     if not fit.c > 0:
         return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
     if not (weight > 0 and parameters > 0):
@@ -214,18 +215,12 @@ def _asymptotics(
     sizes = {"train_size": errors.train_size, "parameters": parameters}
     best = metrics.predicted_batch_size(fit.c / weight, **sizes, inverse_density=inverse_density)
     scale = 2 * errors.train_size / weight / parameters
-    return c, _with_error(best, scale * se, scale * fit.se, draw_sets.sets - 1), ""
+    return c, with_interval(best, scale * se, scale * fit.se, draw_sets=draw_sets.sets), ""
 
 
 def _present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
     assert values is not None  # present at every size that has an ELBO
     return values
-
-
-def _with_error(value: float, se: float, mc_se: float, degrees: int) -> Estimate:
-    """An estimate with an interval of both errors; the error over draw sets uses Student's t, because there are few."""
-    half = math.hypot(_NORMAL * se, float(stdtrit(degrees, 0.975)) * mc_se)
-    return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
 def _parameters(prior: Prior) -> dict[str, float]:

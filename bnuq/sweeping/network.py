@@ -273,13 +273,8 @@ class Network:
             return None, None, "the reference has no labels"
         rows = np.arange(len(train))
         if len(train) > self._settings.train_points:
-            rows = counter_rng.batch_indices(
-                run.seed,
-                0,
-                population=len(train),
-                batch_size=self._settings.train_points,
-                purpose=counter_rng.SUBSET,
-            )
+            size, purpose = self._settings.train_points, counter_rng.SUBSET
+            rows = counter_rng.batch_indices(run.seed, 0, population=len(train), batch_size=size, purpose=purpose)
         points = train.subset(np.sort(rows))
         if self.todo.task == "classification":
             return Training(check_labels(points, self.todo.outputs), classification_likelihood), None, ""
@@ -288,11 +283,8 @@ class Network:
         if tau is None:
             return None, None, "a regression's likelihood needs τ: name validation points, or --tau"
         mean, std = (0.0, 1.0) if scale is None else (scale.mean, scale.std)
-        return (
-            Training(check_targets(points, self.todo.outputs), regression_likelihood(tau, mean=mean, std=std)),
-            tau,
-            "",
-        )
+        likelihood = regression_likelihood(tau, mean=mean, std=std)
+        return Training(check_targets(points, self.todo.outputs), likelihood), tau, ""
 
     def _most_likely_tau(self, scale: Scale | None) -> float | None:
         """The most likely precision of the deterministic network on the validation points: the same for all sizes,
@@ -309,15 +301,15 @@ class Network:
         self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, Compared]]
     ) -> SweepPoint:
         size = at_size.batch_size
-        test, of_ood = self.sets["test"], [name for name in self.sets if name not in (VALIDATION, "test")]
+        test, ood = self.sets["test"], self.subject.ood
         estimates: dict[str, dict[str, Repeated]] = {}
         for name, points in self.sets.items():
             for metric, estimate in estimates_of(at_size, name, points, self.todo.task).items():
                 estimates.setdefault(metric, {})[name] = estimate
         auroc = {
-            score: {name: separation(at_size, score, test, self.sets[name], name) for name in of_ood}
+            score: {name: separation(at_size, score, test, points, name) for name, points in ood.items()}
             for score in _SCORES[self.todo.task]
-            if of_ood and score in at_size.points["test"]
+            if ood and score in at_size.points["test"]
         }
         return SweepPoint(
             model=self._number,
@@ -372,15 +364,12 @@ class Network:
         if self.todo.task == "regression":
             for size, at_size in at_sizes.items():
                 fitted = [fit for fit in at_size.fitted if fit is not None]
-                at_range_end = [fit for fit in fitted if fit.at_end] or fitted[:1]
-                where = f"b = {size}" + (
-                    f", {len(at_range_end)} of {len(fitted)} draw sets" if 0 < len(at_range_end) < len(fitted) else ""
-                )
-                yield from (
-                    at_range_end[0].findings(where if at_range_end[0].at_end else f"b = {size}", self.run.scoring)
-                    if at_range_end
-                    else ()
-                )
+                at_range_end = [fit for fit in fitted if fit.at_end]
+                where = f"b = {size}"
+                if 0 < len(at_range_end) < len(fitted):
+                    where += f", {len(at_range_end)} of {len(fitted)} draw sets"
+                for fit in (at_range_end or fitted)[:1]:
+                    yield from fit.findings(where, self.run.scoring)
 
     def _notes(self, reused: int) -> Iterator[Finding]:
         if reused:

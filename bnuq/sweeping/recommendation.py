@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from bnuq import metrics
 from bnuq.config import SizeCriterion
 from bnuq.data import Points
 from bnuq.estimates import Estimate
-from bnuq.records.sweep import Protocol, Recommended
+from bnuq.records.sweep import Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.sizes import AtSize
 
@@ -26,63 +26,52 @@ class Candidate:
     at_size: AtSize
     bound: LowerBound | None
 
+    @property
+    def elbo(self) -> Elbo | None:
+        return None if self.bound is None else self.bound.at.get(self.at_size.batch_size)
+
 
 @dataclass(frozen=True)
 class CriterionData:
-    """The points that a criterion is computed on: the set's name, the points, and the OOD sets."""
+    """The points that a criterion is computed on: the set's name, the points, the OOD sets, and the score that
+    separates them."""
 
     name: str
     points: Points
     ood: Mapping[str, Points]
+    score: str
 
 
 def recommend(
-    candidates: Sequence[Candidate],
-    criterion: SizeCriterion,
-    protocol: Protocol,
-    *,
-    data: CriterionData,
-    score: str,
+    candidates: Sequence[Candidate], criterion: SizeCriterion, protocol: Protocol, data: CriterionData
 ) -> Recommended | None:
     """The best candidate (in ascending order of size) by the criterion; None where fewer than two can be compared.
 
     Differences are paired by draw and by point, which all sizes share. Their error over points and draws together
     is √(se² + mc_se²), an upper bound.
     """
-    not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
-    if criterion == "pll":
-        not_degenerate = [candidate for candidate in not_degenerate if "pll" in candidate.at_size.points[data.name]]
-    elif criterion == "elbo":
-        not_degenerate = [
-            candidate
-            for candidate in not_degenerate
-            if candidate.bound is not None and candidate.at_size.batch_size in candidate.bound.at
-        ]
-    if len(not_degenerate) < 2:
+    comparable = [
+        candidate
+        for candidate in candidates
+        if not candidate.at_size.degenerate
+        and (criterion != "elbo" or candidate.elbo is not None)
+        and (criterion != "pll" or "pll" in candidate.at_size.points[data.name])
+    ]
+    if len(comparable) < 2:
         return None
-    values = {
-        "elbo": lambda candidate: candidate.bound.at[candidate.at_size.batch_size].elbo.value,
-        "pll": lambda candidate: _pll(candidate, data).mean(),
-        "auroc": lambda candidate: float(np.mean([_auroc(candidate, data, name, score).mean() for name in data.ood])),
-    }[criterion]
-    best = max(not_degenerate, key=values)
-    behind_of: dict[str, Callable[[Candidate], Estimate]] = {
-        "elbo": lambda candidate: _elbo_behind(candidate, best),
-        "pll": lambda candidate: _pll_behind(candidate, best, data),
-        "auroc": lambda candidate: _auroc_behind(candidate, best, data, score),
-    }
+    value, behind_best = {"elbo": (_elbo, _elbo_behind), "pll": (_pll, _pll_behind), "auroc": (_auroc, _auroc_behind)}[
+        criterion
+    ]
+    best = max(comparable, key=lambda candidate: value(candidate, data))
+    nothing = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = {
-        candidate.at_size.batch_size: behind_of[criterion](candidate)
-        for candidate in not_degenerate
-        if candidate is not best
+        candidate.at_size.batch_size: nothing if candidate is best else behind_best(candidate, best, data)
+        for candidate in comparable
     }
-    behind[best.at_size.batch_size] = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
-    behind = dict(sorted(behind.items()))
-    sizes = list(behind)
-    size = best.at_size.batch_size
+    size, sizes = best.at_size.batch_size, list(behind)
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
-        decided = "prior" if _likelihood_is_flat(not_degenerate) else "likelihood and prior"
+        decided = "prior" if _likelihood_is_flat(comparable) else "likelihood and prior"
     return Recommended(
         batch_size=size,
         model=best.model,
@@ -106,13 +95,13 @@ def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
     )
 
 
-def _likelihood_is_flat(not_degenerate: Sequence[Candidate]) -> bool:
+def _likelihood_is_flat(comparable: Sequence[Candidate]) -> bool:
     """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
 
     def value(candidate: Candidate) -> float:
         return float(candidate.at_size.log_likelihood.mean())  # pyright: ignore[reportOptionalMemberAccess] - it has an ELBO
 
-    difference = _likelihood_difference(min(not_degenerate, key=value), max(not_degenerate, key=value))
+    difference = _likelihood_difference(min(comparable, key=value), max(comparable, key=value))
     return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
 
 
@@ -127,41 +116,49 @@ def _likelihood_difference(first: Candidate, second: Candidate) -> Estimate:
     )
 
 
-def _elbo_behind(candidate: Candidate, best: Candidate) -> Estimate:
-    assert candidate.bound is not None and best.bound is not None
+def _elbo(candidate: Candidate, _data: CriterionData) -> float:
+    assert candidate.elbo is not None
+    return candidate.elbo.elbo.value
+
+
+def _elbo_behind(candidate: Candidate, best: Candidate, _data: CriterionData) -> Estimate:
+    assert candidate.elbo is not None and best.elbo is not None
     difference = _likelihood_difference(candidate, best)
-    kl = candidate.bound.at[candidate.at_size.batch_size].kl - best.bound.at[best.at_size.batch_size].kl
+    kl = candidate.elbo.kl - best.elbo.kl
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _pll(candidate: Candidate, data: CriterionData) -> np.ndarray:
-    return candidate.at_size.points[data.name]["pll"]
+def _pll(candidate: Candidate, data: CriterionData) -> float:
+    return float(candidate.at_size.points[data.name]["pll"].mean())
 
 
 def _pll_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
-    difference = _pll(candidate, data) - _pll(best, data)
+    pll, best_pll = (x.at_size.points[data.name]["pll"] for x in (candidate, best))
+    difference = pll - best_pll
     se = metrics.standard_error(difference.mean(0), group=data.points.group)
     return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
 
 
-def _auroc(candidate: Candidate, data: CriterionData, name: str, score: str) -> np.ndarray:
+def _auroc(candidate: Candidate, data: CriterionData) -> float:
+    """The mean AUROC over draw sets and OOD sets."""
+    return float(np.mean([_aurocs(candidate, data, name).mean() for name in data.ood]))
+
+
+def _aurocs(candidate: Candidate, data: CriterionData, name: str) -> np.ndarray:
     """The AUROC of each draw set."""
-    pairs = zip(candidate.at_size.points[data.name][score], candidate.at_size.points[name][score], strict=True)
-    return np.array([metrics.auroc(inside, outside) for inside, outside in pairs])
+    inside, outside = (candidate.at_size.points[of_set][data.score] for of_set in (data.name, name))
+    return np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
 
 
-def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData, score: str) -> Estimate:
+def _auroc_behind(candidate: Candidate, best: Candidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    differences = {name: _auroc(candidate, data, name, score) - _auroc(best, data, name, score) for name in data.ood}
-    difference = np.mean(list(differences.values()), axis=0)
+    difference = np.mean([_aurocs(candidate, data, name) - _aurocs(best, data, name) for name in data.ood], axis=0)
     errors = []
     for name, points in data.ood.items():
         pairs = [
-            (x.at_size.points[data.name][score].mean(0), x.at_size.points[name][score].mean(0))
+            tuple(x.at_size.points[of_set][data.score].mean(0) for of_set in (data.name, name))
             for x in (candidate, best)
         ]
-        variance = metrics.delong_difference_variance(
-            pairs[0], pairs[1], test_group=data.points.group, ood_group=points.group
-        )
-        errors.append(math.sqrt(variance))
+        groups = {"test_group": data.points.group, "ood_group": points.group}
+        errors.append(math.sqrt(metrics.delong_difference_variance(*pairs, **groups)))
     return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))

@@ -218,14 +218,8 @@ def _recommended(first: Network, networks: Sequence[Swept], settings: Settings) 
         key=lambda candidate: candidate.at_size.batch_size,
     )
     name = VALIDATION if VALIDATION in first.sets else "test"
-    ood = {key: points for key, points in first.sets.items() if key not in ("test", VALIDATION)}
-    result = recommend(
-        candidates,
-        settings.criterion,
-        protocol,
-        data=CriterionData(name, first.sets[name], ood),
-        score=SPREAD[first.todo.task],
-    )
+    data = CriterionData(name, first.sets[name], first.subject.ood, SPREAD[first.todo.task])
+    result = recommend(candidates, settings.criterion, protocol, data)
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""
 

@@ -91,14 +91,15 @@ def population_statistics(
             ) from error
     with progress(f"Passing {len(batches)} mini-batches", len(batches)) as advance:
         omega = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=memory_limit)
-    pooled = [_wide(layer) for layer in omega.layers]
+    pooled = [wide(layer) for layer in omega.layers]
     result = [_only(layer) for layer in replace(omega, layers=tuple(pooled)).pooled().layers]
     if estimator == "population":
         return tuple(result)
     return tuple(replace(population, var=_mean_of_var(layer)) for population, layer in zip(result, pooled, strict=True))
 
 
-def _wide(layer: LayerStatistics) -> LayerStatistics:
+def wide(layer: LayerStatistics) -> LayerStatistics:
+    """The layer's statistics in float64."""
     return replace(layer, mean=layer.mean.astype(np.float64), var=layer.var.astype(np.float64))
 
 
@@ -116,7 +117,7 @@ def _full(
 ) -> tuple[Population, ...]:
     joint = _joint(model, batches, sites, progress, memory_limit)
     if joint is not None:
-        return tuple(_only(_wide(layer)) for layer in joint.layers)
+        return tuple(_only(wide(layer)) for layer in joint.layers)
     first = fed(model, next(iter(batches)))
     below: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     populations = []

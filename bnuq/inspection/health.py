@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from bnuq.evaluation import memory
-from bnuq.evaluation.population import ReferenceBatches
+from bnuq.evaluation.population import ReferenceBatches, wide
 from bnuq.findings import Finding, warning
 from bnuq.metrics.noise import (
     effective_samples_of_average,
@@ -25,23 +25,18 @@ from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.records.inspection import FEW_VALUES, Flag, Gap, LayerGap, LayerNoise, Noise, SiteRow
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
+from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.statistics import statistics_of
 
 
 def not_finite(model: nn.Module) -> tuple[str, ...]:
     """The names of the parameters and buffers that hold NaN or infinite values, or variances below 0."""
-    named = (*model.named_parameters(), *model.named_buffers())
+    named = [pair for pair in (*model.named_parameters(), *model.named_buffers()) if not is_lazy(pair[1])]
     return tuple(
         name
         for name, tensor in named
-        if not is_lazy(tensor) and not (_is_finite(tensor) and _is_valid_variance(name, tensor))
+        if not _is_finite(tensor) or (name.endswith("running_var") and bool((tensor < 0).any()))
     )
-
-
-def _is_valid_variance(name: str, tensor: Tensor) -> bool:
-    """Whether a running variance is not negative; True for any other tensor."""
-    return not name.endswith("running_var") or bool((tensor >= 0).all())
 
 
 def _is_finite(tensor: Tensor | None) -> bool:
@@ -54,7 +49,10 @@ def site_rows(sites: Sites, broken: Sequence[str] = ()) -> tuple[SiteRow, ...]:
     calls = Counter(site.address for site in sites.batchnorms if site.address)
     layers = {name.rpartition(".")[0] for name in broken}
     rows = [_batchnorm_row(site, repeated=calls[site.address] > 1, layers=layers) for site in sites.batchnorms]
-    rows += [_dropout_row(site) for site in sites.dropouts]
+    rows += [
+        SiteRow(name=site.name, kind="dropout", order=site.place, reason=site.reason, p=site.p, variety=site.variety)
+        for site in sites.dropouts
+    ]
     places = [site.place for site in (*sites.batchnorms, *sites.dropouts)]
     return tuple(
         replace(row, order=order)
@@ -91,10 +89,6 @@ def _batchnorm_row(site: BatchNormSite, *, repeated: bool, layers: set[str]) -> 
     )
 
 
-def _dropout_row(site: DropoutSite) -> SiteRow:
-    return SiteRow(name=site.name, kind="dropout", order=site.place, reason=site.reason, p=site.p, variety=site.variety)
-
-
 def batch_statistics(
     model: nn.Module, batches: ReferenceBatches, sites: Sequence[BatchNormSite], progress: Progress
 ) -> BatchStatistics:
@@ -103,10 +97,7 @@ def batch_statistics(
     with progress(f"Taking the population statistics of {batches.points} points", len(batches)) as advance:
         free = memory.available(batches.pipeline.device)
         bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=free)
-    wide = (
-        replace(layer, mean=layer.mean.astype(np.float64), var=layer.var.astype(np.float64)) for layer in bank.layers
-    )
-    return replace(bank, layers=tuple(wide))
+    return replace(bank, layers=tuple(map(wide, bank.layers)))
 
 
 def gap(
@@ -143,7 +134,10 @@ def gap(
             train_size=train_size or reference,
         )
         shift, log_ratio = _distances(site, layer.mean[0], layer.var[0])
-        mean_of_point, log_variance_of_point = _point_variances(measured[site.name], noise.batch_size)
+        # the variances of V and of ln S² for a batch of a single point, from the noise at `batch_size`
+        mean_of_point = noise.batch_size / measured[site.name].values_mean
+        log_variance_of_point = noise.batch_size * explained_log_variance(measured[site.name].values_deviation)
+        ratio_mean, ratio_log_variance = ratios.get(site.name, (math.nan, math.nan))
         layers.append(
             LayerGap(
                 name=site.name,
@@ -151,8 +145,8 @@ def gap(
                 log_ratio=log_ratio,
                 explained_shift=math.sqrt(mean_of_point * share),
                 explained_log_ratio=math.sqrt(log_variance_of_point * share),
-                ratio_mean=ratios.get(site.name, (math.nan, math.nan))[0],
-                ratio_log_variance=ratios.get(site.name, (math.nan, math.nan))[1],
+                ratio_mean=ratio_mean,
+                ratio_log_variance=ratio_log_variance,
                 dead=bank.layers[number].dead_channels,
             )
         )
@@ -178,11 +172,6 @@ def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[
     )
     total = var.astype(np.float64) + site.eps
     return (running_mean - mean) / np.sqrt(total), np.log((running_var + site.eps) / total)
-
-
-def _point_variances(layer: LayerNoise, batch_size: int) -> tuple[float, float]:
-    """The variances of V and of ln S² for a batch of a single point, from the noise at `batch_size`."""
-    return batch_size / layer.values_mean, batch_size * explained_log_variance(layer.values_deviation)
 
 
 def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:

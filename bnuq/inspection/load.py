@@ -43,6 +43,11 @@ class LoadedNetwork:
     example: Tensor
     findings: tuple[Finding, ...]
 
+    @property
+    def trained_with(self) -> int | None:
+        """The training batch size, where it is known."""
+        return self.pipeline.run.train_batch_size or self.loaded.checkpoint.train_batch_size
+
 
 def load_network(
     run: Run, *, input_shape: Shape | None = None, needs_reference: bool = False, needs_test: bool = False

@@ -104,10 +104,10 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     pipelines, suggestion_notes = _suggested(run, settings, ready, sites, progress)
     no_fit = () if pipelines is None else pipeline_findings(pipelines)
     watch.lap("pipelines")
-    measured = _Measured()
+    lag, measured_noise, notes_of_measurement = None, None, ()
     why_not_measured = _why_not_measured(run, ready, sites, broken, suggested=pipelines is not None)
     if why_not_measured is None:
-        measured = _measured(run, settings, ready, sites, progress)
+        lag, measured_noise, notes_of_measurement = _measured(run, settings, ready, sites, progress)
     elif settings.noise_only:
         raise RequestError(f"{run.checkpoint}: there is no noise to measure: {why_not_measured}.")
     watch.lap("measure")
@@ -119,15 +119,15 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             "path": str(run.checkpoint),
             "sha256": ready.loaded.checkpoint.sha256,
             **({"task": run.task} if run.task else {}),
-            **({"train_batch_size": size} if (size := _trained_with(run, ready)) else {}),
+            **({"train_batch_size": ready.trained_with} if ready.trained_with else {}),
             "batchnorm_layers": len(sites.batchnorms),
             "dropout_layers": len(sites.dropouts),
             "parameters": ready.loaded.parameters,
         },
         sites=rows,
         unreachable=sites.unreachable,
-        gap=measured.gap,
-        noise=measured.noise,
+        gap=lag,
+        noise=measured_noise,
         domains=domains_record,
         pipelines=pipelines,
         findings=(
@@ -137,11 +137,10 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             *ready.findings,
             *suggestion_notes,
             *([note("unmeasured", reason=why_not_measured)] if why_not_measured else []),
-            *measured.findings,
+            *notes_of_measurement,
             *no_fit,
             *notes_of_domains,
-            *_assumed(run, ready, uses_batch_noise=measured.gap is not None or pipelines is not None),
-            *_ignored_keys(run),
+            *_on_settings(run, ready, uses_batch_noise=lag is not None or pipelines is not None),
         ),
         seconds=watch.seconds(),
         provenance=provenance(checkpoint=run.checkpoint, device=ready.pipeline.device, train=ready.train),
@@ -170,10 +169,6 @@ def _record(settings: Settings) -> dict[str, Any]:
     record = {field.name: getattr(settings, field.name) for field in fields(settings)}
     record["domains"] = [named.text for named in settings.domains]
     return {key: value for key, value in record.items() if value is not None}
-
-
-def _trained_with(run: Run, ready: LoadedNetwork) -> int | None:
-    return run.train_batch_size or ready.loaded.checkpoint.train_batch_size
 
 
 def _why_not_measured(
@@ -206,20 +201,13 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _assumed(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
-    """The assumption where the training batch size is not known and something is compared with batch noise."""
-    if uses_batch_noise and not _trained_with(run, ready):
+def _on_settings(run: Run, ready: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
+    """The assumption where the training batch size is not known and something is compared with batch noise; and the
+    keys of [sampling] that an inspection ignores: its mini-batches are random."""
+    if uses_batch_noise and not ready.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
-
-
-def _ignored_keys(run: Run) -> Iterator[Finding]:
-    """The keys of [sampling] that an inspection ignores: its mini-batches are random."""
-    keys = [
-        field.name
-        for field in msgspec.structs.fields(Sampler)
-        if getattr(run.sampler, field.name) != getattr(DEFAULT_SAMPLER, field.name)
-    ]
-    if keys:
+    names = [field.name for field in msgspec.structs.fields(Sampler)]
+    if keys := [name for name in names if getattr(run.sampler, name) != getattr(DEFAULT_SAMPLER, name)]:
         yield note("sampling-ignored", keys=keys)
 
 
@@ -230,9 +218,8 @@ def _suggested(
     if not settings.suggest_pipeline:
         return None, ()
     assert ready.train is not None
-    trained_with = _trained_with(run, ready)
     try:
-        return suggest(run, ready.model, ready.train, sites, trained_with=trained_with, progress=progress), ()
+        return suggest(run, ready.model, ready.train, sites, trained_with=ready.trained_with, progress=progress), ()
     except SamplingError as error:
         return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 
@@ -243,7 +230,7 @@ def _domains(
     if not settings.domains:
         return None, ()
     assert ready.train is not None
-    batch_size, _ = _noise_batch_size(run, settings, _trained_with(run, ready), len(ready.train))
+    batch_size, _ = _noise_batch_size(run, settings, ready.trained_with, len(ready.train))
     return domains(
         run,
         settings.domains,
@@ -258,18 +245,13 @@ def _domains(
     )
 
 
-@dataclass(frozen=True)
-class _Measured:
-    gap: Gap | None = None
-    noise: Noise | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress) -> _Measured:
+def _measured(
+    run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, progress: Progress
+) -> tuple[Gap | None, Noise, tuple[Finding, ...]]:
     """The running averages and the noise, measured on the reference."""
     train, model, pipeline, layers = ready.train, ready.model, ready.pipeline, sites.live_batchnorms
     assert train is not None
-    trained_with = _trained_with(run, ready)
+    trained_with = ready.trained_with
     batch_size, batch_size_notes = _noise_batch_size(run, settings, trained_with, len(train))
     batches = reference_batches(
         pipeline, train, points=settings.points, batch_size=min(trained_with or DEFAULT_BATCH_SIZE, len(train) // 2)
@@ -291,10 +273,13 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
         size_draws=settings.size_draws or settings.draws,
         progress=progress,
     )
-    findings = (*batch_size_notes, *points_notes, *_few_points(settings, train), *checked.findings)
-    biased = tuple(findings_on_noise(measured_noise, train_batch_size=trained_with))
+    findings = [*batch_size_notes, *points_notes]
+    if len(train) < settings.points:
+        findings.append(note("population-of-all-points", points=len(train), requested=settings.points))
+    findings += checked.findings
+    biased = findings_on_noise(measured_noise, train_batch_size=trained_with)
     if settings.noise_only:
-        return _Measured(None, measured_noise, (*findings, *biased))
+        return None, measured_noise, (*findings, *biased)
     check = check_reference(model, pipeline, train, layers, progress, trained_with=trained_with)
     lag = gap(
         bank,
@@ -307,8 +292,8 @@ def _measured(run: Run, settings: Settings, ready: LoadedNetwork, sites: Sites, 
         train_size=run.train_size,
         train_batch_size=trained_with,
     )
-    findings += (*reference_findings(check, run, train), *(() if lag is None else findings_on_gap(lag)), *biased)
-    return _Measured(lag, measured_noise, findings)
+    findings += [*reference_findings(check, run, train), *(() if lag is None else findings_on_gap(lag))]
+    return lag, measured_noise, (*findings, *biased)
 
 
 def _noise_batch_size(
@@ -334,8 +319,3 @@ def _other_points(train: Points, batches: ReferenceBatches, *, largest: int) -> 
     if len(rest) >= POINTS_PER_BATCH_POINT * largest:
         return train.subset(rest), ()
     return train, (note("noise-on-the-same-points"),)
-
-
-def _few_points(settings: Settings, train: Points) -> Iterator[Finding]:
-    if len(train) < settings.points:
-        yield note("population-of-all-points", points=len(train), requested=settings.points)

@@ -26,13 +26,8 @@ from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.workflows.evaluate import evaluate
 
-NOT_SHARED = (
-    "reference_sha256",
-    "reference_groups_sha256",
-    "request",
-    "network",
-    "outputs",
-)  # provenance that runs do not share
+# Provenance that runs do not share
+NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "request", "network", "outputs")
 
 
 def evaluate_several(
@@ -71,14 +66,8 @@ def evaluate_several(
                 _check_alike(*first, _form(result))
             except BnuqError as error:
                 raise type(error)(f"{run_of_series.words}: {error}{_finished_runs_text(len(rows))}") from error
-            rows.append(
-                one_run(
-                    result,
-                    sha256=sha256_of_file(run_of_series.run.out),
-                    split=run_of_series.split,
-                    seed=run_of_series.seed,
-                )
-            )
+            digest = sha256_of_file(run_of_series.run.out)
+            rows.append(one_run(result, sha256=digest, split=run_of_series.split, seed=run_of_series.seed))
             summaries.append(_run_summary(run_of_series, result))
             advance(1)
     several = Several(
@@ -167,15 +156,11 @@ def _existing_result(run: Run) -> Result | None:
             return None
     except (BnuqError, OSError):  # the evaluation will raise the error
         return None
-    sets = {"test": material.test, **material.ood}
-    if material.validation is not None:
-        sets["validation"] = material.validation
+    sets = {"test": material.test, "validation": material.validation, **material.ood}
+    digests = {name: points.sha256 for name, points in sets.items() if points is not None}
     reference = None if material.train is None else material.train.sha256
-    same_data = result.provenance.get("reference_sha256") == reference
-    same_data = same_data and {name: evaluated_set.sha256 for name, evaluated_set in result.sets.items()} == {
-        k: v.sha256 for k, v in sets.items()
-    }
-    return result if same_data else None
+    same_data = {name: evaluated_set.sha256 for name, evaluated_set in result.sets.items()} == digests
+    return result if same_data and result.provenance.get("reference_sha256") == reference else None
 
 
 _Form = tuple[str, tuple[str, ...], tuple[str, ...]]

@@ -84,7 +84,7 @@ def precise_bn(
     exact = _values(layers, populations)
     values = as_stored(loaded.checkpoint, exact)  # reported are the values as the file stores them
     rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
-    changes = tuple(_changes(layers, populations, values))
+    changes = tuple(_change(layer, values) for layer in layers)
     _put_into(model, values)
     test = None if scored is None or before is None else _test_change(ready.material.test, before, scored())
     watch.lap("evaluate")
@@ -371,21 +371,14 @@ def _contributions(name: str, set_result: SetResult) -> np.ndarray:
     return np.asarray(set_result.points[name], dtype=np.float64)
 
 
-def _changes(
-    layers: Sequence[_Layer], populations: Sequence[Population], values: Mapping[str, np.ndarray]
-) -> Iterator[LayerChange]:
-    by_name = {population.name: population for population in populations}
-    for layer in layers:
-        mean, var = values[layer.means[0]], values[layer.variances[0]]
-        yield _change(layer.site, replace(by_name[layer.site.name], mean=mean, var=var))
-
-
-def _change(site: BatchNormSite, new: Population) -> LayerChange:
+def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:
+    site = layer.site
     assert site.running_mean is not None and site.running_var is not None
-    mean, var = (values.double().cpu().numpy() for values in (site.running_mean, site.running_var))
-    alive = (new.var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
-    shift = (new.mean - mean)[alive] / np.sqrt(new.var[alive])
-    ratio = np.log(new.var[alive] / var[alive])
+    mean, var = (statistics.double().cpu().numpy() for statistics in (site.running_mean, site.running_var))
+    new_mean, new_var = values[layer.means[0]], values[layer.variances[0]]
+    alive = (new_var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
+    shift = (new_mean - mean)[alive] / np.sqrt(new_var[alive])
+    ratio = np.log(new_var[alive] / var[alive])
     return LayerChange(
         name=site.name,
         channels=site.channels,

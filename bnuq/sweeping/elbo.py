@@ -21,7 +21,7 @@ from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sweeping.sizes import AtSize, DrawSets
 
-_NORMAL = 1.959964
+NORMAL = 1.959964
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def lower_bound(
 
 def with_interval(value: float, se: float, mc_se: float, *, draw_sets: int | None = None) -> Estimate:
     """An estimate with the normal interval of both errors; an error over few draw sets uses Student's t."""
-    half = _NORMAL * math.hypot(se, mc_se)
+    half = NORMAL * math.hypot(se, mc_se)
     if draw_sets is not None:
-        half = math.hypot(_NORMAL * se, float(stdtrit(draw_sets - 1, 0.975)) * mc_se)
+        half = math.hypot(NORMAL * se, float(stdtrit(draw_sets - 1, 0.975)) * mc_se)
     return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 

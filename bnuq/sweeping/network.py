@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from scipy.special import stdtrit
 
 from bnuq import metrics
-from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection
+from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection, Task
 from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.duration import forecast_of_sweep
+from bnuq.evaluation.estimates import interval
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import plan
@@ -36,8 +38,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import check_batch_size
-from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
-from bnuq.sweeping.estimates import compared, estimates_of, separation
+from bnuq.sweeping.elbo import NORMAL, LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.recommendation import Candidate
 from bnuq.sweeping.sizes import (
     SPREAD,
@@ -53,6 +54,19 @@ from bnuq.sweeping.sizes import (
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 _SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
+_MEANS: dict[str, tuple[str, ...]] = {
+    "classification": (
+        "accuracy",
+        "pll",
+        "brier",
+        "mutual_information",
+        "predictive_entropy",
+        "expected_entropy",
+    ),
+    "regression": ("mae", "pll", "crps", "coverage50", "coverage95", "variance"),
+}
+_DIFFERENCE = "difference"
+_SHARES = ("accuracy", "ece", "auroc", "coverage50", "coverage95")
 
 
 def default_sizes(reference_points: int) -> tuple[int, ...]:
@@ -263,7 +277,7 @@ class Network:
         for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
             passed = run_at_sizes(omegas, DrawSets(1, 1), labelled, journal, progress, training=None, method=name)
             for size, network in passed.at.items():
-                result[size][name] = compared(at_sizes[size], network, self.sets["test"], self.todo.task)
+                result[size][name] = _compared(at_sizes[size], network, self.sets["test"], self.todo.task)
         return result
 
     def _training_points(self) -> tuple[Training | None, float | None, str]:
@@ -304,10 +318,10 @@ class Network:
         test, ood = self.sets["test"], self.subject.ood
         estimates: dict[str, dict[str, Repeated]] = {}
         for name, points in self.sets.items():
-            for metric, estimate in estimates_of(at_size, name, points, self.todo.task).items():
+            for metric, estimate in _estimates_of(at_size, name, points, self.todo.task).items():
                 estimates.setdefault(metric, {})[name] = estimate
         auroc = {
-            score: {name: separation(at_size, score, test, points, name) for name, points in ood.items()}
+            score: {name: _separation(at_size, score, test, points, name) for name, points in ood.items()}
             for score in _SCORES[self.todo.task]
             if ood and score in at_size.points["test"]
         }
@@ -345,7 +359,7 @@ class Network:
             mc_se = metrics.standard_error(slope.of_sets)
             by_point = np.stack([at_size.points[name][metric].mean(0) for at_size in positive], axis=1) / values.mean(0)
             se = metrics.standard_error(by_point @ least_squares_coefficients(np.log(sizes)), group=points.group)
-            half = math.hypot(slope.value - slope.low, 1.959964 * se)
+            half = math.hypot(slope.value - slope.low, NORMAL * se)
             estimate = Estimate(slope.value, se=se, mc_se=mc_se, low=slope.value - half, high=slope.value + half)
             residual = slope.residual if len(sizes) > 2 else math.nan
             decays[name] = Decay(estimate, residual, tuple(sizes.tolist()))
@@ -395,3 +409,75 @@ def _running(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchS
             layer = replace(layer, mean=mean.astype(layer.mean.dtype), var=var.astype(layer.var.dtype))
         running.append(layer)
     return replace(pooled, layers=tuple(running))
+
+
+# ── estimates of one size ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dict[str, Repeated]:
+    """The estimates of one set: the means of its per-point scores, and estimates derived from the scores."""
+    values = at_size.points[name]
+    result = {}
+    for metric in _MEANS[task]:
+        if metric in values:
+            result[metric] = _mean(metric, values[metric], points)
+    if "squared_error" in values:
+        result["rmse"] = _root(values["squared_error"], points)
+        if at_size.fitted[0] is not None:
+            result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
+    if "accuracy" in values:
+        result["ece"] = _calibration(values, points)
+    return result
+
+
+def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
+    se = metrics.standard_error(values.mean(0), group=points.group)
+    return _repeated(metric, values.mean(1), se, points)
+
+
+def _compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, Compared]:
+    """A deterministic network on the test points, and the difference of MCBN from it, for the metrics with a
+    direction."""
+    sampled, deterministic = at_size.points["test"], network.points["test"]
+    result = {}
+    for metric in _MEANS[task]:
+        if metrics.METRICS[metric].direction != "none" and metric in sampled and metric in deterministic:
+            difference = _mean(_DIFFERENCE, sampled[metric] - deterministic[metric], test)
+            result[metric] = Compared(_mean(metric, deterministic[metric], test).estimate, difference.estimate)
+    return result
+
+
+def _root(squares: np.ndarray, points: Points) -> Repeated:
+    of_sets = np.sqrt(squares.mean(1))
+    se = metrics.standard_error(squares.mean(0), group=points.group)
+    return _repeated("rmse", of_sets, se / (2 * float(of_sets.mean())) if of_sets.all() else 0.0, points)
+
+
+def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
+    bins = metrics.calibration_bins(values["max_probability"], values["accuracy"])
+    resampled = metrics.ece_bootstrap(values["max_probability"][0], values["accuracy"][0], group=points.group)
+    return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), float(np.std(resampled, ddof=1)), points)
+
+
+def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
+    """The AUROC of the OOD set `name` by a score."""
+    inside, outside = at_size.points["test"][score], at_size.points[name][score]
+    of_sets = np.array([metrics.auroc(a, b) for a, b in zip(inside, outside, strict=True)])
+    variance = metrics.delong_variance(inside.mean(0), outside.mean(0), test_group=test.group, ood_group=ood.group)
+    return _repeated("auroc", of_sets, math.sqrt(variance), test, ood)
+
+
+def _repeated(metric: str, of_sets: np.ndarray, se: float | None, *points: Points) -> Repeated:
+    """The mean over draw sets, with both errors; a single draw set has no Monte Carlo error."""
+    value, mc_se = float(of_sets.mean()), metrics.standard_error(of_sets)
+    over_points = None
+    if se is not None and all(
+        len(set_points if set_points.group is None else np.unique(set_points.group)) > 1 for set_points in points
+    ):
+        over_points = se if math.isfinite(se) else None
+    error = mc_se if math.isfinite(mc_se) else None
+    limits = (-math.inf if metric in ("pll", _DIFFERENCE) else 0.0, 1.0 if metric in _SHARES else math.inf)
+    # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.
+    errors = (over_points, None if error is None else error * float(stdtrit(len(of_sets) - 1, 0.975)) / NORMAL)
+    low, high = interval(metric, value, *errors, limits=limits)
+    return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), of_sets)

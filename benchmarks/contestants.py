@@ -19,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from bnuq.config import Precision
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import PlainLoop
+from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.sites import find_sites
 from bnuq.sampling.statistics import statistics_of
 

@@ -21,7 +21,7 @@ from networks import NETWORKS, ROOT, AbsentError, images, load
 
 import bnuq.records.evaluation_file
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 
 HERE = Path(__file__).resolve().parent
 SAMPLES = 16  # T of the command that is run from start to finish

@@ -35,7 +35,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 
 _DRAWS = 16  # draws of a first chunk, which show how long each further draw takes
 _SCORED_POINTS = 64  # points that are scored to measure scoring

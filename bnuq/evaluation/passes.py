@@ -20,8 +20,8 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.findings import Finding, note
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.engine import Deviation, Stochastic, chunks, default_chunk
-from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.plain_loop import Engine, Evaluation
 from bnuq.sampling.sites import OtherCallsError
 
 _QUERY_CHUNK = 8  # queries between two updates of the progress, where each takes T forwards of its own

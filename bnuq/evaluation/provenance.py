@@ -29,7 +29,7 @@ from bnuq.data import Points
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.sampling.interception import float32_as
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 from bnuq.trust import names_a_file
 
 

@@ -30,8 +30,8 @@ from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic, default_chunk
-from bnuq.sampling.passes import Engine, Evaluation
 from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.plain_loop import Engine, Evaluation
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
 

@@ -15,7 +15,7 @@ from bnuq.errors import DataError, ModelError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 
 TASK_KEY = 'task = "regression" under [model] of the run file'
 _CHECKED_POINTS = 64  # points whose outputs are checked

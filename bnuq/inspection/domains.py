@@ -31,7 +31,7 @@ from bnuq.records.inspection import Crossing, Domain, Domains
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import Engine, Evaluation
+from bnuq.sampling.plain_loop import Engine, Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.statistics import statistics_of
 

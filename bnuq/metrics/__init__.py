@@ -54,14 +54,6 @@ from bnuq.metrics.elbo import (
     likelihood_slope,
     predicted_batch_size,
 )
-from bnuq.metrics.estimates import (
-    DrawWeights,
-    bootstrap_error,
-    draw_weights,
-    jackknife_error,
-    plain_weights,
-    standard_error,
-)
 from bnuq.metrics.fits import (
     TauFit,
     constant_sigma,
@@ -105,6 +97,14 @@ from bnuq.metrics.regression import (
     pll_regression,
     predictive_moments,
     rmse,
+)
+from bnuq.metrics.replicates import (
+    DrawWeights,
+    bootstrap_error,
+    draw_weights,
+    jackknife_error,
+    plain_weights,
+    standard_error,
 )
 from bnuq.metrics.selective import aurc, aurc_bootstrap, excess_aurc, risk_coverage
 from bnuq.metrics.significance import TTest, clustered_t_test, nadeau_bengio, stars, t_test

@@ -9,7 +9,7 @@ from jaxtyping import Float, Integer, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.classification import correct, predictive
-from bnuq.metrics.estimates import group_index
+from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, resampled_counts
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
-from bnuq.metrics.estimates import group_index, standard_error
+from bnuq.metrics.replicates import group_index, standard_error
 from bnuq.metrics.resampling import blocks, resampled_counts
 
 Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])

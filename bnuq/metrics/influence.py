@@ -23,7 +23,7 @@ from jaxtyping import Float, Integer, Shaped
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.detection import DetectionScores, detection_of_counts
-from bnuq.metrics.estimates import group_index
+from bnuq.metrics.replicates import group_index
 
 _TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`
 _NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 63) for k in range(63)])  # equally probable normal quantiles, …

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from bnuq.metrics.arrays import Array, as_float64
-from bnuq.metrics.estimates import group_index
+from bnuq.metrics.replicates import group_index
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
 from bnuq.sampling.executor import Executor, Work
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
-from bnuq.sampling.passes import Engine, PlainLoop
+from bnuq.sampling.plain_loop import Engine, PlainLoop
 from bnuq.sampling.planning import Plan, plan
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites
 from bnuq.sampling.trace import (

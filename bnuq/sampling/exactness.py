@@ -30,7 +30,7 @@ from bnuq.sampling.interception import (
     undisturbed,
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
-from bnuq.sampling.passes import SamplePass, Statistics, tensor_output
+from bnuq.sampling.plain_loop import SamplePass, Statistics, tensor_output
 from bnuq.sampling.sites import BatchNormSite, OtherCallsError, Sites, find_sites, other_calls
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone

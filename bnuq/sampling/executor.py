@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bnuq.sampling.dropout import Dropout, bytes_of_mask, dropped
 from bnuq.sampling.interception import DropoutCall
-from bnuq.sampling.passes import Statistics
+from bnuq.sampling.plain_loop import Statistics
 from bnuq.sampling.planning import Level, Plan, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.program import (
     LARGE_PRODUCT_SIZE,

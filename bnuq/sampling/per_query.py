@@ -13,7 +13,7 @@ from bnuq.errors import SamplingError
 from bnuq.sampling.interception import BatchNormCall, Mode, forward, stochastic_call, undisturbed
 from bnuq.sampling.measure import check_count, with_divisor
 from bnuq.sampling.moments import moments
-from bnuq.sampling.passes import tensor_output
+from bnuq.sampling.plain_loop import tensor_output
 from bnuq.sampling.sites import BatchNormCalls, BatchNormSite
 
 Batch = Callable[[int, int], Tensor]  # (draw, number of the evaluated point) → reference points, ready for the network

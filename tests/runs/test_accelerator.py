@@ -18,7 +18,7 @@ from findings_of import values_of
 from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.errors import RequestError
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.inspect import Settings, inspect
 from bnuq.workflows.precise_bn import precise_bn

@@ -26,7 +26,7 @@ from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.measure import MeasurementProgram
 from bnuq.sampling.moments import merged, moments
-from bnuq.sampling.passes import PlainLoop
+from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.sites import Sites, find_sites
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)

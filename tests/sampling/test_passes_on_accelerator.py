@@ -17,7 +17,7 @@ import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling import executor
 from bnuq.sampling.engine import Stochastic
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
 
 pytestmark = pytest.mark.usefixtures("accelerator")

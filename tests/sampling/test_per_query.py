@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling.passes import Engine
 from bnuq.sampling.per_query import PerQuery
+from bnuq.sampling.plain_loop import Engine
 from bnuq.sampling.sites import find_sites, select_layers
 
 KINDS = pytest.mark.parametrize("kind", zoo.KINDS)

@@ -16,7 +16,7 @@ from torch.nn.modules import module as module_hooks
 import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling.interception import _precision_settings
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import find_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is not sampled")

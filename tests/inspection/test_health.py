@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.evaluation.datasets import Pipeline
-from bnuq.evaluation.draws import check_layers
+from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.population import reference_batches
 from bnuq.inspection.health import (
     batch_statistics,
@@ -123,7 +123,7 @@ def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, Noise]
     population = bank.pooled()
     sizes = {"batch_size": M, "draws": 40, "sizes": (M,), "size_draws": 40}
     measured = noise(net, pipeline, points, sites, population, progress=silent, **sizes)
-    check = check_layers(net, pipeline, points, sites, train_size=None, trained_with=M, progress=silent)
+    check = check_reference(net, pipeline, points, sites, silent, trained_with=M)
     found = gap(
         bank, population, sites, measured, check, points=4000, reference=4000, train_size=None, train_batch_size=M
     )

@@ -17,23 +17,7 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
-from bnuq.evaluation.estimates import (
-    RESAMPLES,
-    SetScores,
-    Weights,
-    convergence_of,
-    detection_estimates,
-    error_over_points,
-    estimate,
-    headline_errors,
-    mean_estimate,
-    normalized_estimate,
-    of_replicates,
-    ranked_rows,
-    risk_by_coverage,
-    samples_differ,
-    spread,
-)
+from bnuq.evaluation import estimates
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
@@ -52,7 +36,7 @@ _UNDERFLOW = -1000.0  # whose exp is 0
 
 
 @dataclass(frozen=True)
-class Scores(SetScores):
+class Scores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here."""
 
@@ -67,7 +51,7 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
     are small."""
     if device.type == "cpu":
         return 0
-    replicates = samples + RESAMPLES + samples.bit_length() + 1
+    replicates = samples + estimates.RESAMPLES + samples.bit_length() + 1
     at_once = max(1, min(points, _DEVICE_BLOCK // (replicates * classes)))
     return 2 * 8 * (samples + replicates) * at_once * classes
 
@@ -89,12 +73,12 @@ class Reduction:
         where: str = "",
     ) -> None:
         self._draws = weights
-        self._all = Weights.of(weights)
+        self._all = estimates.Weights.of(weights)
         self._labels = labels
         self._estimator: Estimator = estimator
         self._memory: Tensor | None = None
         self._block_limit = _DEVICE_BLOCK  # reduced once memory has run out
-        self._ranked_rows = ranked_rows(points)
+        self._ranked_rows = estimates.ranked_rows(points)
         self._where = where
         self._n = first  # the number of the next point
         self._blocks = Blocks()
@@ -116,7 +100,7 @@ class Reduction:
         if draws is None:
             weights = self._all = self._all.to(block.device)
         else:
-            weights = Weights.of(self._draws, draws).to(block.device)
+            weights = estimates.Weights.of(self._draws, draws).to(block.device)
         done = 0
         with torch.inference_mode():
             while done < block.shape[1]:
@@ -133,12 +117,12 @@ class Reduction:
                 else:
                     done += points.shape[1]
 
-    def _add(self, block: Tensor, batch_weights: Weights) -> None:
+    def _add(self, block: Tensor, batch_weights: estimates.Weights) -> None:
         samples, points, _ = block.shape
         weights = batch_weights.tensor
         buffers = self._buffers(block, len(weights))
         logits = buffers.logits.copy_(block)
-        differences = spread(logits, first=self._n, made_in=self._made_in, where=self._where)
+        differences = estimates.spread(logits, first=self._n, made_in=self._made_in, where=self._where)
         y = None
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
@@ -216,7 +200,7 @@ class Reduction:
         moved[[full, draws.prefix.stop - 1]] = jackknifed
         return moved
 
-    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: Weights) -> dict[str, np.ndarray]:
+    def _ranked_of(self, values: Mapping[str, Tensor], batch_weights: estimates.Weights) -> dict[str, np.ndarray]:
         """Per-point values under every replicate: the scores, and "wrong" where the set is labelled."""
         replicates: slice | Tensor = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         if replicates.start == replicates.stop:
@@ -262,7 +246,7 @@ class Reduction:
             bins=CalibrationBins(**bins) if bins else None,
             estimator=self._estimator,
             group=group,
-            samples_differ=samples_differ(arrays["most"]),
+            samples_differ=estimates.samples_differ(arrays["most"]),
         )
 
 
@@ -361,7 +345,8 @@ def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:
 def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
     """The estimates of one set: the means, and where it is labelled ECE and AURC, each with both errors."""
     result = {
-        name: mean_estimate(name, scores, draws, limits=_limits(name, scores.estimator)) for name in scores.replicates
+        name: estimates.mean_estimate(name, scores, draws, limits=_limits(name, scores.estimator))
+        for name in scores.replicates
     }
     if scores.bins is not None:
         result["ece"] = _calibration_estimate(scores, draws)
@@ -380,7 +365,7 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
 
     Where MI is jackknifed, the values before all T draws are those of the corrected estimator.
     """
-    return convergence_of(scores, ("pll", "accuracy", "mutual_information"), draws)
+    return estimates.convergence_of(scores, ("pll", "accuracy", "mutual_information"), draws)
 
 
 def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -395,17 +380,17 @@ def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarra
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages."""
-    return risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
+    return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
 def _calibration_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
     assert scores.bins is not None
     replicates = metrics.ece_of_bins(scores.bins)
     resampled = metrics.ece_bootstrap(scores.points["max_probability"], scores.points["accuracy"], group=scores.group)
-    return estimate(
+    return estimates.estimate(
         "ece",
         replicates[draws.full][0],
-        se=error_over_points(float(np.std(resampled, ddof=1)), scores),
+        se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[draws.jackknife],
         bootstrap=replicates[draws.bootstrap],
         samples=draws.samples,
@@ -424,10 +409,10 @@ def _selective_estimate(scores: Scores, draws: DrawWeights) -> Estimate:
         ranked_value = metrics.aurc(uncertainty[rows].astype(np.float32), loss[rows])
         pairs = zip(scores.ranked["predictive_entropy"], scores.ranked_wrong, strict=True)
         replicates = value + np.array([metrics.aurc(u, w.astype(np.float64)) for u, w in pairs]) - ranked_value
-    return estimate(
+    return estimates.estimate(
         "aurc",
         value,
-        se=error_over_points(float(np.std(resampled, ddof=1)), scores),
+        se=estimates.error_over_points(float(np.std(resampled, ddof=1)), scores),
         jackknife=replicates[:left_out],
         bootstrap=replicates[left_out:],
         samples=draws.samples,
@@ -462,7 +447,7 @@ def bounds(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> 
 def normalized(scores: Scores, fitted: Fitted, draws: DrawWeights, classes: int) -> dict[str, Estimate]:
     """PLL between the constant confidence (0) and the best confidence for each point (100), in percent."""
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
-    return {"pll": normalized_estimate("pll", scores, of_points, replicates, draws)}
+    return {"pll": estimates.normalized_estimate("pll", scores, of_points, replicates, draws)}
 
 
 def _bound_scores(
@@ -487,8 +472,8 @@ def _mean_estimate(
 ) -> Estimate:
     se = None
     if points is not None:
-        se = error_over_points(metrics.standard_error(points, group=scores.group), scores)
-    return of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
+        se = estimates.error_over_points(metrics.standard_error(points, group=scores.group), scores)
+    return estimates.of_replicates(name, replicates, draws, se=se, limits=_RANGE.get(name, _SHARE))
 
 
 class Scorer:
@@ -528,7 +513,7 @@ class Scorer:
         return Fitted(np.array(confidences))
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-        return headline_errors("mutual_information", "MI", scores, draws)
+        return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
         """Warnings about what was fitted."""
@@ -555,7 +540,7 @@ class Scorer:
                 for name, set_scores in scores.items()
             },
             ood={
-                name: detection_estimates(test, set_scores, draws)
+                name: estimates.detection_estimates(test, set_scores, draws)
                 for name, set_scores in scores.items()
                 if name != "test"
             },

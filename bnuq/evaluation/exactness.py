@@ -100,8 +100,8 @@ def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> 
 
 def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
     frozen_modules = dict(pair for result in checked for pair in result.held)
-    named = dict(sites.unreachable)
-    for layer, reason in sites.left_out(tuple(frozen_modules.items())):
+    named = {layer for layer, _ in sites.unreachable}
+    for layer, reason in frozen_modules.items():
         if layer not in named:
             yield warning("unreachable", layer=layer, reason=reason)
     why_not = [result.why_not for result in checked if result.deviation is None]

@@ -11,7 +11,6 @@ from torch import nn
 from bnuq import metrics
 from bnuq.config import ANALYTIC, Counts, Run
 from bnuq.data import Points
-from bnuq.errors import SamplingError
 from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
 from bnuq.evaluation.plan import Plan
@@ -68,13 +67,7 @@ class NoiseModels:
 
 
 def counts_of(run: Run, train: Points | None) -> Counts:
-    """Whether the factorised noise models use the nominal or the measured number of values; SamplingError where it
-    cannot be measured."""
-    if train is None and run.sampler.counts == "measured":
-        raise SamplingError(
-            'counts = "measured" needs mini-batches of a reference, and there is none; add --train REF, or use '
-            "--counts nominal."
-        )
+    """Whether the factorised noise models use the nominal or the measured number of values."""
     return run.sampler.counts or ("nominal" if train is None else "measured")
 
 

@@ -17,23 +17,8 @@ from bnuq import metrics
 from bnuq.config import Run, ScoringSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
+from bnuq.evaluation import estimates
 from bnuq.evaluation.datasets import Scale
-from bnuq.evaluation.estimates import (
-    SetScores,
-    Weights,
-    convergence_of,
-    detection_estimates,
-    error_over_points,
-    estimate,
-    headline_errors,
-    mean_estimate,
-    normalized_estimate,
-    of_replicates,
-    ranked_rows,
-    risk_by_coverage,
-    samples_differ,
-    spread,
-)
 from bnuq.evaluation.observation_noise import Fitted, fit
 from bnuq.evaluation.units import Blocks, merged
 from bnuq.files.journal import Arrays
@@ -58,7 +43,7 @@ _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
 
 
 @dataclass(frozen=True)
-class Scores(SetScores):
+class Scores(estimates.SetScores):
     """The scores of one set. `mean` and `sigma` are those of the predictive distribution (n, Q), or of the draws alone
     where there is no τ.
 
@@ -96,9 +81,9 @@ class Reduction:
         where: str = "",
     ) -> None:
         self._draws = weights
-        self._all = Weights.of(weights)
+        self._all = estimates.Weights.of(weights)
         self._targets, self._scale, self._fitted, self._by = targets, scale, fitted, scoring_by
-        self._ranked_rows = ranked_rows(points)
+        self._ranked_rows = estimates.ranked_rows(points)
         self._where = where
         self._n = first  # the number of the next point
         self._blocks = Blocks()
@@ -116,14 +101,14 @@ class Reduction:
         """
         block = torch.from_numpy(np.array(outputs)) if isinstance(outputs, np.ndarray) else outputs
         self._made_in = block.dtype
-        weights = self._all if draws is None else Weights.of(self._draws, draws)
+        weights = self._all if draws is None else estimates.Weights.of(self._draws, draws)
         step = max(1, _BLOCK // (len(self._draws.weights) * block.shape[-1]))
         with torch.inference_mode():
             for points in block.cpu().double().split(step, dim=1):
                 self._add(points, weights)
 
-    def _add(self, f: Tensor, weights: Weights) -> None:
-        self._blocks.add("most", spread(f, first=self._n, made_in=self._made_in, where=self._where))
+    def _add(self, f: Tensor, weights: estimates.Weights) -> None:
+        self._blocks.add("most", estimates.spread(f, first=self._n, made_in=self._made_in, where=self._where))
         if self._scale is not None:
             f = f * torch.tensor(self._scale.std) + torch.tensor(self._scale.mean)
         mean, variance = _moments(f, weights)
@@ -141,7 +126,7 @@ class Reduction:
         self._n += f.shape[1]
 
     def _scored(
-        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: Weights
+        self, f: Tensor, mean: Tensor, variance: Tensor, y: Tensor, weights: estimates.Weights
     ) -> dict[str, Float[Tensor, "replicate chunk"]]:
         """The scores of the points under every replicate."""
         error = y - mean
@@ -175,14 +160,14 @@ class Reduction:
         return values
 
     def _crps_of_draws(
-        self, f: Tensor, y: Tensor, weights: Weights, tau: Float[np.ndarray, " replicate"]
+        self, f: Tensor, y: Tensor, weights: estimates.Weights, tau: Float[np.ndarray, " replicate"]
     ) -> Float[Tensor, "replicate chunk"]:
         tau_of_weights = tau[:1] if weights.rows is not None else tau
         result = _crps_of_draws(f, y, weights.draws, tau=tau_of_weights, fair=self._by.crps == "fair")
         return result if weights.rows is None else result[torch.from_numpy(weights.rows)]
 
     def _pll(
-        self, f: Tensor, mean: Tensor, sigma: Tensor, distance: Tensor, y: Tensor, weights: Weights
+        self, f: Tensor, mean: Tensor, sigma: Tensor, distance: Tensor, y: Tensor, weights: estimates.Weights
     ) -> Float[Tensor, "replicate chunk"] | None:
         assert self._fitted is not None
         if self._by.pll == "moment":
@@ -235,7 +220,7 @@ class Reduction:
             ranked_error=draws.get("ranked.error"),
             ranked_variance=draws["ranked.variance"],
             squared_distance=draws.get("squared_distance"),
-            samples_differ=samples_differ(arrays["most"]),
+            samples_differ=estimates.samples_differ(arrays["most"]),
         )
 
 
@@ -244,7 +229,7 @@ def _rows(part: slice) -> range:
 
 
 def _moments(
-    f: Float[Tensor, "sample chunk output"], weights: Weights
+    f: Float[Tensor, "sample chunk output"], weights: estimates.Weights
 ) -> tuple[Float[Tensor, "replicate chunk output"], Float[Tensor, "replicate chunk output"]]:
     """Mean and variance (divisor T) over the draws under every replicate, from deviations from the first draw."""
     samples, points, outputs = f.shape
@@ -261,7 +246,7 @@ def _mixture_pll(
     distance: Float[Tensor, "sample chunk"],
     outputs: int,
     tau: Float[np.ndarray, " replicate"],
-    weights: Weights,
+    weights: estimates.Weights,
     *,
     exact: tuple[int, ...],
 ) -> Float[Tensor, "replicate chunk"]:
@@ -326,7 +311,7 @@ def _crps_of_draws(
 
 
 def _pll_of_full_covariance(
-    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: Weights
+    f: Tensor, mean: Tensor, y: Tensor, tau: Float[np.ndarray, " replicate"], weights: estimates.Weights
 ) -> Float[Tensor, "replicate chunk"]:
     """Log density of N(f̄, Cov f + I/τ) under every replicate."""
     rows = range(len(tau)) if weights.rows is None else weights.rows
@@ -365,14 +350,14 @@ def set_estimates(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
         if draws.samples > 1:
             result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
-        result["tau"] = of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
+        result["tau"] = estimates.of_replicates("tau", scores.fitted.tau, draws, limits=_POSITIVE)
     if draws.samples == 1:  # a single draw has no variance
         result.pop("variance")
     return {name: result[name] for name in _ORDER if name in result}
 
 
 def _mean(name: str, scores: Scores, draws: DrawWeights) -> Estimate:
-    return mean_estimate(name, scores, draws, limits=_RANGE.get(name, _ANY))
+    return estimates.mean_estimate(name, scores, draws, limits=_RANGE.get(name, _ANY))
 
 
 def _root(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -381,7 +366,9 @@ def _root(scores: Scores, draws: DrawWeights) -> Estimate:
     value = float(replicates[draws.full.start])
     error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
     se = error / (2 * value) if value > 0 else 0.0
-    return of_replicates("rmse", replicates, draws, se=error_over_points(se, scores), limits=_POSITIVE)
+    return estimates.of_replicates(
+        "rmse", replicates, draws, se=estimates.error_over_points(se, scores), limits=_POSITIVE
+    )
 
 
 def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
@@ -393,10 +380,10 @@ def _rank_correlation(scores: Scores, draws: DrawWeights) -> Estimate:
     sigma_replicates = np.sqrt((scores.ranked_variance.mean(-1) + noise).astype(np.float32))
     error_replicates = np.sqrt((scores.ranked_error**2).mean(-1))
     replicates = np.array([metrics.spearman(s, a) for s, a in zip(sigma_replicates, error_replicates, strict=True)])
-    return estimate(
+    return estimates.estimate(
         "spearman",
         value,
-        se=error_over_points(_resampled_correlation(sigma, error, scores.group), scores),
+        se=estimates.error_over_points(_resampled_correlation(sigma, error, scores.group), scores),
         jackknife=value + replicates[draws.jackknife] - replicates[draws.full.start],
         bootstrap=value + replicates[draws.bootstrap] - replicates[draws.full.start],
         samples=draws.samples,
@@ -413,7 +400,7 @@ def _resampled_correlation(
     their numbers.
     """
     generator = np.random.default_rng(0)
-    subset = ranked_rows(len(sigma))
+    subset = estimates.ranked_rows(len(sigma))
     share = math.sqrt(len(subset) / len(sigma))
     sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
     names = np.arange(len(sigma)) if group is None else np.unique(group, return_inverse=True)[1]
@@ -446,7 +433,7 @@ def bounds(scores: Scores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]
             if (key := f"{name}_{bound}") in scores.points:
                 result.setdefault(bound, {})[name] = _mean(key, scores, draws)
     if scores.fitted.sigma is not None:
-        result["constant"]["sigma"] = of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
+        result["constant"]["sigma"] = estimates.of_replicates("sigma", scores.fitted.sigma, draws, limits=_POSITIVE)
     return result
 
 
@@ -466,7 +453,7 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
                 {bound: values[f"{name}_{bound}"] for bound in ("constant", "optimum")}
                 for values in (scores.points, scores.replicates)
             )
-            result[name] = normalized_estimate(name, scores, of_points, replicates, draws)
+            result[name] = estimates.normalized_estimate(name, scores, of_points, replicates, draws)
     exact = np.isposinf(scores.points.get("pll_optimum", np.empty(0)))
     if "pll" in result and exact.any() and not exact.all():
         others = ~exact
@@ -479,7 +466,7 @@ def normalized(scores: Scores, draws: DrawWeights) -> dict[str, Estimate]:
 
 def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
     """PLL, CRPS, RMSE and variance of the first 1, 2, 4, … and T draws, each with the τ fitted to those draws."""
-    result = convergence_of(scores, ("pll", "crps", "variance"), draws)
+    result = estimates.convergence_of(scores, ("pll", "crps", "variance"), draws)
     if result and "squared_error" in scores.replicates:
         result["rmse"] = np.sqrt(scores.replicates["squared_error"][draws.prefix])
     return result
@@ -497,7 +484,7 @@ def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     """Mean |error| of the most certain points (by predictive sd) by coverage, at up to 200 coverages."""
     if scores.targets is None or not np.ptp(_sigma(scores)) > 0:
         return {}
-    return risk_by_coverage(_sigma(scores), _absolute_error(scores))
+    return estimates.risk_by_coverage(_sigma(scores), _absolute_error(scores))
 
 
 def uncertainty_error_curve(scores: Scores) -> dict[str, np.ndarray]:
@@ -569,7 +556,7 @@ class Scorer:
         return Scaled(samples, self._scale.mean, self._scale.std)
 
     def headline_errors(self, scores: Mapping[str, Scores], draws: DrawWeights) -> dict[str, float]:
-        return headline_errors("variance", "variance", scores, draws)
+        return estimates.headline_errors("variance", "variance", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:
         """Warnings about what was fitted."""
@@ -601,7 +588,7 @@ class Scorer:
                 for name, set_scores in scores.items()
             },
             ood={
-                name: detection_estimates(test, set_scores, draws)
+                name: estimates.detection_estimates(test, set_scores, draws)
                 for name, set_scores in scores.items()
                 if name != "test"
             },

@@ -22,16 +22,8 @@ from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.setup import notes_on_request
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, note
+from bnuq.inspection import health
 from bnuq.inspection.domains import domains
-from bnuq.inspection.health import (
-    batch_statistics,
-    findings_on_gap,
-    findings_on_noise,
-    findings_on_sites,
-    gap,
-    not_finite,
-    site_rows,
-)
 from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.noise import noise, sizes_for
 from bnuq.inspection.pipelines import findings as pipeline_findings
@@ -94,10 +86,10 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         needs_test=bool(settings.domains),
     )
     sites = find_sites(ready.model, ready.example)
-    broken = not_finite(ready.model)
+    broken = health.not_finite(ready.model)
     if on_data and broken:
         raise ModelError(f"{run.checkpoint}: {broken[0]} is not finite; neither domains nor pipelines can be tried.")
-    rows = site_rows(sites, broken)
+    rows = health.site_rows(sites, broken)
     if settings.batch_size is not None and ready.train is not None:
         _check_batch_size(settings.batch_size, ready.train)
     watch.lap("load")
@@ -132,7 +124,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         pipelines=pipelines,
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
-            *findings_on_sites(rows, broken),
+            *health.findings_on_sites(rows, broken),
             *ready.loaded.findings,
             *ready.findings,
             *suggestion_notes,
@@ -257,7 +249,7 @@ def _measured(
         pipeline, train, points=settings.points, batch_size=min(trained_with or DEFAULT_BATCH_SIZE, len(train) // 2)
     )
     checked = check_mcbn(model, sites, [mini_batch(pipeline, train, batch_size)], layers)
-    bank = batch_statistics(model, batches, layers, progress)
+    bank = health.batch_statistics(model, batches, layers, progress)
     population = bank.pooled()
     sizes = sizes_for(layers, batch_size=batch_size, reference=len(train), beyond=settings.beyond)
     points, points_notes = _other_points(train, batches, largest=max(batch_size, *sizes))
@@ -277,11 +269,11 @@ def _measured(
     if len(train) < settings.points:
         findings.append(note("population-of-all-points", points=len(train), requested=settings.points))
     findings += checked.findings
-    biased = findings_on_noise(measured_noise, train_batch_size=trained_with)
+    biased = health.findings_on_noise(measured_noise, train_batch_size=trained_with)
     if settings.noise_only:
         return None, measured_noise, (*findings, *biased)
     check = check_reference(model, pipeline, train, layers, progress, trained_with=trained_with)
-    lag = gap(
+    lag = health.gap(
         bank,
         population,
         layers,
@@ -292,7 +284,7 @@ def _measured(
         train_size=run.train_size,
         train_batch_size=trained_with,
     )
-    findings += [*reference_findings(check, run, train), *(() if lag is None else findings_on_gap(lag))]
+    findings += [*reference_findings(check, run, train), *(() if lag is None else health.findings_on_gap(lag))]
     return lag, measured_noise, (*findings, *biased)
 
 

@@ -516,7 +516,6 @@ class Scorer:
         return estimates.headline_errors("mutual_information", "MI", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:  # noqa: ARG002 - there are none
-        """Warnings about what was fitted."""
         return iter(())
 
     def result(
@@ -526,7 +525,6 @@ class Scorer:
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
-        """The result of one method."""
         test = scores["test"]
         return MethodResult(
             sets={

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, nn
 
-from bnuq.config import DEFAULT_SAMPLER, Run
+from bnuq.config import DEFAULT_SAMPLER
 from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
@@ -16,6 +16,7 @@ from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, reference_check
 from bnuq.evaluation.resources import check_memory_of_draws
+from bnuq.evaluation.subject import Subject
 from bnuq.files.journal import Journal
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
@@ -27,39 +28,31 @@ from bnuq.sampling.sites import BatchNormSite, largest_batch
 from bnuq.sampling.statistics import statistics_of
 
 
-def needs_bank(run: Run, plan: Plan, *, stale: bool) -> bool:
+def needs_bank(subject: Subject, *, stale: bool) -> bool:
     """Whether ω of the run's mini-batches is needed: where a method shares it between all points, or the network has no
     running statistics or `stale` ones."""
-    if not {"mcbn", "mcbn+mcdo"} & set(plan.methods):
+    if not {"mcbn", "mcbn+mcdo"} & set(subject.todo.methods):
         return False
-    return stale or not run.sampler.by_query or not _all_tracked(plan)
+    return stale or not subject.run.sampler.by_query or not _all_tracked(subject.todo)
 
 
 def _all_tracked(plan: Plan) -> bool:
     return all(site.tracked for site in plan.sites.live_batchnorms)
 
 
-def draw_bank(
-    draws: range,
-    plan: Plan,
-    model: nn.Module,
-    pipeline: Pipeline,
-    train: Points,
-    progress: Progress,
-    journal: Journal,
-) -> BatchStatistics:
+def draw_bank(subject: Subject, draws: range, progress: Progress, journal: Journal) -> BatchStatistics:
     """ω of the run's mini-batches with these numbers, where a method samples BatchNorm; from the journal where it was
     drawn before."""
-    size = plan.batch_size
-    assert size is not None
-    if pipeline.run.sampler.query_in_batch and _all_tracked(plan):
+    plan, train, size = subject.todo, subject.train, subject.todo.batch_size
+    assert size is not None and train is not None  # ensured by the plan
+    if subject.run.sampler.query_in_batch and _all_tracked(plan):
         size = max(2, size - 1)  # without the query: the reference may have no more points
     unit = f"omega-b{size}-{draws.start}-{draws.stop}"
     omega = journal.load(unit, BatchStatistics.load)
     if omega is None:
         title = f"Drawing {len(draws)} mini-batches of {size}"
         purposes = counter_rng.BATCH, counter_rng.AUGMENT
-        omega = drawn(model, pipeline, train, draws, size, plan.layers, purposes, progress, title)
+        omega = drawn(subject.model, subject.pipeline, train, draws, size, plan.layers, purposes, progress, title)
         journal.write(unit, omega.save)
     return omega
 
@@ -119,16 +112,16 @@ def drawn(
     return replace(omega, seed=seed, indices=indices)
 
 
-def queries_engine(plan: Plan, model: nn.Module, pipeline: Pipeline, train: Points, draws: range) -> PerQuery:
+def queries_engine(subject: Subject, draws: range) -> PerQuery:
     """The engine of MCBN where queries pass with mini-batches: the query is in them, or has mini-batches of its own, or
     both.
 
     A query's own mini-batches are keyed by seed, draw and the query's number in its set, like dropout masks and the
     tiles of a bank: no estimate depends on which other sets are evaluated.
     """
-    sampler, seed = pipeline.run.sampler, pipeline.run.seed
-    assert plan.batch_size is not None
-    rows_of = mini_batches(sampler, train, plan.batch_size - sampler.query_in_batch, seed=seed)
+    sampler, pipeline, train, plan = subject.run.sampler, subject.pipeline, subject.train, subject.todo
+    assert plan.batch_size is not None and train is not None  # ensured by the plan
+    rows_of = mini_batches(sampler, train, plan.batch_size - sampler.query_in_batch, seed=subject.run.seed)
     batches, augment = (
         (counter_rng.QUERY, counter_rng.QUERY_AUGMENT)
         if sampler.per_query
@@ -139,7 +132,7 @@ def queries_engine(plan: Plan, model: nn.Module, pipeline: Pipeline, train: Poin
         return pipeline.trained(train, rows_of(draw, batches, point=point), draw=draw, purpose=augment, point=point)
 
     return PerQuery(
-        model,
+        subject.model,
         plan.layers,
         draws=draws,
         batch=batch,

@@ -96,7 +96,7 @@ def forecast(subject: Subject, *, limit: float) -> Forecast | None:
     has_recorded_draws = "mcbn-empirical" in noise_models or (
         noise_models and counts_of(run, subject.train) == "measured"
     )
-    number = (bank or samples) * needs_bank(run, todo, stale=False) + run.sampler.law_draws * bool(has_recorded_draws)
+    number = (bank or samples) * needs_bank(subject, stale=False) + run.sampler.law_draws * bool(has_recorded_draws)
     points = sum(map(len, sets.values()))
     request = _Request(
         mini_batches={todo.batch_size: number} if todo.batch_size is not None else {},

@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import nn
-
 from bnuq import metrics
 from bnuq.config import ANALYTIC, Counts, Run
 from bnuq.data import Points
-from bnuq.evaluation.datasets import Pipeline
 from bnuq.evaluation.draws import drawn
-from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
 from bnuq.records.sweep import LayerCounts
@@ -71,13 +68,12 @@ def counts_of(run: Run, train: Points | None) -> Counts:
     return run.sampler.counts or ("nominal" if train is None else "measured")
 
 
-def fit_noise_models(
-    run: Run, todo: Plan, model: nn.Module, pipeline: Pipeline, train: Points | None, progress: Progress
-) -> NoiseModels | None:
+def fit_noise_models(subject: Subject, progress: Progress) -> NoiseModels | None:
     """The noise models of the run's analytic methods; None where there are none.
 
     They are measured on separate mini-batches, not on those that MCBN draws.
     """
+    run, todo, model, train = subject.run, subject.todo, subject.model, subject.train
     requested = [method for method in todo.methods if method in ANALYTIC]
     if not requested:
         return None
@@ -90,7 +86,7 @@ def fit_noise_models(
         number = run.sampler.law_draws
         recorded = drawn(
             model,
-            pipeline,
+            subject.pipeline,
             train,
             range(number),
             todo.batch_size,
@@ -105,9 +101,7 @@ def fit_noise_models(
         density: list[tuple[float, float] | None] = [None] * len(todo.layers)
         if measured:
             assert recorded is not None
-            density = [
-                (layer_density.mean, layer_density.sd) for layer_density in layer_counts(recorded, math.inf)
-            ]  # measured at this batch size
+            density = [(layer.mean, layer.sd) for layer in layer_counts(recorded, math.inf)]  # at this batch size
         shrink = 1.0
         finite = not (measured or run.sampler.replacement or run.augment)  # augmentation makes every point new
         if population is not None and finite and todo.batch_size > FINITE * population:

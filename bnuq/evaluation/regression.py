@@ -559,7 +559,6 @@ class Scorer:
         return estimates.headline_errors("variance", "variance", scores, draws)
 
     def findings(self, method: str, fitted: Fitted | None) -> Iterator[Finding]:
-        """Warnings about what was fitted."""
         return iter(()) if fitted is None else fitted.findings(method, self._by)
 
     def result(
@@ -569,7 +568,6 @@ class Scorer:
         draws: DrawWeights,
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
-        """The result of one method."""
         test = scores["test"]
         return MethodResult(
             sets={

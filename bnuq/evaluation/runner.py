@@ -235,8 +235,7 @@ class _Rounds:
     def _engine(self, method: str, draws: range, omegas: Omegas) -> Engine:
         subject, seed = self._subject, self._subject.run.seed
         if method == "mcbn" and subject.run.sampler.by_query:
-            assert subject.train is not None  # ensured by the plan
-            return queries_engine(subject.todo, subject.model, subject.pipeline, subject.train, draws)
+            return queries_engine(subject, draws)
         bank = subject.bank if is_mcbn(method) else None
         dropout = None
         if method.endswith("mcdo"):  # a draw of the bank includes its mask

@@ -85,8 +85,8 @@ def banks_of(
     assert train is not None  # a sweep needs a reference
     for size in sizes:
         draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
-        at_size = replace(subject.todo, batch_size=size)
-        bank = draw_bank(draws, at_size, subject.model, subject.pipeline, train, progress, journal)
+        at_size = replace(subject, todo=replace(subject.todo, batch_size=size))
+        bank = draw_bank(at_size, draws, progress, journal)
         banks[size] = replace(bank, indices=None)
     return banks
 

@@ -67,12 +67,11 @@ def evaluate(
     checked = check_network(subject)
     if forecast_listener is not None and (expected := forecast(subject, limit=forecast_listener.limit)) is not None:
         forecast_listener.notify(expected)
-    todo, model, pipeline = subject.todo, subject.model, subject.pipeline
-    check = None
+    todo, check = subject.todo, None
     if train is not None:
-        layers = todo.sites.live_batchnorms
-        check = check_reference(model, pipeline, train, layers, progress, trained_with=todo.trained_with)
-    noise_models = fit_noise_models(run, todo, model, pipeline, train, progress)
+        layers, known = todo.sites.live_batchnorms, {"trained_with": todo.trained_with}
+        check = check_reference(subject.model, subject.pipeline, train, layers, progress, **known)
+    noise_models = fit_noise_models(subject, progress)
     watch.lap("draw")
     with work_folder(run.out, work) as folder:
         journal = folder.journal(_facts(planned))
@@ -94,13 +93,13 @@ def evaluate(
                 *ready.material.findings,
                 *todo.findings,
                 *checked.findings,
-                *_went_on(journal),
+                *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
                 *_findings(run, todo, check, outcome, ready.material),
                 *(() if noise_models is None else noise_models.findings()),
                 *_dead_channels(outcome.omega),
             ),
             seconds=watch.seconds(),
-            work=Work(outcome.work, memory.peak(pipeline.device)),
+            work=Work(outcome.work, memory.peak(subject.pipeline.device)),
             provenance=_provenance(planned),
             reference_check=check,
             bank=outcome.omega,
@@ -138,7 +137,6 @@ def _facts(planned: _Planned) -> dict[str, Any]:
     """All that determines the units of an evaluation, except their addresses."""
     run, ready = planned.subject.run, planned.ready
     sha256, validation = ready.loaded.checkpoint.sha256, ready.material.validation
-    by_group = run.sampler.batches == "group"
     return {
         "request": request_digest(run, checkpoint_sha256=sha256),
         "fitted_to": None if validation is None else validation.sha256,
@@ -148,7 +146,7 @@ def _facts(planned: _Planned) -> dict[str, Any]:
             network=planned.behaviour,
             device=ready.pipeline.device,
             train=ready.material.train,
-            by_group=by_group,
+            by_group=run.sampler.batches == "group",
         ),
     }
 
@@ -163,18 +161,14 @@ def _outcome(
 ) -> RunnerResult:
     """The draws, and every method over every set."""
     subject, stale = planned.subject, check is not None and not check.passed
-    run, todo = subject.run, subject.todo
 
     def draw(draws: range) -> dict[str, BatchStatistics]:
         watch.lap("evaluate")
-        omegas = (
-            {}
-            if noise_models is None
-            else {name: noise_models.draw(name, draws) for name in todo.methods if name in ANALYTIC}
-        )
-        if needs_bank(run, todo, stale=stale):
-            assert subject.train is not None  # ensured by the plan
-            omegas["mcbn"] = draw_bank(draws, todo, subject.model, subject.pipeline, subject.train, progress, journal)
+        omegas = {}
+        if noise_models is not None:
+            omegas = {name: noise_models.draw(name, draws) for name in subject.todo.methods if name in ANALYTIC}
+        if needs_bank(subject, stale=stale):
+            omegas["mcbn"] = draw_bank(subject, draws, progress, journal)
         watch.lap("draw")
         return omegas
 
@@ -221,11 +215,6 @@ def _provenance(planned: _Planned) -> dict[str, str]:
     )
     request = request_digest(run, checkpoint_sha256=planned.ready.loaded.checkpoint.sha256)
     return {**of_process, "request": request, **planned.behaviour}
-
-
-def _went_on(journal: Journal) -> Iterator[Finding]:
-    if journal.reused:
-        yield note("evaluation-continued", parts=journal.reused)
 
 
 def _resolved(run: Run, todo: Plan, noise_models: NoiseModels | None) -> Run:
@@ -287,7 +276,12 @@ def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
 
 def _findings_on_scale(material: Material, outcome: RunnerResult) -> Iterator[Finding]:
     """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
-    spread = {name: float(np.std(targets)) for name, targets in _targets(material)}
+    sets = {"test": material.test, "validation": material.validation, "the reference": material.train}
+    spread = {
+        name: float(np.std(np.asarray(points.targets, dtype=np.float64)))
+        for name, points in sets.items()
+        if points is not None and points.targets is not None
+    }
     error = outcome.methods[DETERMINISTIC].sets["test"].estimates["mae"].value
     if len(material.test) >= FEW and error > 1.5 * spread["test"] > 0:
         yield warning("worse-than-the-mean", error=float(error), sd=spread["test"])
@@ -296,13 +290,6 @@ def _findings_on_scale(material: Material, outcome: RunnerResult) -> Iterator[Fi
             yield warning("constant-targets", set=name)
         elif spread["test"] > 0 and not 0.1 < deviation / spread["test"] < 10:
             yield warning("targets-of-another-scale", set=name, sd=deviation, test_sd=spread["test"])
-
-
-def _targets(material: Material) -> Iterator[tuple[str, np.ndarray]]:
-    sets = {"test": material.test, "validation": material.validation, "the reference": material.train}
-    for name, points in sets.items():
-        if points is not None and points.targets is not None:
-            yield name, np.asarray(points.targets, dtype=np.float64)
 
 
 def _dead_channels(omega: BatchStatistics | None) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Units of work: samples of one method for a tile of points of one set, scored; how they merge, and who runs them.
 
 A unit is a pure function of the request and its address, independent of its neighbours, and small when finished. Any
-executor that gives the same units in the same order, `finished` in this process, gives the same result.
+executor that gives the same units in the same order, as `run_units` does in this process, gives the same result.
 """
 
 from __future__ import annotations

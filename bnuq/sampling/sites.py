@@ -142,7 +142,7 @@ class Sites:
         return tuple(site for site in self.batchnorms if site.stochastic)
 
     def left_out(self, fixed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """The layers that cannot be sampled, with the reason: the unreachable ones, and those in `held`."""
+        """The layers that cannot be sampled, with the reason: the unreachable ones, and those in `fixed`."""
         yield from self.unreachable
         named = {layer for layer, _ in self.unreachable}
         yield from ((layer, reason) for layer, reason in fixed if layer not in named)

@@ -22,7 +22,7 @@ Clean = Callable[[str], str]
 _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "...", "≤": "<=",
     "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf", "≈": "~",
-    "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu",
+    "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu", "λ": "lambda", "§": "section ",
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}

@@ -20,7 +20,7 @@ from bnuq.report.inspection.findings import independence, sentences, spatial_slo
 from bnuq.report.inspection.lookup import brief
 from bnuq.report.inspection.plots import noise_panels
 from bnuq.report.inspection.report import name_width, noise_parts
-from bnuq.report.numbers import number
+from bnuq.report.numbers import count, number
 from bnuq.report.remedies import advised, noted
 from bnuq.workflows.inspect import Settings, inspect
 
@@ -84,7 +84,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         version=record.provenance["bnuq"],
         subject=Path(record.model["path"]).name,
         facts=(
-            ("model", f"{Path(record.model['path']).name}: {len(noise.layers)} BatchNorm layers"),
+            ("model", f"{Path(record.model['path']).name}: {count(len(noise.layers), 'BatchNorm layer')}"),
             ("noise", f"{noise.draws} draws of mini-batches of {noise.batch_size:,}"),
             ("time", f"{record.seconds['total']:.1f} s"),
         ),

@@ -25,6 +25,7 @@ from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, Row, Section, Table, dim
 from bnuq.report.numbers import count, number, of_reference, signed, total
+from bnuq.store import codec
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"
@@ -181,6 +182,11 @@ def summary(record: PllOverSamples) -> dict[str, Any]:
         seconds=dict(record.seconds),
         provenance=dict(record.provenance),
     )
+
+
+def read(path: Path) -> PllOverSamples:
+    """The record in the file at `path`; ResultError where that is not one."""
+    return codec.read(PllOverSamples, path, summary=summary)
 
 
 # ── evaluating ────────────────────────────────────────────────────────────────────────────────────────────────────────

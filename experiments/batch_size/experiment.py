@@ -89,7 +89,7 @@ class Request:
 def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     """Train what is not finished yet, evaluate every network, write the record to `request.out`, and give it.
 
-    Raises RequestError for sizes, counts or a device that cannot be, DataError for a set that is missing, ResultError
+    Raises RequestError for sizes or a device that cannot be, DataError for a set that is missing, ResultError
     where files cannot be written. Finished networks are kept when it is stopped, and an unfinished one goes on after
     its last whole epoch.
     """
@@ -141,15 +141,6 @@ def _check(request: Request) -> None:
             f"--batch-sizes is {listed}; expected two sizes or more, each from 2 to {protocol.images // 2}, half the "
             f"{protocol.images} training images."
         )
-    for name, value, least in (
-        ("epochs", protocol.epochs, 1),
-        ("samples", request.samples, 2),
-        ("seed", request.seed, 0),
-        ("limit", 1 if request.limit is None else request.limit, 1),
-        ("workers", 1 if request.workers is None else request.workers, 1),
-    ):
-        if value < least:
-            raise RequestError(f"--{name} is {value}; expected a whole number of at least {least}.")
 
 
 def _training_images(request: Request) -> tuple[UInt8[np.ndarray, "n 1 h w"], Int64[np.ndarray, " n"]]:

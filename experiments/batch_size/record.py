@@ -13,6 +13,7 @@ from bnuq.catalogue import text_of
 from bnuq.estimates import Coordinate, Count, Estimate, MetricName, Size, require
 from bnuq.findings import Finding
 from bnuq.records.summary import estimate_summary, json_number
+from bnuq.store import codec
 from experiments.summary import summary_of
 
 HEADLINE = "mutual_information"  # the paper's figure, and what its OOD separation is ranked by
@@ -120,6 +121,11 @@ def summary(record: BatchSizes) -> dict[str, Any]:
         seconds=dict(record.seconds),
         provenance=dict(record.provenance),
     )
+
+
+def read(path: Path) -> BatchSizes:
+    """The record in the file at `path`; ResultError where that is not one."""
+    return codec.read(BatchSizes, path, summary=summary)
 
 
 def sentences(record: BatchSizes) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.optim.adam import adam
 
 Kind = Literal["batchnorm", "dropout"]
 
@@ -231,26 +232,11 @@ class Training:
         return slope, loss
 
     def _adam(self) -> None:
-        if _FUSED is not None:
-            _FUSED(
-                [self._flat], [self._slope], [self._first], [self._second], [], [self._count.add_(1.0)],
-                lr=LEARNING_RATE, beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_ADAM_EPS, amsgrad=False,
-                maximize=False,
-            )  # fmt: skip
-        else:
-            plain_adam(self._flat, self._slope, self._first, self._second, self._steps)
-
-
-_FUSED = getattr(torch, "_fused_adam_", None)  # private to torch: one pass over memory in place of six
-
-
-def plain_adam(flat: Tensor, slope: Tensor, first: Tensor, second: Tensor, step: int) -> None:
-    """One step of Adam in place, for a torch without the fused one. Source: Kingma and Ba 2015, Algorithm 1."""
-    first.lerp_(slope, 1.0 - _BETAS[0])
-    second.mul_(_BETAS[1]).addcmul_(slope, slope, value=1.0 - _BETAS[1])
-    size = LEARNING_RATE / (1.0 - _BETAS[0] ** step)
-    below = (second / (1.0 - _BETAS[1] ** step)).sqrt_().add_(_ADAM_EPS)
-    flat.addcdiv_(first, below, value=-size)
+        adam(
+            [self._flat], [self._slope], [self._first], [self._second], [], [self._count], fused=True,
+            lr=LEARNING_RATE, beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_ADAM_EPS, amsgrad=False,
+            maximize=False,
+        )  # fmt: skip
 
 
 class DropoutMasks:

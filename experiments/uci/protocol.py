@@ -110,15 +110,7 @@ SMOKE = Protocol(
 )
 
 
-def protocol(name: str) -> Protocol:
-    """The protocol of that name. Raises RequestError for another than quick or paper."""
-    known: dict[str, Protocol] = {"quick": QUICK, "paper": PAPER}
-    if name not in known:
-        raise RequestError(f"--protocol is {name}; expected quick or paper.")
-    return known[name]
-
-
-def chosen_sets(words: Sequence[str], name: str) -> tuple[Protocol, tuple[str, ...]]:
+def chosen_sets(words: Sequence[str], name: Literal["quick", "paper"]) -> tuple[Protocol, tuple[str, ...]]:
     """The protocol and the sets that `--protocol` and `--sets` stand for; the quick five where no set is named.
 
     "smoke" is a protocol of its own, "all" every set. Raises RequestError for an unknown set.
@@ -128,9 +120,10 @@ def chosen_sets(words: Sequence[str], name: str) -> tuple[Protocol, tuple[str, .
         if requested != ["smoke"] or name != "quick":
             raise RequestError("--sets smoke is a small run of its own; it takes no other set and no --protocol.")
         return SMOKE, SMOKE_SETS
+    protocol = PAPER if name == "paper" else QUICK
     if "all" in requested:
-        return protocol(name), (*QUICK_SETS, *(key for key in SETS if key not in QUICK_SETS))
+        return protocol, (*QUICK_SETS, *(key for key in SETS if key not in QUICK_SETS))
     for word in requested:
         if word not in SETS:
             raise RequestError(f"--sets: there is no set {word}; expected some of {', '.join(SETS)}, or smoke, or all.")
-    return protocol(name), tuple(dict.fromkeys(requested)) or QUICK_SETS
+    return protocol, tuple(dict.fromkeys(requested)) or QUICK_SETS

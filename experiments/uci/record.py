@@ -16,6 +16,7 @@ from bnuq.estimates import Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.metrics import nadeau_bengio, t_test
 from bnuq.records.summary import json_number
+from bnuq.store import codec
 from experiments.summary import summary_of
 
 METRICS = {"crps": "normalized_crps", "pll": "normalized_pll"}  # of the published table, and the estimate of ours
@@ -240,6 +241,11 @@ def summary(result: Reproduction) -> dict[str, Any]:
         seconds={name: round(value, 3) for name, value in result.seconds.items()},
         notes=list(texts(result.findings)),
     )
+
+
+def read(path: Path) -> Reproduction:
+    """The record in the file at `path`; ResultError where that is not one."""
+    return codec.read(Reproduction, path, summary=summary)
 
 
 def _set_summary(outcome: SetOutcome) -> dict[str, Any]:

@@ -14,3 +14,13 @@ def write_set(root: Path, name: str, table: np.ndarray) -> Path:
     names = ",".join([*(f"x{i}" for i in range(table.shape[1] - 1)), "y"])
     np.savetxt(path, table, delimiter=",", header=names, comments="")
     return path
+
+
+def write_made_up(root: Path) -> Path:
+    """A data root whose boston and yacht are noisy smooth functions of three inputs."""
+    for seed, name in enumerate(("boston", "yacht")):
+        random = np.random.default_rng(seed)
+        x = random.standard_normal((100, 3))
+        y = 20 + 3 * np.sin(x[:, 0]) + x[:, 1] + 0.5 * random.standard_normal(100)
+        write_set(root, name, np.column_stack((x, y)))
+    return root

@@ -1,16 +1,17 @@
-"""A made-up set in the place of a UCI set, and a protocol small enough for it."""
+"""Small data, a protocol small enough for them, and the command line of the experiments."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from uci_tables import write_set
+import small_pictures
+from uci_tables import write_made_up
 
+from experiments.__main__ import main
 from experiments.uci.protocol import SMOKE, Protocol
 
 
@@ -27,20 +28,38 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture
 def made_up(tmp_path: Path) -> Path:
-    """A data root whose boston and yacht are noisy smooth functions of three inputs."""
-    root = tmp_path / "data"
-    for seed, name in enumerate(("boston", "yacht")):
-        random = np.random.default_rng(seed)
-        x = random.standard_normal((100, 3))
-        y = 20 + 3 * np.sin(x[:, 0]) + x[:, 1] + 0.5 * random.standard_normal(100)
-        write_set(root, name, np.column_stack((x, y)))
-    return root
+    """A data root with a made-up boston and yacht."""
+    return write_made_up(tmp_path / "data")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def small_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data root with small images, a made-up boston and a made-up yacht."""
+    return write_made_up(small_pictures.write_data(tmp_path_factory.mktemp("data")))
+
+
+@pytest.fixture(scope="session")
 def tiny() -> Protocol:
     """Seconds of work: two splits, two seeds."""
     return replace(
         SMOKE, weight_decays=(1e-3, 1e-5), batch_sizes=(8, 16), dropouts=(0.05,), splits=2, folds=2, samples=20,
         selection_samples=5, interval=5, patience=2, max_epochs=20, race_from=5, race_from_step=0,
     )  # fmt: skip
+
+
+@pytest.fixture
+def called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[object, str, str]]:
+    """`python -m experiments` with these arguments, in a folder of the test's: exit code, standard output, standard
+    error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str | Path) -> tuple[object, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leave:
+            main([*map(str, arguments)])
+        printed = capsys.readouterr()
+        return leave.value.code, printed.out, printed.err
+
+    return call

@@ -51,10 +51,10 @@ def test_networks_are_as_large_as_published_and_normalise_after_every_convolutio
     with torch.device("meta"):
         network = getattr(networks, name)()
         assert network(torch.empty(2, 1, 28, 28)).shape == (2, 10)
-    assert sum(one.numel() for one in network.parameters()) == parameters
-    convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
-    assert len(convolutions) == norms == sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
-    assert all(one.bias is None for one in convolutions)
+    assert sum(layer.numel() for layer in network.parameters()) == parameters
+    convolutions = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    assert len(convolutions) == norms == sum(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
+    assert all(layer.bias is None for layer in convolutions)
 
 
 def test_the_rate_rises_to_a_peak_by_the_root_of_the_size_and_falls_to_nothing():
@@ -71,34 +71,34 @@ def test_a_stepped_rate_drops_twice_and_knows_no_size():
 
 
 def test_training_learns_and_tells_what_it_reached(job):
-    told = []
-    train(job, told.append)
-    found = job.finished()
-    assert found is not None and found.loss < 0.5, found
-    assert found.accuracy > 0.9 and found.seconds > 0
-    assert sum(told) == job.share
+    steps = []
+    train(job, steps.append)
+    trained = job.finished()
+    assert trained is not None and trained.loss < 0.5, trained
+    assert trained.accuracy > 0.9 and trained.seconds > 0
+    assert sum(steps) == job.share
     network = networks.small_resnet()
     network.load_state_dict(weights(job))
     with np.load(job.data) as held, torch.inference_mode():
         logits = network.eval()((torch.from_numpy(held["x"]) / 255 - 0.2860) / 0.3530)
         loss = nn.functional.cross_entropy(logits, torch.from_numpy(held["y"])).item()
-    assert loss == pytest.approx(found.loss, rel=1e-4)
+    assert loss == pytest.approx(trained.loss, rel=1e-4)
 
 
 def test_every_size_begins_with_the_same_weights_and_the_generators_are_left_alone(job):
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    found = []
+    trained = []
     for size in (8, 16):
         still = replace(job, batch_size=size, steps=2, recipe=Recipe(rate=0.0))
         train(still, nobody)
-        found.append(weights(still))
+        trained.append(weights(still))
     assert torch.equal(torch.get_rng_state(), before)
     for name in ("conv1.weight", "blocks.2.conv2.weight", "linear.bias"):
-        assert torch.equal(found[0][name], found[1][name])
+        assert torch.equal(trained[0][name], trained[1][name])
     other = replace(job, steps=2, recipe=Recipe(rate=0.0), seed=1)
     train(other, nobody)
-    assert not torch.equal(weights(other)["conv1.weight"], found[0]["conv1.weight"])
+    assert not torch.equal(weights(other)["conv1.weight"], trained[0]["conv1.weight"])
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def after(epochs: int) -> None:
         left = iter(range(epochs - 1, -1, -1))
 
-        def kept(*args: Any) -> None:
+        def keep_and_stop(*args: Any) -> None:
             keep(*args)
             if not next(left):
                 monkeypatch.setattr(training, "_keep", keep)
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(training, "_keep", kept)
+        monkeypatch.setattr(training, "_keep", keep_and_stop)
 
     return after
 

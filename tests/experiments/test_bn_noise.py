@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,6 @@ from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
 from bnuq.findings import warning
 from bnuq.records.inspection import Inspection, read, write
-from bnuq.report.render import print_record
-from experiments.__main__ import main
 from experiments.bn_noise import PUBLISHED, panels, report, reproduce
 
 
@@ -31,20 +28,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Inspection:
+def noise_record(folder: Path) -> Inspection:
     run = resolve("run.toml", Options(device="cpu", out=folder / "noise.h5"), folder=folder)
     return reproduce(run, batch_size=16, draws=80, points=300)
 
 
-def test_it_is_an_inspection_of_the_noise_alone(found):
-    assert found.gap is None and found.noise is not None
-    assert (found.noise.draws, found.noise.batch_size, found.noise.sizes) == (80, 16, (4, 8, 16, 30, 60))
-    assert read(found.path).noise is not None
-    assert not any(code.startswith("reference") for code in warned(found))
+def test_it_is_an_inspection_of_the_noise_alone(noise_record):
+    assert noise_record.gap is None and noise_record.noise is not None
+    noise = noise_record.noise
+    assert (noise.draws, noise.batch_size, noise.sizes) == (80, 16, (4, 8, 16, 30, 60))
+    assert read(noise_record.path).noise is not None
+    assert not any(code.startswith("reference") for code in warned(noise_record))
 
 
-def test_the_noise_of_the_first_layer_falls_as_one_over_the_size(found):
-    [layer] = found.noise.layers
+def test_the_noise_of_the_first_layer_falls_as_one_over_the_size(noise_record):
+    [layer] = noise_record.noise.layers
     assert layer.slope is not None and layer.slope.value == pytest.approx(-1, abs=0.15)
     # a convolution of independent pixels: neighbours share some, so that its values are fewer than they seem
     assert 16 * 4 < layer.values_mean < layer.nominal
@@ -57,25 +55,17 @@ def test_the_published_deviations_are_far_above_the_law_of_independent_values():
     assert excess.min() == pytest.approx(1.7, abs=0.05) and excess.max() == pytest.approx(12.8, abs=0.1)
 
 
-def test_the_report_has_the_three_panels_and_the_published_network(found):
-    sections = {section.title: section for section in report(found).sections}
-    assert [picture.kind for picture in report(found).pictures] == [("bn-noise",)]
+def test_the_report_has_the_three_panels_and_the_published_network(noise_record):
+    sections = {section.title: section for section in report(noise_record).sections}
+    assert [picture.kind for picture in report(noise_record).pictures] == [("bn-noise",)]
     table, legend = sections["The published network"].parts
     assert [label for label, _ in table.rows] == [f"layer {place}" for place in range(1, 10)]
     assert table.rows[-1][1][1].value == "0.071" and "Shekhovtsov & Flach 2018" in legend.text
-    assert report(found).summary == tuple(panels(found.noise)) and len(report(found).summary) >= 3
+    assert report(noise_record).summary == tuple(panels(noise_record.noise)) and len(report(noise_record).summary) >= 3
 
 
-@pytest.mark.parametrize("width", [40, 100])
-def test_the_report_fits_every_width(found, width):
-    stream = io.StringIO()
-    print_record(report, found, stream, width=width)
-    assert all(len(line) <= width or line == str(found.path) for line in stream.getvalue().splitlines())
-    assert "Warnings" not in stream.getvalue()
-
-
-def test_warnings_are_shown_with_what_to_do(found):
-    dead = replace(found, findings=(warning("dead-channels", layers=[["1", 2]]),))
+def test_warnings_are_shown_with_what_to_do(noise_record):
+    dead = replace(noise_record, findings=(warning("dead-channels", layers=[["1", 2]]),))
     [(text, code, remedy)] = report(dead).warnings
     assert text and code == "dead-channels" and remedy
 
@@ -88,31 +78,19 @@ def test_a_network_without_batchnorm_is_refused(tmp_path):
     assert not run.out.exists()
 
 
-def test_the_command_draws_the_panels_and_prints_json(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    asked = ["bn-noise", "run.toml", "-b", "16", "--draws", "16", "--figures", "pictures"]
+def test_to_bnuq_its_result_is_an_inspection_and_its_json_has_the_published_estimates(
+    noise_record, called, monkeypatch, capsys
+):
+    monkeypatch.chdir(noise_record.path.parent)
+    code, printed, _ = called("report", "noise.h5", "--json")
+    published = json.loads(printed)["published"]
+    assert code == 0 and published["sigma_u"][0] == 0.05
     with pytest.raises(SystemExit) as leave:
-        main([*asked, "--json"])
-    said = capsys.readouterr()
-    assert (leave.value.code, said.err) == (0, "")
-    told = json.loads(said.out)
-    assert told["published"]["sigma_u"][0] == 0.05 and told["noise"]["draws"] == 16
-    assert (folder / "reproduce-bn-noise.h5").is_file()
-    assert {path.name for path in (folder / "pictures").iterdir()} == {"bn-noise.svg", "bn-noise.png"}
-    with pytest.raises(SystemExit):
-        main(["report", "reproduce-bn-noise.h5"])
-    shown = capsys.readouterr().out
-    assert "bnuq experiments bn-noise" in shown and "The published network" in shown
-    with pytest.raises(SystemExit) as leave:
-        bnuq_main(["report", "reproduce-bn-noise.h5"])  # to bnuq it is an inspection
+        bnuq_main(["report", "noise.h5"])
     assert leave.value.code == 0 and "bnuq inspect" in capsys.readouterr().out
 
 
-def test_an_inspection_of_more_than_the_noise_is_left_to_bnuq_report(found, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write(replace(found, run={**found.run, "inspect": {}}), tmp_path / "inspect.h5")
-    with pytest.raises(SystemExit) as leave:
-        main(["report", "inspect.h5"])
-    assert leave.value.code == 2
+def test_an_inspection_of_more_than_the_noise_is_left_to_bnuq_report(noise_record, called, tmp_path):
+    write(replace(noise_record, run={**noise_record.run, "inspect": {}}), tmp_path / "inspect.h5")
     expected = "bnuq: inspect.h5 is not a result of an experiment. Show it with: bnuq report inspect.h5\n"
-    assert capsys.readouterr().err == expected
+    assert called("report", "inspect.h5") == (2, "", expected)

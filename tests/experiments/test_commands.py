@@ -2,61 +2,137 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import io
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
 import pytest
+import small_run
+from experiment_reports import rendered
 
-from experiments.__main__ import main
+from bnuq.errors import ResultError
+from bnuq.report.render import draw_pictures
+from experiments import toy
+from experiments.__main__ import _kind, main
 from experiments.uci import protocol
 from experiments.uci.protocol import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENTS = {  # what each takes, and whom it cites
-    "uci": (["--sets", "smoke"], "Teye, Azizpour"),
-    "toy": (["--samples", "50", "--figures", "pictures"], "Teye, Azizpour"),
+EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
+    "uci": (["--sets", "smoke", "--workers", "1"], "Teye, Azizpour", "uci"),
+    "toy": (["--samples", "20", "--figures", "pictures"], "Teye, Azizpour", "toy"),
     "batch-size": (
         [
-            *("--images", "256", "--epochs", "1", "--batch-sizes", "32,64", "--limit", "50", "--samples", "2"),
+            *("--images", "64", "--epochs", "1", "--batch-sizes", "8,16", "--limit", "20", "--samples", "2"),
             *("--workers", "1", "--figures", "pictures"),
         ],
         "Mukhoti et al. 2020",
+        "batch-size",
     ),
-    "pll-over-samples": (["cifar_resnet20.toml", "--samples", "8", "--limit", "20"], "Teye, Azizpour"),
+    "pll-over-samples": (
+        ["run.toml", "--samples", "8", "--figures", "pictures"],
+        "Teye, Azizpour",
+        "pll-over-samples",
+    ),
     "bn-noise": (
-        ["cifar_resnet20.toml", "--draws", "8", "--points", "256", "--figures", "pictures"],
-        "Shekhovtsov & Flach 2018",
+        ["run.toml", "-b", "16", "--draws", "16", "--figures", "pictures"],
+        "Shekhovtsov & Flach",
+        "inspection",
     ),
 }
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_and_is_shown_again(
-    name: str,
-    data_pack: Path,
-    tiny: Protocol,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@dataclass(frozen=True)
+class Finished:
+    """An experiment that was run in `folder`: its name, the kind of its result, and what it printed."""
+
+    name: str
+    kind: str
+    folder: Path
+    printed: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"reproduce-{self.name}.h5"
+
+
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def finished(
+    request: pytest.FixtureRequest, small_root: Path, tiny: Protocol, tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
+    folder = tmp_path_factory.mktemp(request.param)
+    small_run.write(folder, rate=0.0)
+    arguments, _, kind = EXPERIMENTS[request.param]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(protocol, "SMOKE", tiny)
+        patch.setattr(toy, "STEPS", 25)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("BNUQ_DATA", str(small_root))
+        patch.delenv("COLUMNS", raising=False)
+        patch.chdir(folder)
+        with pytest.raises(SystemExit) as leave:
+            main([request.param, *arguments, "--device", "cpu"][: None if request.param != "toy" else -2])
+        assert leave.value.code == 0
+    return Finished(request.param, kind, folder, printed.getvalue())
+
+
+def test_every_experiment_is_shown_again_as_it_was_printed(
+    finished: Finished, called: Callable[..., tuple[object, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "SMOKE", tiny)
-    shutil.copy(ROOT / "sample_configs" / "cifar_resnet20.toml", tmp_path)
-    shutil.copytree(ROOT / "sample_configs" / "architectures", tmp_path / "architectures")
-    (tmp_path / "data").symlink_to(data_pack)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BNUQ_DATA", str(data_pack))
-    arguments, source = EXPERIMENTS[name]
-    shown = []
-    for given in ([name, *arguments], ["report", f"reproduce-{name}.h5"]):
-        with pytest.raises(SystemExit) as left:
-            main(given)
-        assert left.value.code == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
-    assert source in shown[0]
-    assert (tmp_path / "pictures" / f"{name}.svg").is_file() == ("pictures" in arguments)
+    monkeypatch.chdir(finished.folder)
+    assert called("report", finished.path.name) == (0, finished.printed, "")
+    assert EXPERIMENTS[finished.name][1] in finished.printed
+    kind = _kind(finished.kind)
+    code, printed, _ = called("report", finished.path.name, "--json")
+    assert code == 0
+    assert json.loads(printed) == json.loads(json.dumps(kind.summary(kind.read(finished.path)), allow_nan=False))
+
+
+def test_its_pictures_are_drawn_in_both_forms_and_are_the_same_bytes_again(finished: Finished, tmp_path: Path) -> None:
+    kind = _kind(finished.kind)
+    pictures = [
+        path for form in ("svg", "png") for path in draw_pictures(kind.report(kind.read(finished.path)), tmp_path, form)
+    ]
+    expected = [] if finished.name == "uci" else [f"{finished.name}.svg", f"{finished.name}.png"]
+    assert [path.name for path in pictures] == expected
+    for path in pictures:
+        assert path.read_bytes() == (finished.folder / "pictures" / path.name).read_bytes()
+        assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_its_report_fits_every_width_in_either_encoding(finished: Finished, width: int, encoding: str) -> None:
+    kind = _kind(finished.kind)
+    record = kind.read(finished.path)
+    lines = rendered(kind.report, record, width=width, encoding=encoding).splitlines()
+    assert len(lines) > 20
+    assert all(len(line) <= width and line == line.rstrip() for line in lines if line != str(finished.path))
+    assert not {"?", "{", "}"} & set("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("format", 99, "in format 99"), ("kind", "predict", "is not a result file of bnuq"), ("record", None, "damaged")],
+)
+def test_a_newer_another_and_a_damaged_result_are_refused(
+    finished: Finished, tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    path = tmp_path / "changed.h5"
+    path.write_bytes(finished.path.read_bytes())
+    with h5py.File(path, "r+") as file:
+        if value is None:
+            del file[key]
+        else:
+            file.attrs[key] = value
+    with pytest.raises(ResultError, match=message):
+        _kind(finished.kind).read(path)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["report", "--help"], *([name, "--help"] for name in EXPERIMENTS)])

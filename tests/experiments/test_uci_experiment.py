@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_run
 import torch
+from findings_of import noted
 
 from bnuq.errors import BnuqError, RequestError
 from bnuq.progress import silent
-from experiments.__main__ import main
 from experiments.uci import experiment, protocol, selection
 from experiments.uci.experiment import Request, reproduce
 from experiments.uci.protocol import PAPER, QUICK, SMOKE, Protocol, chosen_sets
+from experiments.uci.record import read
 from experiments.uci.selection import Choice, estimates_of_run, evaluate, select
 from experiments.uci.sets import cross_validation, final, read_set
 from experiments.work import run_all
@@ -24,12 +26,15 @@ from experiments.work import run_all
 CPU = torch.device("cpu")
 
 
-def chosen(data_root: Path, own: Protocol, *, name: str = "boston", kind="batchnorm") -> tuple[Choice, ...]:
+def chosen(data_root: Path, settings: Protocol, *, name: str = "boston", kind="batchnorm") -> tuple[Choice, ...]:
     material, of, _ = cross_validation(
-        read_set(name, data_root), splits=range(1, own.splits + 1), number=own.folds, most_rows=own.most_rows
+        read_set(name, data_root),
+        splits=range(1, settings.splits + 1),
+        number=settings.folds,
+        most_rows=settings.most_rows,
     )
     return select(
-        kind, 50, material, of, protocol=own, tau_range=(0.01, 10.0), seed=0, device=CPU, advance=lambda _: None
+        kind, 50, material, of, protocol=settings, tau_range=(0.01, 10.0), seed=0, device=CPU, advance=lambda _: None
     )
 
 
@@ -37,15 +42,15 @@ def chosen(data_root: Path, own: Protocol, *, name: str = "boston", kind="batchn
 
 
 def test_boston_with_mini_batches_of_32_gains_by_its_uncertainty(data_pack: Path) -> None:
-    own = replace(
+    settings = replace(
         QUICK, weight_decays=(1e-2,), batch_sizes=(32,), splits=2, seeds=2, folds=3, samples=100, max_epochs=400,
         patience=4,
     )  # fmt: skip
     data = read_set("boston", data_pack)
-    choices = chosen(data_pack, own)
+    choices = chosen(data_pack, settings)
     estimates = evaluate(
-        "batchnorm", 50, final(data, splits=[1, 2]), choices, epochs=[one.epochs for one in choices], protocol=own,
-        seed=0, device=CPU, advance=lambda _: None,
+        "batchnorm", 50, final(data, splits=[1, 2]), choices, epochs=[choice.epochs for choice in choices],
+        protocol=settings, seed=0, device=CPU, advance=lambda _: None,
     )  # fmt: skip
     mean = {name: float(np.mean(values)) for name, values in estimates.items()}
     assert 2 < mean["normalized_crps"] < 20  # 8.5 published, over five splits
@@ -60,23 +65,23 @@ def test_boston_with_mini_batches_of_32_gains_by_its_uncertainty(data_pack: Path
 
 
 def test_a_choice_is_of_the_grid_and_its_fits_within_their_ranges(made_up: Path, tiny: Protocol) -> None:
-    for one in chosen(made_up, tiny):
-        assert one.weight_decay in tiny.weight_decays
-        assert one.batch_size in tiny.batch_sizes
-        assert one.epochs in range(5, 21, 5)
-        assert 0.01 <= one.tau <= 10
-        assert 0 < one.rmse < 6
-        assert one.sigma > 0
-        assert one.mc_sd > 0
+    for choice in chosen(made_up, tiny):
+        assert choice.weight_decay in tiny.weight_decays
+        assert choice.batch_size in tiny.batch_sizes
+        assert choice.epochs in range(5, 21, 5)
+        assert 0.01 <= choice.tau <= 10
+        assert 0 < choice.rmse < 6
+        assert choice.sigma > 0
+        assert choice.mc_sd > 0
 
 
 def test_a_race_that_gives_nobody_up_changes_nothing(made_up: Path, tiny: Protocol) -> None:
     free, wide = (chosen(made_up, replace(tiny, race=race)) for race in (None, 1e9))
-    assert [asdict(one) for one in free] == [asdict(one) for one in wide]
+    assert [asdict(choice) for choice in free] == [asdict(choice) for choice in wide]
 
 
 def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: Path, tiny: Protocol) -> None:
-    def rows_trained(own: Protocol, monkeypatch: pytest.MonkeyPatch) -> int:
+    def rows_trained(settings: Protocol, monkeypatch: pytest.MonkeyPatch) -> int:
         count = 0
         plain = selection.Group.trained
 
@@ -86,7 +91,7 @@ def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: P
             return plain(self, state, stream, weight_decay, setting, epochs)
 
         monkeypatch.setattr(selection.Group, "trained", counting)
-        chosen(made_up, own)
+        chosen(made_up, settings)
         monkeypatch.undo()
         return count
 
@@ -106,11 +111,11 @@ def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: P
 def test_with_the_whole_fold_as_mini_batch_the_passes_agree_and_tau_is_that_of_the_constant(
     made_up: Path, tiny: Protocol
 ) -> None:
-    own = replace(tiny, batch_sizes=(512,), paper_batches=True)
-    for one in chosen(made_up, own):
-        assert one.batch_size == 512
-        assert one.mc_sd < 0.02 * one.rmse  # a row may be left over where folds differ by one
-        assert abs(one.tau**-0.5 - one.sigma) < 0.02 * one.sigma
+    settings = replace(tiny, batch_sizes=(512,), paper_batches=True)
+    for choice in chosen(made_up, settings):
+        assert choice.batch_size == 512
+        assert choice.mc_sd < 0.02 * choice.rmse  # a row may be left over where folds differ by one
+        assert abs(choice.tau**-0.5 - choice.sigma) < 0.02 * choice.sigma
 
 
 def test_batch_sizes_that_are_asked_for_hold_for_every_set() -> None:
@@ -144,18 +149,18 @@ def test_estimates_of_a_run_agree_with_their_definitions() -> None:
     random = np.random.default_rng(0)
     f, y = random.standard_normal((200, 30)), random.standard_normal(30)
     choice = Choice(1e-3, 32, 0.0, 20, 1.0, 1.0, 0.8, 4.0, "", False)
-    found = estimates_of_run(f, f[0], y, choice)
+    of_run = estimates_of_run(f, f[0], y, choice)
     e, sd = y - f.mean(0), np.sqrt(f.var(0) + 0.25)
-    assert found["rmse"] == pytest.approx(np.sqrt(np.mean(e**2)))
-    assert found["crps_optimum"] == pytest.approx(0.5949040335669752 * np.abs(e).mean())
+    assert of_run["rmse"] == pytest.approx(np.sqrt(np.mean(e**2)))
+    assert of_run["crps_optimum"] == pytest.approx(0.5949040335669752 * np.abs(e).mean())
     gaussian = -np.log(sd) - np.log(2 * np.pi) / 2 - (e / sd) ** 2 / 2
     constant = -np.log(0.8) - np.log(2 * np.pi) / 2 - (e / 0.8) ** 2 / 2
     optimum = -np.log(2 * np.pi * e**2) / 2 - 0.5
     share = 100 * (gaussian.mean() - constant.mean()) / (optimum.mean() - constant.mean())
-    assert found["normalized_pll_gaussian"] == pytest.approx(share)
-    assert found["mc_sd"] == pytest.approx(np.sqrt(f.var(0).mean()))
-    assert found["noise_sd"] == 0.5
-    assert found["exact_hits"] == 0
+    assert of_run["normalized_pll_gaussian"] == pytest.approx(share)
+    assert of_run["mc_sd"] == pytest.approx(np.sqrt(f.var(0).mean()))
+    assert of_run["noise_sd"] == 0.5
+    assert of_run["exact_hits"] == 0
     hit = estimates_of_run(f, f[0], np.where(np.arange(30) == 3, f.mean(0), y), choice)
     assert hit["exact_hits"] == 1
     assert np.isfinite(hit["normalized_pll"])
@@ -172,9 +177,9 @@ def request(made_up: Path, tiny: Protocol, out: Path, **changes) -> Request:
 def estimates(result) -> dict[tuple[str, str, str], list]:
     return {
         (name, method, estimate): values.tolist()
-        for name, one in result.sets.items()
-        for method, found in one.methods.items()
-        for estimate, values in vars(found.runs).items()
+        for name, outcome in result.sets.items()
+        for method, runs_of_method in outcome.methods.items()
+        for estimate, values in vars(runs_of_method.runs).items()
     }
 
 
@@ -206,9 +211,9 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
 
 
 def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
-    one = reproduce(request(made_up, tiny, tmp_path / "one.h5", sets=("boston",)), progress=silent)
-    two = reproduce(request(made_up, tiny, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
-    assert estimates(one) == estimates(two)
+    single = reproduce(request(made_up, tiny, tmp_path / "one.h5", sets=("boston",)), progress=silent)
+    pair = reproduce(request(made_up, tiny, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
+    assert estimates(single) == estimates(pair)
 
 
 def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(
@@ -240,9 +245,9 @@ def test_final_networks_take_as_many_steps_as_capped_cross_validation_chose(made
 def test_progress_adds_up_to_what_it_promised(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
     job = experiment._Job(read_set("boston", made_up), "dropout", tiny, 0, "cpu", tmp_path)
     assert job.share >= 1
-    told: list[int] = []
-    experiment._work_off(job, told.append)
-    assert sum(told) == job.share
+    steps: list[int] = []
+    experiment._work_off(job, steps.append)
+    assert sum(steps) == job.share
     again: list[int] = []
     experiment._work_off(job, again.append)  # from its files
     assert sum(again) == job.share
@@ -271,39 +276,23 @@ def test_a_process_that_is_killed_and_a_task_that_fails_are_told() -> None:
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leave:
-            main(["uci", *map(str, arguments)])
-        said = capsys.readouterr()
-        assert isinstance(leave.value.code, int)
-        return leave.value.code, said.out, said.err
-
-    return call
-
-
-def test_the_command_prints_the_table_and_writes_its_files(
-    cli, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_writes_its_page_and_says_what_it_replaces(
+    called, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "SMOKE", tiny)
     out, page = tmp_path / "out.h5", tmp_path / "out.md"
-    given = ("--data-root", made_up, "--out", out, "--markdown", page, "--workers", "1", "--device", "cpu")
-    code, printed, said = cli("--sets", "smoke", *given)
-    assert (code, said) == (0, "")
-    for text in ("Normalised CRPS", "boston MCBN", "yacht MCDO", "8.50 ****", "Verdicts", "smoke", str(out)):
-        assert text in printed
+    small_run.old_result(out)
+    arguments = ("--data-root", made_up, "--out", out, "--markdown", page, "--workers", "1", "--device", "cpu")
+    code, printed, errors = called("uci", "--sets", "smoke", *arguments, "--json")
+    assert (code, errors) == (0, "")
     assert "| boston MCBN |" in page.read_text()
-    code, printed, _ = cli("--sets", "smoke", *given, "--json")
-    told = json.loads(printed)
-    assert code == 0
-    assert told["sets"]["boston"]["methods"]["mcbn"]["crps"]["published"] == 8.5
-    assert any("replaced" in note for note in told["notes"])
+    printed_summary = json.loads(printed)
+    assert printed_summary["sets"]["boston"]["methods"]["mcbn"]["crps"]["published"] == 8.5
+    assert noted(read(out)) == ["result-replaced"]
 
 
 def test_an_interrupted_command_says_that_it_goes_on(
-    cli, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    called, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -311,8 +300,8 @@ def test_an_interrupted_command_says_that_it_goes_on(
     monkeypatch.setattr(protocol, "SMOKE", tiny)
     monkeypatch.setattr(experiment, "evaluate", interrupted)
     out = tmp_path / "out.h5"
-    code, printed, said = cli(
-        "--sets", "smoke", "--data-root", made_up, "--out", out, "--workers", "1", "--device", "cpu"
+    code, printed, said = called(
+        "uci", "--sets", "smoke", "--data-root", made_up, "--out", out, "--workers", "1", "--device", "cpu"
     )
     assert (code, printed) == (130, "")
     assert f"finished parts are kept in {out}.work: the same command goes on" in said
@@ -335,15 +324,15 @@ def test_an_interrupted_command_says_that_it_goes_on(
         (["--sets", "boston", "--out", "nowhere/out.h5"], "its folder does not exist"),
         (["--sets", "boston", "--work", "nowhere/else"], "cannot be made"),
         (["--protocol", "smoke"], "expected quick or paper"),
-        (["--out", "a.h5", "--markdown", "a.h5"], "is another file than a report of this command"),
-        (["--markdown", "data/uci/boston/data.csv"], "is another file than a report of this command"),
+        (["--out", "a.h5", "--markdown", "a.h5"], "is the result file too; name another"),
+        (["--markdown", "data/uci/boston/data.csv"], "is not a report written by bnuq"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
-    cli, made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    called, made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, printed, message = cli("--data-root", made_up, *arguments)
+    code, printed, message = called("uci", "--data-root", made_up, *arguments)
     assert (code, printed) == (2, "")
     assert message.startswith("bnuq: ")
     assert said in message

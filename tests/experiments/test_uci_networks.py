@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.uci import networks
 from experiments.uci.networks import (
     EPS,
     LEARNING_RATE,
@@ -18,7 +17,6 @@ from experiments.uci.networks import (
     Training,
     mcbn_passes,
     mcdo_passes,
-    plain_adam,
 )
 
 KINDS = ["batchnorm", "dropout"]
@@ -140,41 +138,18 @@ def test_a_state_goes_on_where_it_was_left(kind) -> None:
     torch.testing.assert_close(second.state().parameters, whole.state().parameters, rtol=0, atol=0)
 
 
-def test_the_plain_step_of_adam_is_the_fused_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert networks._FUSED is not None
-    flat, slope = torch.randn(100, dtype=torch.float64), torch.randn(100, dtype=torch.float64)
-    ours, first, second = flat.clone(), torch.zeros_like(flat), torch.zeros_like(flat)
-    theirs = nn.Parameter(flat.clone())
-    adam = torch.optim.Adam([theirs], lr=LEARNING_RATE)
-    for step in range(1, 6):
-        plain_adam(ours, slope * step, first, second, step)
-        theirs.grad = slope * step
-        adam.step()
-    torch.testing.assert_close(ours, theirs.detach())
-
-    architecture, rows, x, y = start("batchnorm")
-    outcomes = []
-    for fused in (networks._FUSED, None):
-        monkeypatch.setattr(networks, "_FUSED", fused)
-        training = Training(architecture, State.fresh(rows.clone()), weight_decay=torch.zeros(NETS), batch=ROWS)
-        for _ in range(3):
-            training.step(x, y)
-        outcomes.append(training.state().parameters)
-    torch.testing.assert_close(outcomes[0], outcomes[1])
-
-
 def test_an_mcbn_pass_of_a_mini_batch_over_itself_is_the_training_forward() -> None:
     architecture, rows, x, _ = start("batchnorm")
-    found = next(mcbn_passes(architecture, rows, iter([x]), x))
+    outputs = next(mcbn_passes(architecture, rows, iter([x]), x))
     for net in range(NETS):
         expected = module_of(architecture, rows[net]).train()(x[net])[:, 0]
-        torch.testing.assert_close(found[net], expected.detach())
+        torch.testing.assert_close(outputs[net], expected.detach())
 
 
 def test_an_mcbn_pass_is_the_evaluation_forward_with_the_mini_batchs_biased_statistics() -> None:
     architecture, rows, batch, _ = start("batchnorm")
     points = start("batchnorm", seed=9)[2][:, :5]
-    found = next(mcbn_passes(architecture, rows, iter([batch]), points))
+    outputs = next(mcbn_passes(architecture, rows, iter([batch]), points))
     for net in range(NETS):
         network = module_of(architecture, rows[net])
         norms = [layer for layer in network if isinstance(layer, nn.BatchNorm1d)]
@@ -184,7 +159,7 @@ def test_an_mcbn_pass_is_the_evaluation_forward_with_the_mini_batchs_biased_stat
         for layer in norms:
             assert layer.running_var is not None
             layer.running_var.mul_((ROWS - 1) / ROWS)  # torch keeps the unbiased one
-        torch.testing.assert_close(found[net], network.eval()(points[net])[:, 0].detach())
+        torch.testing.assert_close(outputs[net], network.eval()(points[net])[:, 0].detach())
 
 
 def test_passes_without_dropout_are_the_plain_network_and_with_it_differ_around_it() -> None:

@@ -125,7 +125,7 @@ def test_a_new_metric_has_a_row_in_the_report(folder: Path) -> None:
 
 def test_a_new_metric_is_gated_by_its_tolerance_and_may_be_required(folder: Path) -> None:
     comparisons = json.loads(printed(folder, 4))["comparisons"]
-    (comparison,) = [one for one in comparisons if one["address"] == "mcbn.sets.test.true_probability"]
+    (comparison,) = [row for row in comparisons if row["address"] == "mcbn.sets.test.true_probability"]
     assert comparison["tolerance"] == 0.0123 and 0 <= comparison["p_adjusted"] <= 1
     assert "mcbn.sets.test.true_probability is 0." in printed(folder, 5)
 

@@ -109,11 +109,11 @@ def test_a_round_opens_and_closes_with_the_reference_and_turns_its_order_round(b
     called: list[str] = []
     actions = {name: lambda name=name: called.append(name) for name in ("plain", "a", "b")}
     long = dict.fromkeys(actions, benchmarks.measuring.Seconds(1.0, 1.0))
-    found = benchmarks.measuring.rounds(
+    measured = benchmarks.measuring.rounds(
         actions, long, reference="plain", seconds=8.5, min_rounds=1, max_rounds=9, device="cpu"
     )
     assert called == ["plain", "a", "b", "plain", "plain", "b", "a", "plain"]
-    assert [set(one) for one in found] == [set(actions)] * 2
+    assert [set(durations) for durations in measured] == [set(actions)] * 2
 
 
 def test_a_total_is_the_passes_and_the_share_of_the_draws(benchmarks: SimpleNamespace) -> None:
@@ -127,11 +127,11 @@ def test_a_target_is_judged_by_the_median_and_memory_by_the_worst(benchmarks: Si
     targets = benchmarks.targets
     entry = benchmarks.comparing.Entry("bnuq", {"cpu": [0.7, 0.74, 0.9]}, {"cpu": [1.0, 1.0, 1.0]}, first=0.0)
     row = SimpleNamespace(entries={"bnuq": entry}, batch_size=32, samples=4)
-    found = targets.verdicts({"resnet32": row}, targets.Extra(memory=(0.5, 0.6, 1.1)), "cpu")
-    by_text = {one.text: one for one in found}
+    measured = targets.verdicts({"resnet32": row}, targets.Extra(memory=(0.5, 0.6, 1.1)), "cpu")
+    by_text = {target.text: target for target in measured}
     cost = by_text["ResNet-32, n = 10 000, b = 32, draws included"]
     assert cost.measured.median == pytest.approx(0.7432) and cost.reached is True
-    memory = next(one for text, one in by_text.items() if text.startswith("Peak memory"))
+    memory = next(target for text, target in by_text.items() if text.startswith("Peak memory"))
     assert memory.measured.median == 0.6 and memory.reached is False
     assert by_text["ResNet-50 at 224"].reached is None
     assert by_text["ResNet-32, faster than TorchUncertainty"].measured is None
@@ -149,14 +149,14 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
     assert (row["samples"], row["points"], row["batch_size"], row["weights"]) == (32, 32, 32, "random")
     assert "torch_uncertainty" in row["absent"] and row["absent"]["torch_uncertainty"] in " ".join(done.stdout.split())
     assert {"bnuq", "interception", "swap_loop"} <= set(row["contestants"])
-    for name, one in row["contestants"].items():
+    for name, contestant in row["contestants"].items():
         for part in ("passes", "draws", "total_at_10000"):
-            for spread in one[part].values():
+            for spread in contestant[part].values():
                 assert 0 < spread["min"] <= spread["median"] <= spread["max"]
-        assert one["difference_from_plain_loop"] < (0.1 if name == "bnuq_bfloat16" else 1e-4)
-    assert any(one["measured"] for one in written["targets"])
+        assert contestant["difference_from_plain_loop"] < (0.1 if name == "bnuq_bfloat16" else 1e-4)
+    assert any(target["measured"] for target in written["targets"])
     assert all(
-        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(one) for one in written["targets"]
+        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(target) for target in written["targets"]
     )
 
 

@@ -109,8 +109,8 @@ def test_warnings_and_notes_come_apart_and_repeats_are_those_of_one_code_and_sen
 
 def test_json_has_the_code_and_the_sentence_of_warnings_and_the_sentences_of_notes():
     shared = replace(warning("splits-share-test-set", splits=[0, 1]), runs=2)
-    told = summary([note("mcbn-added"), warning("few-samples", samples=4, minimum=8), shared])
-    assert told["notes"] == [text_of(note("mcbn-added"))]
-    assert [row["code"] for row in told["warnings"]] == ["few-samples", "splits-share-test-set"]
-    assert "use at least 8" in told["warnings"][0]["text"] and set(told["warnings"][0]) == {"code", "text"}
-    assert told["warnings"][1]["runs"] == 2
+    content = summary([note("mcbn-added"), warning("few-samples", samples=4, minimum=8), shared])
+    assert content["notes"] == [text_of(note("mcbn-added"))]
+    assert [row["code"] for row in content["warnings"]] == ["few-samples", "splits-share-test-set"]
+    assert "use at least 8" in content["warnings"][0]["text"] and set(content["warnings"][0]) == {"code", "text"}
+    assert content["warnings"][1]["runs"] == 2

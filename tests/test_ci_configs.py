@@ -37,7 +37,7 @@ class Job:
 
     scripts: tuple[str, ...]
     variables: Mapping[str, str]
-    kept: tuple[str, ...]
+    uploaded: tuple[str, ...]
 
     @property
     def commands(self) -> list[list[str]]:
@@ -63,8 +63,8 @@ def gitlab() -> Job:
     job = yaml.safe_load((CI / "gitlab-ci.yml").read_text(encoding="utf-8"))["uncertainty"]
     artifacts = job["artifacts"]
     assert artifacts["when"] == "always"
-    kept = (*artifacts["paths"], artifacts["reports"]["junit"])
-    return Job((*job["script"], *job["after_script"]), job["variables"], kept)
+    uploaded = (*artifacts["paths"], artifacts["reports"]["junit"])
+    return Job((*job["script"], *job["after_script"]), job["variables"], uploaded)
 
 
 def hooks() -> dict[str, dict]:
@@ -141,7 +141,7 @@ def test_both_jobs_pass_on_the_network_as_it_is(repository: Path, capsys: pytest
     assert [command[0] for command in commands] == ["evaluate", "check"]
     assert [run(command) for command in commands] == [0, 0]
     assert "every change is 0" in capsys.readouterr().out
-    assert all((repository / name).is_file() for name in (*github().kept, *gitlab().kept))
+    assert all((repository / name).is_file() for name in (*github().uploaded, *gitlab().uploaded))
 
 
 def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
@@ -157,7 +157,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
     assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
     markdown = told_by_markdown(repository)
     assert summary.read_text(encoding="utf-8").strip() == markdown.strip()
-    assert all((repository / name).is_file() for name in github().kept)
+    assert all((repository / name).is_file() for name in github().uploaded)
 
     for name in ("bnuq.md", "bnuq.xml", "summary.md"):
         (repository / name).unlink()
@@ -172,7 +172,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
         if case.find("failure") is not None
     }
     assert {("bnuq.mcbn.sets.test", "pll"), ("bnuq.mcbn.sets.test", "accuracy >= 0.85")} <= failed
-    assert all((repository / name).is_file() for name in gitlab().kept)
+    assert all((repository / name).is_file() for name in gitlab().uploaded)
 
 
 def told_by_markdown(place: Path) -> str:
@@ -215,7 +215,7 @@ def test_the_hooks_run_in_commits_that_touch_the_network_or_its_baseline_and_in_
     assert model.checkpoint and model.arch and data.train and data.test
     named = [model.checkpoint, model.arch.rpartition(":")[0], data.train, data.test, *data.ood, "bnuq.toml"]
     assert all(network.search((CI / name).resolve().relative_to(ROOT).as_posix()) for name in named)
-    assert all(one.search("sample_configs/ci/baseline.h5") for one in (network, baseline))
+    assert all(pattern.search("sample_configs/ci/baseline.h5") for pattern in (network, baseline))
     for other in ("README.md", "sample_configs/quickstart/README.md", "current.bnuq.h5", "bnuq/metrics/registry.py"):
         assert not network.search(other) and not baseline.search(other)
     assert all(hook["language"] == "system" and not hook["pass_filenames"] for hook in hooks().values())
@@ -246,8 +246,8 @@ def test_the_check_section_that_the_page_shows_is_one(tmp_path: Path) -> None:
 def test_the_page_tells_the_tolerances_of_all_metrics() -> None:
     section = PAGE[PAGE.index("## Tolerances") : PAGE.index("```toml")]
     rows = re.findall(r"^\| (`[^|]+) \| ([^ |]+) \|", section, flags=re.MULTILINE)
-    told = {name: amount for names, amount in rows for name in re.findall(r"`(\w+)`", names)}
-    assert told == {metric.name: metric.tolerance for metric in METRICS.values() if metric.tolerance}
+    documented = {name: amount for names, amount in rows for name in re.findall(r"`(\w+)`", names)}
+    assert documented == {metric.name: metric.tolerance for metric in METRICS.values() if metric.tolerance}
 
 
 def test_the_same_seed_sees_smaller_changes_as_the_page_says(
@@ -259,6 +259,6 @@ def test_the_same_seed_sees_smaller_changes_as_the_page_says(
         assert run(["evaluate", "sample_configs/ci/bnuq.toml", "--seed", seed, "--out", f"{seed}.h5", "-q"]) == 0
         # --limit takes other points with another seed
         assert run(["check", f"{seed}.h5", "sample_configs/ci/baseline.h5", "--json", "--allow", "data"]) == 0
-        told = {one["address"]: one for one in json.loads(capsys.readouterr().out)["comparisons"]}
-        errors[seed] = told["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
+        documented = {comparison["address"]: comparison for comparison in json.loads(capsys.readouterr().out)["comparisons"]}
+        errors[seed] = documented["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
     assert 0 < errors["0"] < errors["1"] / 3

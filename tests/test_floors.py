@@ -58,14 +58,14 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     """Every imported module, and whether the import is at the top of the file."""
     tree = ast.parse(path.read_text())
     top = set(tree.body)
-    found = []
+    imported = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node in top) for alias in node.names]
+            imported += [(alias.name, node in top) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"bnuq.{alias.name}" for alias in node.names] if node.module == "bnuq" else [node.module]
-            found += [(name, node in top) for name in names]
-    return found
+            imported += [(name, node in top) for name in names]
+    return imported
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))

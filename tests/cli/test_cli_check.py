@@ -65,35 +65,35 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.usefixtures("there")
 def test_a_result_against_itself_or_another_seed_passes(cli: Cli) -> None:
     for name in ("base", "seed1"):
-        found = cli("check", f"{name}.h5", "base.h5")
-        assert found.code == 0, found.err
-        assert found.out.startswith("No regression")
+        outcome = cli("check", f"{name}.h5", "base.h5")
+        assert outcome.code == 0, outcome.err
+        assert outcome.out.startswith("No regression")
     assert cli("check", "seed1.h5", "--baseline", "base.h5").code == 0
 
 
 @pytest.mark.usefixtures("there")
 def test_a_regression_is_exit_code_1_and_named(cli: Cli) -> None:
-    found = cli("check", "worse.h5", "base.h5")
-    assert found.code == 1
-    assert found.err == ""
-    assert found.out.startswith("Worse: ")
-    assert "accuracy" in found.out
+    outcome = cli("check", "worse.h5", "base.h5")
+    assert outcome.code == 1
+    assert outcome.err == ""
+    assert outcome.out.startswith("Worse: ")
+    assert "accuracy" in outcome.out
 
 
 @pytest.mark.usefixtures("there")
 def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
-    found = cli("check", "worse.h5", "base.h5", "--json")
-    assert found.code == 1
-    told = json.loads(found.out)
-    assert {"passed", "comparisons", "bnuq", "schema", "command", "warnings"} <= set(told)
-    assert told["passed"] is False
-    first = told["comparisons"][0]
+    outcome = cli("check", "worse.h5", "base.h5", "--json")
+    assert outcome.code == 1
+    summary = json.loads(outcome.out)
+    assert {"passed", "comparisons", "bnuq", "schema", "command", "warnings"} <= set(summary)
+    assert summary["passed"] is False
+    first = summary["comparisons"][0]
     assert first["outcome"] == "worse"
     keys = {"method", "set", "metric", "baseline", "current", "change", "se", "p_value", "p_adjusted", "tolerance"}
     assert keys <= set(first)
     assert first["change"] == pytest.approx(first["current"] - first["baseline"])
     result = read(Path("worse.h5"))
-    place = next(one for one in told["comparisons"] if one["address"] == "mcbn.sets.test.pll")
+    place = next(comparison for comparison in summary["comparisons"] if comparison["address"] == "mcbn.sets.test.pll")
     assert place["current"] == result.methods["mcbn"].sets["test"].estimates["pll"].value
 
 
@@ -124,10 +124,10 @@ def test_what_cannot_be_compared_is_exit_code_2_and_one_message(
 ) -> None:
     Path("loose.toml").write_text("[check]\n")
     before = contents(there)
-    found = cli("check", *arguments)
-    assert found.code == 2
-    assert complaint in found.message
-    assert found.out == ""
+    outcome = cli("check", *arguments)
+    assert outcome.code == 2
+    assert complaint in outcome.message
+    assert outcome.out == ""
     assert contents(there) == before
 
 
@@ -182,9 +182,9 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
     damaged(Path("seed1.h5"), how)
     pair = ["base.h5", "base.h5"]
     pair[side] = "seed1.h5"
-    found = cli("check", *pair)
-    assert found.code == 2
-    assert "seed1.h5" in found.message
+    outcome = cli("check", *pair)
+    assert outcome.code == 2
+    assert "seed1.h5" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,11 @@ def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
     there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str, name: str
 ) -> None:
     monkeypatch.setattr(place, Mock(side_effect=ZeroDivisionError("a slip")))
-    found = cli("check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else []))
-    assert found.code == 3
-    assert "a fault in bnuq: ZeroDivisionError: a slip" in found.message
+    outcome = cli(
+        "check", f"{name}.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else [])
+    )
+    assert outcome.code == 3
+    assert "a fault in bnuq: ZeroDivisionError: a slip" in outcome.message
     assert (there / "junit.xml").exists() == ("print" in place)
 
 
@@ -229,10 +231,10 @@ def test_a_report_that_cannot_be_written_leaves_the_verdict_told(
         raise ResultError("junit.xml: could not be written: the disk is full.")
 
     monkeypatch.setattr("bnuq.files.writing.write_bytes", full)
-    found = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml")
-    assert found.code == 2
-    assert "the disk is full" in found.message
-    assert found.out.startswith("Worse: ")
+    outcome = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml")
+    assert outcome.code == 2
+    assert "the disk is full" in outcome.message
+    assert outcome.out.startswith("Worse: ")
     assert not (there / "junit.xml").exists()
 
 
@@ -242,9 +244,9 @@ def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
     with edited(there / "seed1.h5") as record:
         record["model"]["task"] = "x\n::error title=pwned::hello"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    found = cli("check", "seed1.h5", "base.h5")
-    assert found.code == 2
-    mark, first, *_, last = found.err.splitlines()
+    outcome = cli("check", "seed1.h5", "base.h5")
+    assert outcome.code == 2
+    mark, first, *_, last = outcome.err.splitlines()
     assert mark.startswith("::error title=bnuq check%3A nothing was checked::")
     assert last == f"::{first.removeprefix('::stop-commands::')}::"
 
@@ -253,9 +255,9 @@ def test_json_holds_no_command_to_a_runner(there: Path, cli: Cli) -> None:
     text = "##[stop-commands]pwn"
     with edited(there / "seed1.h5") as record:
         record["findings"] = [{"code": "odd", "severity": "warning", "values": {"text": text}}]
-    found = cli("check", "seed1.h5", "base.h5", "--json")
-    assert "##[" not in found.out
-    assert text in json.loads(found.out)["warnings"][0]["text"]
+    outcome = cli("check", "seed1.h5", "base.h5", "--json")
+    assert "##[" not in outcome.out
+    assert text in json.loads(outcome.out)["warnings"][0]["text"]
 
 
 def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +272,8 @@ def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch
 @pytest.mark.usefixtures("there")
 def test_floors_stand_alone(cli: Cli) -> None:
     value = read(Path("base.h5")).methods["mcbn"].sets["test"].estimates["accuracy"].value
-    kept = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
-    assert kept.code == 0
+    backup = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
+    assert backup.code == 0
     broken = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value + 0.001}")
     assert broken.code == 1
     assert "mcbn.sets.test.accuracy" in broken.out
@@ -285,23 +287,25 @@ def test_tolerances_and_floors_come_from_bnuq_toml_or_the_file_that_is_named(cli
     assert cli("check", "worse.h5", "base.h5", "--config", "loose.toml").code == 0
     assert cli("check", "fewer.h5", "base.h5", "--config", "loose.toml").code == 0
     Path("loose.toml").rename("bnuq.toml")
-    found = cli("check", "worse.h5", "base.h5", "--json")
-    assert found.code == 0
-    assert any("[check] in bnuq.toml" in note for note in json.loads(found.out)["notes"])
+    outcome = cli("check", "worse.h5", "base.h5", "--json")
+    assert outcome.code == 0
+    assert any("[check] in bnuq.toml" in note for note in json.loads(outcome.out)["notes"])
     assert cli("check", "worse.h5", "base.h5", "--tolerance", "accuracy=0").code == 1  # an option wins
     Path("bnuq.toml").write_text("[check]\ntolerances = {}\n")
     assert "check.tolerances is not known. Did you mean tolerance?" in cli("check", "worse.h5", "base.h5").message
 
 
 def test_junit_and_markdown_are_written(there: Path, cli: Cli) -> None:
-    found = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", "--markdown", "change.md")
-    assert found.code == 1
+    outcome = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", "--markdown", "change.md")
+    assert outcome.code == 1
     suite = ElementTree.parse(there / "junit.xml").getroot()
     suite = suite if suite.tag == "testsuite" else suite[0]
     failed = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
-    told = json.loads(cli("check", "worse.h5", "base.h5", "--json").out)
+    summary = json.loads(cli("check", "worse.h5", "base.h5", "--json").out)
     assert len(failed) > 0
-    assert int(suite.get("failures", "0")) == sum(one["outcome"] == "worse" for one in told["comparisons"])
+    assert int(suite.get("failures", "0")) == sum(
+        comparison["outcome"] == "worse" for comparison in summary["comparisons"]
+    )
     text = (there / "change.md").read_text(encoding="utf-8")
     assert "Worse" in text.splitlines()[0]
     assert "| " in text
@@ -322,9 +326,9 @@ def test_reports_replace_reports_and_nothing_else(there: Path, cli: Cli) -> None
     (there / "notes.md").write_text("mine")
     (there / "link.md").symlink_to("notes.md")
     for name in ("notes.md", "link.md", "net.py"):
-        found = cli("check", "base.h5", "base.h5", "--markdown", name)
-        assert found.code == 2
-        assert "exists and is not a report written by bnuq" in found.message
+        outcome = cli("check", "base.h5", "base.h5", "--markdown", name)
+        assert outcome.code == 2
+        assert "exists and is not a report written by bnuq" in outcome.message
     assert (there / "notes.md").read_text() == "mine"
     for _ in "ab":
         assert cli("check", "base.h5", "base.h5", "--markdown", "new.md", "--junit", "new.xml").code == 0
@@ -383,9 +387,9 @@ def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
     before = contents(there)
     current = ["base.h5", "--update"], ["--require", f"{address}>=0"], ["--require", f"{address}<=1"], ["base.h5"]
     for arguments in (*(["seed1.h5", *more] for more in current), ["base.h5", "seed1.h5"]):
-        found = cli("check", *arguments)
-        assert found.code == 2
-        assert f"damaged: {address} is 0.05; recomputed from its points it is" in found.message
+        outcome = cli("check", *arguments)
+        assert outcome.code == 2
+        assert f"damaged: {address} is 0.05; recomputed from its points it is" in outcome.message
     assert contents(there) == before
 
 
@@ -393,26 +397,26 @@ def test_a_forged_result_is_neither_accepted_nor_meets_a_floor(
 def test_a_result_without_what_its_estimates_are_recomputed_from_is_refused(there: Path, cli: Cli, gone: str) -> None:
     with h5py.File(there / "seed1.h5", "r+") as file:
         del file[gone]
-    found = cli("check", "seed1.h5", "base.h5")
-    assert found.code == 2
-    assert "incomplete or damaged" in found.message
+    outcome = cli("check", "seed1.h5", "base.h5")
+    assert outcome.code == 2
+    assert "incomplete or damaged" in outcome.message
 
 
 @pytest.mark.usefixtures("there")
 def test_printed_markdown_stays_alone_on_github(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    found = cli("check", "worse.h5", "base.h5", "--markdown", "-")
-    assert found.out.startswith("## ❌ bnuq check: ")
-    assert "::" not in found.out.splitlines()[0] and "\n::" not in found.out
-    assert found.err.startswith("::error ")
+    outcome = cli("check", "worse.h5", "base.h5", "--markdown", "-")
+    assert outcome.out.startswith("## ❌ bnuq check: ")
+    assert "::" not in outcome.out.splitlines()[0] and "\n::" not in outcome.out
+    assert outcome.err.startswith("::error ")
     refused = cli("evaluate", "run.toml", "--baseline", "none.h5", "-o", "new.h5")
     assert refused.err.startswith("::error title=bnuq check%3A nothing was checked::")
 
 
 def test_markdown_goes_to_standard_output_where_asked(there: Path, cli: Cli) -> None:  # noqa: ARG001
-    found = cli("check", "worse.h5", "base.h5", "--markdown", "-")
-    assert found.code == 1
-    assert found.out.startswith("## ❌ bnuq check: Worse")
+    outcome = cli("check", "worse.h5", "base.h5", "--markdown", "-")
+    assert outcome.code == 1
+    assert outcome.out.startswith("## ❌ bnuq check: Worse")
     assert cli("check", "worse.h5", "base.h5", "--markdown", "-", "--json").code == 2
 
 
@@ -429,16 +433,16 @@ def test_what_is_wrong_in_a_run_file_is_said_with_its_name(there: Path, cli: Cli
 def test_github_gets_annotations_and_a_step_summary(there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(there / "summary.md"))
-    found = cli("check", "worse.h5", "base.h5")
-    assert found.code == 1
-    first, *_ = found.out.splitlines()
+    outcome = cli("check", "worse.h5", "base.h5")
+    assert outcome.code == 1
+    first, *_ = outcome.out.splitlines()
     word = first.removeprefix("::stop-commands::")
-    report, _, marks = found.out.partition(f"\n::{word}::\n")
+    report, _, marks = outcome.out.partition(f"\n::{word}::\n")
     assert first != word and "Worse" in report  # no text of a file is a command in there
     assert marks.startswith("::error ")
-    told = cli("check", "worse.h5", "base.h5", "--json")
-    json.loads(told.out)  # and nothing else there
-    assert told.err.startswith("::error ")
+    summary = cli("check", "worse.h5", "base.h5", "--json")
+    json.loads(summary.out)  # and nothing else there
+    assert summary.err.startswith("::error ")
     assert (there / "summary.md").read_text(encoding="utf-8").count("Worse") >= 2  # each appended its own
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(there / "nowhere" / "summary.md"))
     unwritten = cli("check", "base.h5", "base.h5", "--quiet")
@@ -448,24 +452,24 @@ def test_github_gets_annotations_and_a_step_summary(there: Path, cli: Cli, monke
 
 def test_update_accepts_and_keeps_the_old_one_beside(there: Path, cli: Cli) -> None:
     old, new = (there / "base.h5").read_bytes(), (there / "worse.h5").read_bytes()
-    found = cli("check", "worse.h5", "base.h5", "--update")
-    assert found.code == 0
+    outcome = cli("check", "worse.h5", "base.h5", "--update")
+    assert outcome.code == 0
     assert (there / "base.h5").read_bytes() == new
-    (kept,) = there.glob("base.2*Z.h5")
-    assert kept.read_bytes() == old
-    assert kept.name in found.out
+    (backup,) = there.glob("base.2*Z.h5")
+    assert backup.read_bytes() == old
+    assert backup.name in outcome.out
     assert cli("check", "worse.h5", "base.h5").code == 0
     assert cli("check", "seed1.h5", "base.h5", "--update").code == 0
-    assert kept.read_bytes() == old
+    assert backup.read_bytes() == old
     assert {file.read_bytes() for file in there.glob("base.2*Z*.h5")} == {old, new}
 
 
 def test_update_makes_the_first_baseline_and_one_that_could_not_be_compared(there: Path, cli: Cli) -> None:
     assert cli("check", "base.h5", "first.h5", "--update").code == 0
     assert (there / "first.h5").read_bytes() == (there / "base.h5").read_bytes()
-    found = cli("check", "fewer.h5", "first.h5", "--update")
-    assert found.code == 0
-    assert "[not-compared]" in found.out
+    outcome = cli("check", "fewer.h5", "first.h5", "--update")
+    assert outcome.code == 0
+    assert "[not-compared]" in outcome.out
     assert (there / "first.h5").read_bytes() == (there / "fewer.h5").read_bytes()
 
 
@@ -483,34 +487,34 @@ def test_swapped_files_are_a_warning_and_strict_refuses_warnings(cli: Cli) -> No
     for name, time in (("seed1", "2026-01-01T00:00:00+00:00"), ("base", "2026-01-02T00:00:00+00:00")):
         with edited(Path(f"{name}.h5")) as record:
             record["provenance"]["time"] = time
-    found = cli("check", "seed1.h5", "base.h5")
-    assert found.code == 0
-    assert "older-than-baseline" in found.out
+    outcome = cli("check", "seed1.h5", "base.h5")
+    assert outcome.code == 0
+    assert "older-than-baseline" in outcome.out
     strict = cli("check", "seed1.h5", "base.h5", "--strict")
     assert strict.code == 2
     assert "older-than-baseline" in strict.message
-    assert strict.out.splitlines()[0] == found.out.splitlines()[0]
+    assert strict.out.splitlines()[0] == outcome.out.splitlines()[0]
     assert cli("check", "seed1.h5", "base.h5", "--strict", "--json").out == ""
     assert cli("check", "worse.h5", "base.h5", "--strict").code == 1  # new warnings, and a regression
 
 
 def test_quiet_says_nothing_and_the_code_tells(there: Path, cli: Cli) -> None:  # noqa: ARG001
     for name, code in (("base", 0), ("worse", 1)):
-        found = cli("check", f"{name}.h5", "base.h5", "--quiet")
-        assert (found.code, found.out, found.err) == (code, "", "")
+        outcome = cli("check", f"{name}.h5", "base.h5", "--quiet")
+        assert (outcome.code, outcome.out, outcome.err) == (code, "", "")
 
 
 def test_evaluate_holds_its_result_against_a_baseline(there: Path, cli: Cli) -> None:
     before = (there / "base.h5").read_bytes()
-    found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5")
-    assert found.code == 0, found.err
-    assert "No regression" in found.out
-    assert "In short" in found.out
+    outcome = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5")
+    assert outcome.code == 0, outcome.err
+    assert "No regression" in outcome.out
+    assert "In short" in outcome.out
     worse = cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "--json")
     assert worse.code == 1
-    told = json.loads(worse.out)
-    assert told["command"] == "evaluate"
-    assert told["check"]["passed"] is False
+    summary = json.loads(worse.out)
+    assert summary["command"] == "evaluate"
+    assert summary["check"]["passed"] is False
     assert (there / "base.h5").read_bytes() == before
     Path("broken.toml").write_text(Path("broken.toml").read_text() + '[check.tolerance]\n"*" = "off"\npll = 99\n')
     assert cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "-q").code == 0
@@ -540,9 +544,9 @@ def test_a_baseline_that_will_not_do_is_refused_before_anything_is_drawn(
     monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "evaluate", drawn)
     (there / "new.h5").write_bytes((there / "base.h5").read_bytes())
     before = contents(there)
-    found = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
-    assert found.code == 2
-    assert complaint in found.message
+    outcome = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
+    assert outcome.code == 2
+    assert complaint in outcome.message
     assert contents(there) == before
 
 
@@ -562,9 +566,9 @@ def test_other_data_is_refused_before_anything_is_drawn(
     monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "check_reference", drawn)
     monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "draw_bank", drawn)
     before = contents(there)
-    found = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
-    assert found.code == 2
-    assert complaint in found.message
+    outcome = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
+    assert outcome.code == 2
+    assert complaint in outcome.message
     assert contents(there) == before
 
 

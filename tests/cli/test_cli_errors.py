@@ -29,8 +29,8 @@ def arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
 
 def change(name: str, key: str, changed: Callable[[np.ndarray], np.ndarray]) -> Break:
     def apply(folder: Path) -> None:
-        held = arrays(folder, name)
-        np.savez(folder / name, **(held | {key: changed(held[key])}))
+        contents = arrays(folder, name)
+        np.savez(folder / name, **(contents | {key: changed(contents[key])}))
 
     return apply
 
@@ -130,13 +130,9 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "batch above the reference": (nothing, ("-b", "97"), "batch_size is 97; expected 2 to 96"),
     "batch of the whole reference": (nothing, ("-b", "96"), "every mini-batch is the same"),
     "batch of one": (nothing, ("-b", "1"), "--batch-size is 1; expected a whole number of at least 2"),
-    "no samples": (nothing, ("-T", "0"), "--samples is 0; expected a whole number of at least 1"),
-    "negative samples": (nothing, ("--samples=-3",), "--samples is -3"),
     "no error allowed": (nothing, ("-T", "auto", "--mc-error", "0"), "--mc-error is 0; expected a number above 0 and"),
     "fewer draws than a round": (nothing, ("-T", "auto", "--max-samples", "8"), "--max-samples is 8; expected a whole"),
-    "samples in words": (nothing, ("-T", "many"), "--samples is many; expected a whole number"),
     "negative seed": (nothing, ("--seed=-1",), "--seed is -1; expected a whole number of at least 0"),
-    "points in words": (nothing, ("--limit", "x"), "--limit is x; expected a whole number."),
     "no points": (nothing, ("--limit", "0"), "--limit is 0"),
     "no chunk": (nothing, ("--chunk-size", "0"), "--chunk-size is 0"),
     "unknown layers": (nothing, ("--layers", "nope.*"), "nope.*"),
@@ -159,16 +155,8 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "out in a missing folder": (nothing, ("--out", "no/r.h5"), "does not exist"),
     "out is called like a folder": (nothing, ("--out", "results/"), "--out results/ names a folder; expected the file"),
     "out is a folder": (folder_as_out, ("--out", "out.h5"), "is not a file, so it cannot be replaced"),
-    "unknown method": (nothing, ("--method", "magic"), "--method is magic; expected deterministic, mcbn"),
     "unknown precision": (nothing, ("--precision", "float16"), "--precision is float16; expected float32, tf32"),
     "tf32 on a CPU": (nothing, ("--precision", "tf32", "--device", "cpu"), "tf32 is an arithmetic of CUDA devices"),
-    "unknown device": (
-        nothing,
-        ("--device", "abacus"),
-        "--device is abacus; expected auto, cpu, cuda, cuda:N or",
-    ),
-    "device that holds no numbers": (nothing, ("--device", "meta"), "--device is meta; expected auto"),
-    "no method": (nothing, ("--method", ","), "no method is named; expected some of deterministic, mcbn"),
     "a date for the factory": (
         lambda f: (f / "run.toml").write_text(
             small_run.RUN.replace("[data]", "arch_args = { when = 2024-01-01 }\n[data]")
@@ -191,8 +179,6 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
         (),
         "data.augment.pad_value is inf; expected a finite number",
     ),
-    "too many samples": (nothing, ("-T", "1" + "0" * 30), "--samples is 1000000000000000000000000000000; expected a"),
-    "samples of many digits": (nothing, ("-T", "9" * 5000), "--samples is 999999"),
     "too large a seed": (nothing, ("--seed", "1" + "0" * 30), "expected a whole number of at most 4611686018427387904"),
     "layers of many digits": (nothing, ("--layers", "first:" + "9" * 5000), "expected first:k with k from 1 to 1"),
     "wrong augmentation": (
@@ -213,13 +199,13 @@ def test_padding_that_memory_does_not_hold_is_refused_by_its_key(cli, small, mon
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_one_message_and_leaves_everything_as_it_was(cli, small, case):
-    broken, arguments, said = BAD[case]
+    broken, arguments, expected = BAD[case]
     broken(small)
     small_run.old_result(small / "model.bnuq.h5")
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     done = cli("evaluate", "run.toml", "-T", "2", *arguments, "--json")
     assert done.code == 2, done
-    assert said in done.message
+    assert expected in done.message
     assert done.out == ""
     after = {path: path.read_bytes() for path in small.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert after == before
@@ -275,23 +261,19 @@ def test_a_device_that_is_not_there_is_one_message(cli):
     assert "--device cuda cannot be used here" in cli("evaluate", "run.toml", "--device", "cuda").message
 
 
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (("--arch", "net.py:net"), ['Add --test REF, or to model.toml:\n\n[data]\ntest = "cifar10:test"']),
+        (("--test", "test.npz"), ["--arch file.py:factory", '[model]\n    arch = "file.py:factory"']),
+        (("--arch", "net.py:net", "--test", "test.npz", "--method", "mcbn"), ["add --train REF"]),
+    ],
+    ids=["test set", "architecture", "reference"],
+)
 @pytest.mark.usefixtures("small")
-def test_a_missing_test_set_is_shown_as_the_lines_to_add(cli):
-    done = cli("evaluate", "model.pt", "--arch", "net.py:net")
-    assert done.message.endswith('Add --test REF, or to model.toml:\n\n[data]\ntest = "cifar10:test"')
-
-
-@pytest.mark.usefixtures("small")
-def test_a_missing_architecture_is_shown_as_the_lines_to_add(cli):
-    done = cli("evaluate", "model.pt", "--test", "test.npz")
-    assert "--arch file.py:factory" in done.message
-    assert '[model]\n    arch = "file.py:factory"' in done.message
-
-
-@pytest.mark.usefixtures("small")
-def test_a_requested_method_without_a_reference_says_what_to_add(cli):
-    done = cli("evaluate", "model.pt", "--arch", "net.py:net", "--test", "test.npz", "--method", "mcbn")
-    assert "add --train REF" in done.message
+def test_what_a_checkpoint_alone_lacks_is_shown_as_the_lines_to_add(cli, arguments, lines):
+    message = cli("evaluate", "model.pt", *arguments).message
+    assert all(line in message for line in lines)
 
 
 @pytest.mark.parametrize("arguments", [("evaluate", "--nope"), ("evaluate", "a", "b"), ("nope",), ("report",)])
@@ -329,41 +311,30 @@ def test_a_fault_of_bnuq_is_exit_code_3_and_one_message(cli, monkeypatch, fault)
 
 
 @pytest.mark.parametrize(
-    "error",
-    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory")],
-    ids=["numpy", "torch"],
+    ("error", "code", "message"),
+    [
+        (MemoryError(), 2, "out of memory. Use a smaller --chunk-size, or fewer --samples."),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+            2,
+            "out of memory. Use a smaller --chunk-size, or fewer --samples.",
+        ),
+        (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …"),
+            2,
+            "the accelerator failed (CUDA error: an illegal memory access was encountered). ",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted; an unfinished result is not saved."),
+    ],
+    ids=["numpy", "torch", "accelerator", "Ctrl-C"],
 )
 @pytest.mark.usefixtures("small")
-def test_running_out_of_memory_says_what_to_do(cli, monkeypatch, error):
-    def faulty(*_):
-        raise error
-
-    monkeypatch.setattr("bnuq.evaluation.setup.load_material", faulty)
+def test_what_is_no_fault_of_bnuq_has_its_own_code_and_message(cli, monkeypatch, error, code, message):
+    monkeypatch.setattr("bnuq.evaluation.setup.load_material", Mock(side_effect=error))
     done = cli("evaluate", "run.toml")
-    assert done.code == 2
-    assert done.message == "out of memory. Use a smaller --chunk-size, or fewer --samples."
-
-
-@pytest.mark.usefixtures("small")
-def test_a_device_that_fails_is_no_fault_of_bnuq(cli, monkeypatch):
-    def faulty(*_):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
-
-    monkeypatch.setattr("bnuq.evaluation.setup.load_material", faulty)
-    done = cli("evaluate", "run.toml")
-    assert done.code == 2
-    assert done.message.startswith("the accelerator failed (CUDA error: an illegal memory access was encountered). ")
-
-
-@pytest.mark.usefixtures("small")
-def test_ctrl_c_is_exit_code_130(cli, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bnuq.evaluation.setup.load_material", interrupted)
-    done = cli("evaluate", "run.toml")
-    assert (done.code, done.out) == (130, "")
-    assert done.message == "interrupted; an unfinished result is not saved."
+    assert (done.code, done.out) == (code, "")
+    assert done.message.startswith(message)
+    assert done.message == message or message.endswith(" ")
 
 
 @pytest.mark.usefixtures("small")
@@ -420,9 +391,9 @@ def test_lists_on_the_command_line_take_commas_names_and_repetition(cli, small):
     (small / "a,b.npz").write_bytes((small / "other.npz").read_bytes())
     sets = ("--ood", "one=other.npz,two=other.npz", "--ood", "three=a,b.npz")
     done = cli("evaluate", "run.toml", *TINY, "--method", "mcbn,mcdo", *sets, "--json")
-    found = json.loads(done.out)
-    assert list(found["sets"]) == ["test", "one", "two", "three"]
-    assert list(found["methods"]) == ["deterministic", "mcbn", "mcdo"]
+    summary = json.loads(done.out)
+    assert list(summary["sets"]) == ["test", "one", "two", "three"]
+    assert list(summary["methods"]) == ["deterministic", "mcbn", "mcdo"]
 
 
 def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):

@@ -23,12 +23,12 @@ def test_it_prints_a_report_and_writes_its_file_in_the_working_folder(cli, small
 def test_json_tells_every_site(cli, small):
     done = cli("inspect", "run.toml", "--json", *FEW, "-o", "other.h5")
     assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
-    assert found["command"] == "inspect"
-    sites = [(site["name"], site["kind"], site["order"], site["stochastic"]) for site in found["sites"]]
+    summary = json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert summary["command"] == "inspect"
+    sites = [(site["name"], site["kind"], site["order"], site["stochastic"]) for site in summary["sites"]]
     assert sites == [("1", "batchnorm", 0, True), ("6", "dropout", 1, True)]
-    assert found["sites"][0]["channels"] == 4 and found["sites"][1]["p"] == 0.4
-    assert found["result"] == str(small / "other.h5")
+    assert summary["sites"][0]["channels"] == 4 and summary["sites"][1]["p"] == 0.4
+    assert summary["result"] == str(small / "other.h5")
 
 
 def test_a_checkpoint_alone_needs_its_architecture_and_a_shape(cli, small, tmp_path):

@@ -10,12 +10,12 @@ from bnuq.metrics import METRICS
 
 
 def test_data_tells_where_every_set_lies_or_is_looked_for(cli, tmp_path, monkeypatch):
-    found = tmp_path / "root" / "cifar10" / "cifar-10-batches-py"
-    found.mkdir(parents=True)
+    folder = tmp_path / "root" / "cifar10" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
     done = cli("data", "--data-root", tmp_path / "root")
     assert (done.code, done.err) == (0, "")
     blocks = {block.split()[0]: block for block in done.out.split("\n\n")}
-    assert f"train  {found}" in blocks["cifar10"]
+    assert f"train  {folder}" in blocks["cifar10"]
     assert "wanted" not in blocks["cifar10"]
     assert "train  not found" in blocks["svhn"] and "svhn/train_32x32.mat" in blocks["svhn"]
     assert "Netzer et al. 2011" in blocks["svhn"]
@@ -26,7 +26,7 @@ def test_data_tells_where_every_set_lies_or_is_looked_for(cli, tmp_path, monkeyp
     monkeypatch.setenv("BNUQ_DATA", str(tmp_path / "root"))
     done = cli("data")
     assert f"{tmp_path / 'root'}  ($BNUQ_DATA)" in done.out
-    assert f"train  {found}" in done.out
+    assert f"train  {folder}" in done.out
 
 
 def test_metrics_lists_every_metric_with_unit_direction_and_source(cli):

@@ -27,19 +27,19 @@ def test_a_mended_checkpoint_is_written_and_evaluates(small: Path, cli: Any) -> 
     asked = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz", "-T", "8", "--json")
     again = cli("evaluate", "new.pt", *asked)
     assert again.code == 0
-    told = json.loads(again.out)
-    assert "never-trained" not in [one["code"] for one in told["warnings"]]
+    summary = json.loads(again.out)
+    assert "never-trained" not in [warning["code"] for warning in summary["warnings"]]
 
 
 def test_options_win_over_the_run_file_and_json_is_all_that_is_printed(small: Path, cli: Any) -> None:
     asked = ("--estimator", "full", "--points", "60", "--batch-size", "20", "--seed", "3", "--train", "other.npz")
     done = cli("precise-bn", "run.toml", "--out", "new.pt", *asked, "--json")
     assert (done.code, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert (told["command"], told["estimator"], told["seed"]) == ("precise-bn", "full", 3)
-    assert (told["points"], told["batch_size"], told["batches"]) == (50, 17, 3)
-    assert told["reference"] == {"reference": "other.npz", "n": 50}
-    assert told["path"] == str(small / "new.pt")
+    summary = json.loads(done.out)
+    assert (summary["command"], summary["estimator"], summary["seed"]) == ("precise-bn", "full", 3)
+    assert (summary["points"], summary["batch_size"], summary["batches"]) == (50, 17, 3)
+    assert summary["reference"] == {"reference": "other.npz", "n": 50}
+    assert summary["path"] == str(small / "new.pt")
 
 
 def test_quiet_prints_nothing(small: Path, cli: Any) -> None:
@@ -92,6 +92,6 @@ def test_a_pickled_network_needs_trust_and_stays_one(small: Path, cli: Any) -> N
     done = cli(*asked, "--trust-pickle", "--json")
     assert done.code == 0
     assert json.loads(done.out)["model"]["form"] == "pickled module"
-    held = torch.load(small / "new.pt", weights_only=False)
-    assert held["epoch"] == 3
-    assert not torch.equal(held["model"][1].running_var, torch.ones(4))
+    arrays = torch.load(small / "new.pt", weights_only=False)
+    assert arrays["epoch"] == 3
+    assert not torch.equal(arrays["model"][1].running_var, torch.ones(4))

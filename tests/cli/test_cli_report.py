@@ -46,9 +46,9 @@ def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path, form, star
     folder = tmp_path / "new" / "pictures"
     outcome = cli("report", RESULT, "--figures", folder, *(() if form is None else ("--format", form)))
     assert outcome.code == 0
-    told = re.findall(r"^ · (\S+\.(?:svg|png))$", outcome.out, flags=re.MULTILINE)
-    assert sorted(told) == sorted(path.name for path in folder.iterdir()) and len(told) == 8
-    assert all((folder / name).read_bytes().startswith(start) for name in told)
+    names = re.findall(r"^ · (\S+\.(?:svg|png))$", outcome.out, flags=re.MULTILINE)
+    assert sorted(names) == sorted(path.name for path in folder.iterdir()) and len(names) == 8
+    assert all((folder / name).read_bytes().startswith(start) for name in names)
     assert f"Figures: {folder}" in outcome.out.replace("Figures:\n", "Figures: ")
 
 
@@ -144,8 +144,8 @@ def test_results_side_by_side_go_everywhere_that_one_goes(cli, copies):
     written = ("--html", copies / "p.html", "--markdown", copies / "r.md", "--figures", copies / "f")
     outcome = cli(*asked, *written)
     assert outcome.code == 0 and outcome.err == ""
-    said = " ".join(outcome.out.split())
-    assert "2 results side by side" in said and "bnuq check CURRENT BASELINE" in said
+    printed = " ".join(outcome.out.split())
+    assert "2 results side by side" in printed and "bnuq check CURRENT BASELINE" in printed
     assert (copies / "p.html").read_text(encoding="utf-8").count("<svg") > 4
     assert "|  | third | model |" in (copies / "r.md").read_text(encoding="utf-8")
     assert {path.name for path in (copies / "f").iterdir()} >= {"interval_calibration.svg", "convergence.svg"}
@@ -165,7 +165,7 @@ def test_what_cannot_stand_side_by_side_is_refused_in_one_message(cli, copies, a
     sweep_file.write(small_sweep.single(), copies / "sweep.h5")
     (copies / "letter.h5").write_text("dear")
     places = {"third": copies / "third.h5", "old": copies / "old" / RESULT, "sweep": copies / "sweep.h5"}
-    outcome = cli("report", *(one.format(**places, text=copies / "letter.h5") for one in arguments))
+    outcome = cli("report", *(argument.format(**places, text=copies / "letter.h5") for argument in arguments))
     assert outcome.code == 2 and outcome.out == "" and message in " ".join(outcome.message.split())
 
 

@@ -24,13 +24,13 @@ def estimates(made: Path, monkeypatch: pytest.MonkeyPatch, cli) -> Any:
     """The estimates of mcdo on the test set, with these options."""
     monkeypatch.chdir(made)
 
-    def found(*options: str) -> dict[str, float]:
+    def scores(*options: str) -> dict[str, float]:
         outcome = cli("evaluate", *TINY, *options)
         assert outcome.code == 0, outcome.err
         test = json.loads(outcome.out)["methods"]["mcdo"]["sets"]["test"]
         return {name: estimate["value"] for name, estimate in test.items()}
 
-    return found
+    return scores
 
 
 def test_tau_is_as_given(estimates):

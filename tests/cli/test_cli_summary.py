@@ -42,7 +42,7 @@ def summary(cli, small):
 
 
 def test_the_summary_has_the_documented_keys_and_types(summary, small):
-    found = summary()
+    content = summary()
     assert {
         "bnuq",
         "schema",
@@ -55,11 +55,11 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
         "warnings",
         "result",
         "reference_check",
-    } <= set(found)
-    check = found["reference_check"]
+    } <= set(content)
+    check = content["reference_check"]
     assert check is None or (type(check["passed"]), [*check["layers"][0]]) == (bool, ["name", "mean", "log_variance"])
-    assert (found["bnuq"], found["schema"], found["command"]) == ("0.1.0", 1, "evaluate")
-    assert found["model"] | {"classes": 0} == {
+    assert (content["bnuq"], content["schema"], content["command"]) == ("0.1.0", 1, "evaluate")
+    assert content["model"] | {"classes": 0} == {
         "path": str(small / "model.pt"),
         "sha256": sha256_of_file(small / "model.pt"),
         "task": "classification",
@@ -68,22 +68,23 @@ def test_the_summary_has_the_documented_keys_and_types(summary, small):
         "parameters": 591,
         "classes": 0,
     }
-    assert found["sampling"] == {
-        "samples": 8, "bank": None, "batch_size": 16, "layers": ["1"], "seed": 0, "device": found["sampling"]["device"],
+    assert content["sampling"] == {
+        "samples": 8, "bank": None, "batch_size": 16, "layers": ["1"], "seed": 0,
+        "device": content["sampling"]["device"],
         "mutual_information": "plug-in", "precision": "float32", "reference_points": 96, "test_points": 60,
     }  # fmt: skip
-    assert {name: one["n"] for name, one in found["sets"].items()} == {"test": 60, "other": 50}
-    assert all(len(one["sha256"]) == 64 for one in found["sets"].values())
-    assert set(found["seconds"]) == {"load", "draw", "evaluate", "total"}
-    assert all(isinstance(value, float) for value in found["seconds"].values())
-    assert found["result"] == str(small / "model.bnuq.h5")
-    assert all(set(one) == {"code", "text"} for one in found["warnings"])
+    assert {name: of_set["n"] for name, of_set in content["sets"].items()} == {"test": 60, "other": 50}
+    assert all(len(of_set["sha256"]) == 64 for of_set in content["sets"].values())
+    assert set(content["seconds"]) == {"load", "draw", "evaluate", "total"}
+    assert all(isinstance(value, float) for value in content["seconds"].values())
+    assert content["result"] == str(small / "model.bnuq.h5")
+    assert all(set(warning) == {"code", "text"} for warning in content["warnings"])
 
 
 def test_every_estimate_of_the_summary_is_complete(summary):
-    found = summary()["methods"]
-    assert tuple(found) == METHODS
-    for name, method in found.items():
+    content = summary()["methods"]
+    assert tuple(content) == METHODS
+    for name, method in content.items():
         known = METRICS | (OF_SEVERAL_PASSES if name != "deterministic" else set())
         assert set(method["sets"]["test"]) == known | LABELLED
         assert set(method["sets"]["other"]) == known
@@ -117,8 +118,8 @@ def test_infinities_and_nan_are_texts(small):
     }
     sets = dict(plain.sets) | {"test": replace(plain.sets["test"], estimates=estimates)}
     shown = summary_of(replace(result, methods={"deterministic": replace(plain, sets=sets)}))
-    found = shown["methods"]["deterministic"]["sets"]["test"]
-    assert [found[name] for name in values] == [{"value": text, "se": "inf"} for text in ("-inf", "inf", "nan")]
+    content = shown["methods"]["deterministic"]["sets"]["test"]
+    assert [content[name] for name in values] == [{"value": text, "se": "inf"} for text in ("-inf", "inf", "nan")]
     json.dumps(shown, allow_nan=False)
 
 
@@ -136,8 +137,8 @@ def test_report_gives_what_evaluate_gave(cli, small):
 
 def test_report_gives_what_evaluate_gave_also_where_errors_are_undefined(cli, small):
     """One group, one pass: no error over points or draws can be told, and its key is absent in both."""
-    with np.load(small / "test.npz") as held:
-        np.savez(small / "one.npz", **held, group=np.zeros(len(held["y"])))
+    with np.load(small / "test.npz") as arrays:
+        np.savez(small / "one.npz", **arrays, group=np.zeros(len(arrays["y"])))
     for options in ((), ("-T", "1"), ("--method", "deterministic")):
         evaluated = cli("evaluate", "run.toml", "--test", "one.npz", "--json", *options)
         assert evaluated.code == 0, evaluated
@@ -150,21 +151,21 @@ def test_report_gives_what_evaluate_gave_also_where_errors_are_undefined(cli, sm
 # ── the same estimates ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def assert_same(one, two, *, tolerance: float = 0.0) -> None:
+def assert_same(first, second, *, tolerance: float = 0.0) -> None:
     """Nested estimates are equal, and to the last bit where no tolerance is given."""
-    assert type(one) is type(two)
-    if isinstance(one, dict):
-        assert one.keys() == two.keys()
-        for key in one:
-            assert_same(one[key], two[key], tolerance=tolerance)
-    elif isinstance(one, list):
-        assert len(one) == len(two)
-        for a, b in zip(one, two, strict=True):
+    assert type(first) is type(second)
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            assert_same(first[key], second[key], tolerance=tolerance)
+    elif isinstance(first, list):
+        assert len(first) == len(second)
+        for a, b in zip(first, second, strict=True):
             assert_same(a, b, tolerance=tolerance)
     elif tolerance:
-        assert math.isclose(one, two, rel_tol=0, abs_tol=tolerance), (one, two)
+        assert math.isclose(first, second, rel_tol=0, abs_tol=tolerance), (first, second)
     else:
-        assert one == two
+        assert first == second
 
 
 def test_the_same_seed_gives_the_same_estimates_and_another_seed_others(summary):
@@ -189,9 +190,9 @@ def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which
     alone = summary()["methods"]
     beside = summary("--ood", "more.npz,other.npz", "--method", "mcbn+mcdo,mcdo")["methods"]
     assert tuple(beside) == ("deterministic", "mcbn+mcdo", "mcdo")
-    for method, found in beside.items():
-        assert_same(found["sets"]["test"], alone[method]["sets"]["test"])
-        assert_same(found["ood"]["other"], alone[method]["ood"]["other"])
+    for method, content in beside.items():
+        assert_same(content["sets"]["test"], alone[method]["sets"]["test"])
+        assert_same(content["ood"]["other"], alone[method]["ood"]["other"])
 
 
 def test_a_limited_set_keeps_the_estimates_of_each_point(cli, small):

@@ -49,9 +49,9 @@ augments = st.builds(
 @given(augments, st.integers(0, 2**31), st.integers(1, 5))
 def test_augmentation_is_that_of_a_loop_over_pictures(augment, seed, b):
     raw, words = drawn(seed, b)
-    found = augmented(raw, augment, words)
-    assert found.dtype == raw.dtype
-    np.testing.assert_array_equal(found, one_by_one(raw, augment, words))
+    actual = augmented(raw, augment, words)
+    assert actual.dtype == raw.dtype
+    np.testing.assert_array_equal(actual, one_by_one(raw, augment, words))
 
 
 @given(augments, st.integers(0, 2**31), st.integers(1, 6))
@@ -70,8 +70,8 @@ def test_padding_is_of_raw_pixels_and_so_differs_from_padding_the_normalised_one
     words[:, :2] = 0  # the upper left corner: all padding
     affine = Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.3))
     augment = Augment(pad=4, flip=True)
-    ours = normalized(augmented(raw, augment, words), affine)
-    np.testing.assert_allclose(ours[:, :, 0, 0], [[-2.0, -2.5, -2.0]] * 4, rtol=1e-6)  # black, normalised
+    through_pipeline = normalized(augmented(raw, augment, words), affine)
+    np.testing.assert_allclose(through_pipeline[:, :, 0, 0], [[-2.0, -2.5, -2.0]] * 4, rtol=1e-6)  # black, normalised
     assert np.all(augmented(normalized(raw, affine), augment, words)[:, :, 0, 0] == 0)  # grey: the mistake
 
 

@@ -35,16 +35,16 @@ def refusal(call, *args) -> str:
     ],
 )
 def test_channels_come_first_and_how_they_were_found_is_said(shape, point, code):
-    found = points(np.zeros(shape, np.float32))
-    assert found.point_shape == point
-    assert len(found) == 5
-    assert noted(found) == ([code] if code else [])
+    actual = points(np.zeros(shape, np.float32))
+    assert actual.point_shape == point
+    assert len(actual) == 5
+    assert noted(actual) == ([code] if code else [])
 
 
 def test_bytes_without_a_channel_axis_are_pictures_of_one_channel():
-    found = points(np.zeros((5, 28, 28), np.uint8))
-    assert found.point_shape == (1, 28, 28)
-    assert noted(found) == ["no-channel-axis"]
+    actual = points(np.zeros((5, 28, 28), np.uint8))
+    assert actual.point_shape == (1, 28, 28)
+    assert noted(actual) == ["no-channel-axis"]
 
 
 def test_the_pixels_are_the_same_in_either_layout_and_so_is_the_hash():
@@ -61,16 +61,16 @@ def test_uint8_is_scaled_and_float_is_taken_as_it_is():
     x = np.array([[0, 51, 255]], np.uint8)
     np.testing.assert_allclose(points(x).raw([0]), [[0, 0.2, 1]], rtol=1e-6)
     assert points(x).raw([0]).dtype == np.float32
-    for dtype, kept in [("f2", "f4"), ("f4", "f4"), (">f4", "f4"), ("f8", "f8"), (">f8", "f8"), ("?", "f4")]:
-        found = points(np.array([[0, 1, 1]]).astype(dtype)).raw([0])
-        assert found.dtype == kept
-        np.testing.assert_array_equal(found, [[0, 1, 1]])
+    for dtype, stored in [("f2", "f4"), ("f4", "f4"), (">f4", "f4"), ("f8", "f8"), (">f8", "f8"), ("?", "f4")]:
+        actual = points(np.array([[0, 1, 1]]).astype(dtype)).raw([0])
+        assert actual.dtype == stored
+        np.testing.assert_array_equal(actual, [[0, 1, 1]])
 
 
 def test_other_whole_numbers_are_features_but_no_pictures():
-    found = points(np.array([[1, 300]], np.int64))
-    assert values_of(found, "inputs-as-they-are") == {"dtype": "int64"}
-    np.testing.assert_array_equal(found.raw([0]), [[1, 300]])
+    actual = points(np.array([[1, 300]], np.int64))
+    assert values_of(actual, "inputs-as-they-are") == {"dtype": "int64"}
+    np.testing.assert_array_equal(actual.raw([0]), [[1, 300]])
     message = refusal(points, np.full((2, 4, 4, 3), 255, np.int64))
     assert "x holds int64 pictures of values from 255 to 255; expected uint8" in message
 
@@ -107,17 +107,17 @@ def test_targets_take_one_form():
         (np.zeros((4, 5, 5), np.uint8), np.int64, (4, 5, 5)),
         (np.zeros((4, 5, 5, 1), np.uint8), np.int64, (4, 5, 5)),
     ]:
-        found = points(x, y).targets
-        assert found is not None
-        assert (found.dtype, found.shape) == (dtype, shape)
+        actual = points(x, y).targets
+        assert actual is not None
+        assert (actual.dtype, actual.shape) == (dtype, shape)
     assert "x has 4 points and y has 3." in refusal(points, x, [0, 1, 2])
     assert "expected labels" in refusal(points, x, np.zeros((4, 2, 2, 2)))
 
 
 def test_groups_become_codes():
-    found = points(np.zeros((4, 2)), group=np.array(["b", "a", "b", "c"])).group
-    assert found is not None
-    assert found.tolist() == [1, 0, 1, 2]
+    actual = points(np.zeros((4, 2)), group=np.array(["b", "a", "b", "c"])).group
+    assert actual is not None
+    assert actual.tolist() == [1, 0, 1, 2]
     assert "group has shape (3,)" in refusal(points, np.zeros((4, 2)), None, np.arange(3))
 
 
@@ -127,23 +127,23 @@ def test_a_point_without_its_group_is_refused_with_its_row(group):
 
 
 def test_targets_whose_squares_are_infinite_are_refused():
-    held = points(np.zeros((2, 3)), [0.5, 1e200])
-    assert "go up to 1e+200, whose square float64 does not hold" in refusal(check_targets, held, 1)
+    large = points(np.zeros((2, 3)), [0.5, 1e200])
+    assert "go up to 1e+200, whose square float64 does not hold" in refusal(check_targets, large, 1)
 
 
 def test_a_subset_keeps_rows_together():
-    found = points(np.arange(8.0).reshape(4, 2), [3, 2, 1, 0], np.arange(4)).subset([2, 0])
-    assert found.raw(slice(None)).tolist() == [[4, 5], [0, 1]]
-    assert found.targets is not None
-    assert found.targets.tolist() == [1, 3]
-    assert len(found) == 2
+    actual = points(np.arange(8.0).reshape(4, 2), [3, 2, 1, 0], np.arange(4)).subset([2, 0])
+    assert actual.raw(slice(None)).tolist() == [[4, 5], [0, 1]]
+    assert actual.targets is not None
+    assert actual.targets.tolist() == [1, 3]
+    assert len(actual) == 2
 
 
 def test_labels_are_checked_against_the_classes():
     x = np.zeros((3, 2))
-    found = check_labels(points(x, [[0.0], [1.0], [2.0]]), 3).targets
-    assert found is not None
-    assert (found.dtype, found.tolist()) == (np.int64, [0, 1, 2])
+    actual = check_labels(points(x, [[0.0], [1.0], [2.0]]), 3).targets
+    assert actual is not None
+    assert (actual.dtype, actual.tolist()) == (np.int64, [0, 1, 2])
     one_based = refusal(check_labels, points(x, [1, 2, 3]), 3)
     assert "run from 1 to 3; expected 0 to 2 for 3 classes. They look one-based: subtract 1." in one_based
     assert "run from 0 to 7" in refusal(check_labels, points(x, [0, 7, 1]), 3)
@@ -155,8 +155,8 @@ def test_labels_are_checked_against_the_classes():
 
 
 def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():
-    found = check_labels(points(np.zeros((3, 2)), np.eye(3)), 3)
-    assert found.targets is not None
-    assert found.targets.tolist() == [0, 1, 2]
-    assert noted(found)[-1] == "one-hot-targets"
+    actual = check_labels(points(np.zeros((3, 2)), np.eye(3)), 3)
+    assert actual.targets is not None
+    assert actual.targets.tolist() == [0, 1, 2]
+    assert noted(actual)[-1] == "one-hot-targets"
     assert "one-hot rows of 4" in refusal(check_labels, points(np.zeros((3, 2)), np.eye(3)), 4)

@@ -69,12 +69,12 @@ def test_the_last_column_of_a_table_is_the_target(every_format, form):
 
 
 @pytest.mark.parametrize("form", FILES)
-@pytest.mark.parametrize("kept", [0, 10, 100, 0.5, -30])
-def test_a_file_that_was_cut_short_is_refused(every_format, form, kept):
+@pytest.mark.parametrize("share", [0, 10, 100, 0.5, -30])
+def test_a_file_that_was_cut_short_is_refused(every_format, form, share):
     path = every_format[form]
     data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
-    if form == "csv" and kept != 0:
+    path.write_bytes(data[: int(len(data) * share) if isinstance(share, float) else share])
+    if form == "csv" and share != 0:
         # A table that ends early is a shorter table where the cut leaves a number in every column.
         path.write_text(path.read_text().rpartition(",")[0])
     message = refusal(path)
@@ -386,19 +386,19 @@ def test_grey_pictures_have_one_channel_unless_one_of_them_has_colour(tmp_path):
 
 
 def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):
-    one = png(np.zeros((4, 4), np.uint8))
+    picture = png(np.zeros((4, 4), np.uint8))
     assert "holds no pictures, but nothing" in refusal(tmp_path)
-    (tmp_path / "1.png").write_bytes(one)
+    (tmp_path / "1.png").write_bytes(picture)
     (tmp_path / ".hidden.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("text")
     assert load_points(str(tmp_path), name="s").targets is None
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.png").write_bytes(one)
+    (tmp_path / "a" / "1.png").write_bytes(picture)
     assert "different depths (1.png, a/1.png)" in refusal(tmp_path)
     (tmp_path / "1.png").unlink()
     for part in ("train", "test"):
         (tmp_path / "both" / part / "a").mkdir(parents=True)
-        (tmp_path / "both" / part / "a" / "1.png").write_bytes(one)
+        (tmp_path / "both" / part / "a" / "1.png").write_bytes(picture)
     assert "class folders in several folders (test, train)" in refusal(tmp_path / "both")
 
 

@@ -151,11 +151,11 @@ def test_a_factory_that_gives_something_else_is_told(factories):
 
 def test_a_factory_that_a_found_file_names_does_not_run(factories):
     (factories / "model.toml").write_text("")
-    found = NamedBy(factories / "model.toml")
+    loaded = NamedBy(factories / "model.toml")
     with pytest.raises(UntrustedCodeError, match="--trust-code"):
-        load_points("points.py:dataset", base=factories, named_by=found)
-    assert len(load_points("points.py:dataset", base=factories, named_by=found, trust_code=True)) == 5
-    assert len(load_points("points.py:dataset", base=factories, named_by=found)) == 5
+        load_points("points.py:dataset", base=factories, named_by=loaded)
+    assert len(load_points("points.py:dataset", base=factories, named_by=loaded, trust_code=True)) == 5
+    assert len(load_points("points.py:dataset", base=factories, named_by=loaded)) == 5
 
 
 def test_a_factory_may_be_in_a_module(factories):
@@ -197,14 +197,14 @@ def test_cifar10_is_read_from_its_python_batches_its_archive_and_its_binary_ones
     binary.mkdir(parents=True)
     for name, (_, x, y) in batches.items():
         (binary / f"{name}.bin").write_bytes(np.column_stack([np.array(y, np.uint8), x]).tobytes())
-    found = [load_points("cifar10:train", data_root=root) for root in (folder.parent, archive, binary.parent)]
-    for points in found:
+    loaded = [load_points("cifar10:train", data_root=root) for root in (folder.parent, archive, binary.parent)]
+    for points in loaded:
         assert points.name == "cifar10"
         assert points.targets is not None
         assert points.targets.tolist() == expected_y.tolist()
         expected = expected_x.reshape(-1, 3, 32, 32) / np.float32(255)
         np.testing.assert_allclose(points.raw(slice(None)), expected, rtol=1e-6)
-    assert len({points.sha256 for points in found}) == 1
+    assert len({points.sha256 for points in loaded}) == 1
     assert len(load_points("cifar10", data_root=folder.parent)) == 3
     assert len(load_points("cifar10", data_root=folder.parent, split_default="train")) == 20
 
@@ -274,11 +274,11 @@ def test_an_archive_that_unpacks_to_more_than_cifar10_is_refused(tmp_path, monke
     assert "unpacks to more than any archive of CIFAR-10" in refusal("cifar10:test", data_root=tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0, 10, 100, 0.5, -30])
-def test_a_batch_that_was_cut_short_is_refused(cifar, kept):
+@pytest.mark.parametrize("share", [0, 10, 100, 0.5, -30])
+def test_a_batch_that_was_cut_short_is_refused(cifar, share):
     folder, batches = cifar
     data = batches["test_batch"][0]
-    (folder / "test_batch").write_bytes(data[: int(len(data) * kept) if isinstance(kept, float) else kept])
+    (folder / "test_batch").write_bytes(data[: int(len(data) * share) if isinstance(share, float) else share])
     assert "test_batch: cannot be read as a CIFAR-10 batch" in refusal("cifar10:test", data_root=folder.parent)
 
 

@@ -22,11 +22,11 @@ def saved(path: Path, what: object, *, legacy: bool = False) -> Path:
     return path
 
 
-def assert_is_state(found, expected=STATE):
-    assert found is not None
-    assert list(found) == list(expected)
+def assert_is_state(state, expected=STATE):
+    assert state is not None
+    assert list(state) == list(expected)
     for name, value in expected.items():
-        assert torch.equal(found[name], value)
+        assert torch.equal(state[name], value)
 
 
 @pytest.mark.parametrize(("legacy", "form"), [(False, "state dict (zip)"), (True, "state dict (legacy pickle)")])

@@ -175,8 +175,8 @@ def test_a_tensor_spread_over_one_value_is_refused(tmp_path):
 
 
 def test_overlapping_tensors_are_refused_before_all_of_them_are_looked_at(tmp_path):
-    held = torch.zeros(10_000)
-    torch.save({f"l{at}": held[at:] for at in range(100)}, tmp_path / "m.pt")
+    tensor = torch.zeros(10_000)
+    torch.save({f"l{at}": tensor[at:] for at in range(100)}, tmp_path / "m.pt")
     with pytest.raises(ModelError, match="its tensors overlap"):
         read_checkpoint(tmp_path / "m.pt")
 
@@ -184,8 +184,8 @@ def test_overlapping_tensors_are_refused_before_all_of_them_are_looked_at(tmp_pa
 def test_a_tensor_of_a_thousand_names_is_looked_at_once(tmp_path, monkeypatch):
     looked_at = []
     monkeypatch.setattr(checkpoint_module, "_is_finite", lambda value: looked_at.append(value) or True)
-    held = torch.zeros(10)
-    torch.save({f"l{at}": held for at in range(1000)}, tmp_path / "m.pt")
+    tensor = torch.zeros(10)
+    torch.save({f"l{at}": tensor for at in range(1000)}, tmp_path / "m.pt")
     assert len(read_checkpoint(tmp_path / "m.pt").state or ()) == 1000
     assert len(looked_at) == 1
 
@@ -194,9 +194,9 @@ def test_a_tensor_of_a_thousand_names_is_looked_at_once(tmp_path, monkeypatch):
 def test_a_name_without_end_is_refused_and_cut_in_the_message(tmp_path, nested):
     state = {"module." * 100_000 + "w": torch.ones(1)}
     torch.save({"x" * 10_000: {"w": torch.ones(1)}} if nested else state, tmp_path / "m.pt")
-    with pytest.raises(ModelError, match=r"is a name of [0-9,]* letters; expected at most 1,000") as told:
+    with pytest.raises(ModelError, match=r"is a name of [0-9,]* letters; expected at most 1,000") as refusal:
         read_checkpoint(tmp_path / "m.pt")
-    assert len(str(told.value)) < 1000
+    assert len(str(refusal.value)) < 1000
 
 
 def test_no_more_prefixes_are_taken_off_than_wrappers_put_on(tmp_path):
@@ -392,6 +392,6 @@ def test_a_length_beyond_what_is_left_is_refused_before_it_is_allocated(protocol
 @pytest.mark.parametrize("where", ["name", "count"])
 def test_the_text_of_nested_tuples_is_never_made(where):
     storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
-    held = {"name": NESTED + b"X\x03\x00\x00\x00cpuK\x01", "count": b"K\x01X\x03\x00\x00\x00cpu" + NESTED}
+    tensor = {"name": NESTED + b"X\x03\x00\x00\x00cpuK\x01", "count": b"K\x01X\x03\x00\x00\x00cpu" + NESTED}
     with pytest.raises(ValueError, match="tuple"):
-        survey_pickle(b"\x80\x02" + storage + held[where] + b"tQ.")
+        survey_pickle(b"\x80\x02" + storage + tensor[where] + b"tQ.")

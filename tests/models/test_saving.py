@@ -65,15 +65,15 @@ def changed(path: Path, values: dict[str, np.ndarray] = NEW, out: Path | None = 
     return out, write_statistics(loaded.checkpoint, values, out)
 
 
-def flat(held: object, path: str = "") -> dict[str, object]:
+def flat(stored: object, path: str = "") -> dict[str, object]:
     """Every leaf of what a file holds, by its path."""
-    if isinstance(held, nn.Module):
-        held = dict(held.state_dict())
-    if isinstance(held, dict):
-        return {k: v for name, one in held.items() for k, v in flat(one, f"{path}/{name}").items()}
-    if isinstance(held, list):
-        return {k: v for i, one in enumerate(held) for k, v in flat(one, f"{path}/{i}").items()}
-    return {path: held}
+    if isinstance(stored, nn.Module):
+        stored = dict(stored.state_dict())
+    if isinstance(stored, dict):
+        return {k: v for name, part in stored.items() for k, v in flat(part, f"{path}/{name}").items()}
+    if isinstance(stored, list):
+        return {k: v for i, part in enumerate(stored) for k, v in flat(part, f"{path}/{i}").items()}
+    return {path: stored}
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
@@ -84,7 +84,7 @@ def test_the_statistics_are_new_and_all_else_is_what_it_was(tmp_path, kind, lega
     out, notes = changed(path)
     assert notes == ()
     assert path.read_bytes() == before
-    old, new = (flat(torch.load(one, map_location="cpu", weights_only=False)) for one in (path, out))
+    old, new = (flat(torch.load(file, map_location="cpu", weights_only=False)) for file in (path, out))
     assert list(old) == list(new)
     for name, value in old.items():
         statistic = next((k for k in NEW if name.endswith(k)), None)
@@ -102,7 +102,7 @@ def test_the_file_differs_in_the_bytes_of_the_statistics_and_their_checksums_alo
     for legacy, more in ((True, 0), (False, 2 * 2 * 4)):
         path = write(tmp_path / f"m{legacy}.pt", STATE, legacy=legacy)
         out, _ = changed(path)
-        old, new = (np.frombuffer(one.read_bytes(), dtype=np.uint8) for one in (path, out))
+        old, new = (np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in (path, out))
         assert len(old) == len(new)
         assert 0 < (old != new).sum() <= 2 * 4 * 4 + more
 
@@ -146,26 +146,26 @@ def test_the_type_of_the_file_stays(tmp_path, dtype, form):
     out, _ = changed(path)
     if form == "safetensors":
         with safe_open(out, framework="pt") as file:
-            found = file.get_tensor("bn.running_mean")
+            mean = file.get_tensor("bn.running_mean")
     else:
-        found = torch.load(out, weights_only=True)["bn.running_mean"]
-    assert torch.equal(found, torch.from_numpy(NEW["bn.running_mean"]).to(dtype))
+        mean = torch.load(out, weights_only=True)["bn.running_mean"]
+    assert torch.equal(mean, torch.from_numpy(NEW["bn.running_mean"]).to(dtype))
 
 
 def test_numbers_that_the_type_cannot_hold_are_refused_and_nothing_is_written(tmp_path):
     path = write(tmp_path / "m.pt", {k: v.half() if v.is_floating_point() else v for k, v in STATE.items()})
     with pytest.raises(ModelError, match=r"bn.running_mean is stored as float16, .* \(up to 1e\+06\)"):
         changed(path, NEW | {"bn.running_mean": np.full(4, 1e6)})
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_of_averaged_and_plain_weights_those_that_were_read_change_and_it_is_said(tmp_path):
     ema = {name: value.clone() for name, value in STATE.items()}
     plain = {name: value.clone() for name, value in STATE.items()}
     out, notes = changed(write(tmp_path / "m.pt", {"state_dict": plain, "state_dict_ema": ema}))
-    held = torch.load(out, weights_only=True)
-    assert held["state_dict_ema"]["bn.running_mean"].tolist() == NEW["bn.running_mean"].tolist()
-    assert torch.equal(held["state_dict"]["bn.running_mean"], STATE["bn.running_mean"])
+    stored = torch.load(out, weights_only=True)
+    assert stored["state_dict_ema"]["bn.running_mean"].tolist() == NEW["bn.running_mean"].tolist()
+    assert torch.equal(stored["state_dict"]["bn.running_mean"], STATE["bn.running_mean"])
     assert notes == (note("entries-unchanged", entry="state_dict_ema", others=["state_dict"]),)
 
 
@@ -216,7 +216,7 @@ def test_a_statistic_that_shares_memory_with_what_is_to_be_something_else_is_ref
     path = write(tmp_path / "m.pt", holds(), legacy=legacy)
     with pytest.raises(ModelError, match=rf"{what} share memory in the file, .* Save clones, \{{k: v.clone\(\) for"):
         changed(path)
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
@@ -228,10 +228,10 @@ def test_tensors_that_lie_side_by_side_or_between_each_other_are_no_matter(tmp_p
     between = STATE | {MEAN: buffer[0:8:2], VAR: buffer[1:8:2], "bn.bias": buffer[8:]}
     for number, holds in enumerate((plain, between, in_one_buffer(slice(4, 8), slice(0, 4)))):
         out, _ = changed(write(tmp_path / f"{number}.pt", holds, legacy=legacy))
-        held = torch.load(out, weights_only=True)
+        stored = torch.load(out, weights_only=True)
         for name, value in holds.items():
             expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
-            assert torch.equal(held[name], expected)
+            assert torch.equal(stored[name], expected)
 
 
 def test_two_names_of_one_statistic_with_the_same_numbers_are_no_matter(tmp_path):
@@ -245,9 +245,9 @@ def test_a_tensor_without_the_prefix_is_not_taken_for_one_of_the_network(tmp_pat
     stray = {MEAN: torch.full((4,), 7.0)}
     holds = stray | prefixed("model.") if first else prefixed("model.") | stray
     out, _ = changed(write(tmp_path / "m.pt", holds))
-    held = torch.load(out, weights_only=True)
-    assert held[f"model.{MEAN}"].tolist() == NEW[MEAN].tolist()
-    assert torch.equal(held[MEAN], stray[MEAN])
+    stored = torch.load(out, weights_only=True)
+    assert stored[f"model.{MEAN}"].tolist() == NEW[MEAN].tolist()
+    assert torch.equal(stored[MEAN], stray[MEAN])
 
 
 def test_two_tensors_that_come_to_one_name_are_refused(tmp_path):
@@ -265,27 +265,27 @@ def beside_each_other(*, pickled: bool) -> object:
 
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (lambda at, data: (at + 32, data), "bn.running_mean"),
         (lambda at, data: (at, data + b"\1\1\1\1"), "bn.bias"),
     ],
     ids=["elsewhere", "too much"],
 )
-def test_a_copy_that_does_not_read_back_as_it_was_meant_is_removed(tmp_path, pickled, wrong, told, monkeypatch):
+def test_a_copy_that_does_not_read_back_as_it_was_meant_is_removed(tmp_path, pickled, wrong, message, monkeypatch):
     right = saving._Target.pieces
     monkeypatch.setattr(saving, "_check_apart", lambda *_: None)
-    monkeypatch.setattr(saving._Target, "pieces", lambda one: (wrong(*piece) for piece in right(one)))
-    with pytest.raises(ModelError, match=rf"its copy does not read back as it was written \(.*{told}"):
+    monkeypatch.setattr(saving._Target, "pieces", lambda target: (wrong(*piece) for piece in right(target)))
+    with pytest.raises(ModelError, match=rf"its copy does not read back as it was written \(.*{message}"):
         changed(write(tmp_path / "m.pt", beside_each_other(pickled=pickled)))
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_the_copy_of_safetensors_is_held_against_what_was_there_before_it_was_written_to(tmp_path, monkeypatch):
     save_file(STATE, tmp_path / "m.safetensors")
     right = saving._Target.pieces
     monkeypatch.setattr(saving, "_check_apart", lambda *_: None)
-    monkeypatch.setattr(saving._Target, "pieces", lambda one: ((at, data + b"\1") for at, data in right(one)))
+    monkeypatch.setattr(saving._Target, "pieces", lambda target: ((at, data + b"\1") for at, data in right(target)))
     with pytest.raises(ModelError, match=r"its copy does not read back as it was written \(bn.weight\)"):
         changed(tmp_path / "m.safetensors", out=tmp_path / "new.safetensors")
 
@@ -294,7 +294,7 @@ def test_a_copy_whose_checksums_do_not_hold_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "_write_checksum", lambda *_: None)
     with pytest.raises(ModelError, match=r"m.pt: its copy does not read back as it was written \(it seems damaged\)"):
         changed(write(tmp_path / "m.pt", STATE))
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_what_will_be_written_is_told_in_the_digits_of_the_file(tmp_path):
@@ -343,7 +343,7 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(saving, "replaced", changing)
     with pytest.raises(ModelError, match="has changed since it was read"):
         write_statistics(loaded.checkpoint, NEW, tmp_path / "new.pt")
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_a_tensor_that_is_not_there_or_of_another_shape_is_one_message(tmp_path):
@@ -360,7 +360,7 @@ def test_where_nothing_can_be_written_nothing_is(tmp_path):
     path = write(tmp_path / "m.pt", STATE)
     with pytest.raises(ResultError, match="its folder does not exist"):
         changed(path, out=tmp_path / "absent" / "new.pt")
-    assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
 
 
 def test_checkpoints_are_told_from_other_files_by_their_content(tmp_path):

@@ -47,7 +47,7 @@ def estimates(folder: Path, device: str, **options) -> dict[tuple[str, str], flo
     result = evaluate(resolve("run.toml", Options(device=device, methods=("mcbn",), **options), folder=folder))
     sets = result.methods["mcbn"].sets
     assert result.sampling["device"] == {"auto": f"{NAME}:0"}.get(device, device)
-    return {(of_set, name): one.value for of_set in sets for name, one in sets[of_set].estimates.items()}
+    return {(of_set, name): method.value for of_set in sets for name, method in sets[of_set].estimates.items()}
 
 
 @pytest.mark.parametrize("bank", [None, 12])
@@ -60,15 +60,15 @@ def test_an_evaluation_gives_the_estimates_of_the_cpu(classifier, accelerator, b
 
 
 def test_an_evaluation_of_a_regression_gives_the_estimates_of_the_cpu(regressor):
-    expected, found = (estimates(regressor, device) for device in DEVICES)
-    assert found == pytest.approx(expected, rel=1e-4)
+    expected, values = (estimates(regressor, device) for device in DEVICES)
+    assert values == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tf32", "float64"])
 def test_every_precision_runs(classifier, precision):
     expected = estimates(classifier, "cpu", precision="float64")
-    found = estimates(classifier, "auto", precision=precision)
-    assert found == pytest.approx(expected, rel=0.2 if precision == "bfloat16" else 1e-4, abs=0.05)
+    values = estimates(classifier, "auto", precision=precision)
+    assert values == pytest.approx(expected, rel=0.2 if precision == "bfloat16" else 1e-4, abs=0.05)
 
 
 def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp_path):
@@ -80,25 +80,25 @@ def test_dropout_saved_samples_and_mini_batches_by_the_query_run(classifier, tmp
 
 
 def test_a_sweep_gives_the_estimates_of_the_cpu(classifier, tmp_path):
-    found = []
+    values = []
     for device in DEVICES:
         options = Options(device=device, samples=8, out=tmp_path / f"{device}.h5")
         runs, settings = resolve_sweep(
             ("run.toml",), options, {"batch_sizes": (8, 16), "draw_sets": 2}, folder=classifier
         )
         points = sweep(runs, settings).points
-        found.append({(p.batch_size, m): p.estimates[m]["test"].estimate.value for p in points for m in p.estimates})
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
+        values.append({(p.batch_size, m): p.estimates[m]["test"].estimate.value for p in points for m in p.estimates})
+    assert values[1] == pytest.approx(values[0], rel=1e-4)
 
 
 def test_an_inspection_finds_what_it_finds_on_the_cpu(classifier, tmp_path):
-    found = []
+    values = []
     for device in DEVICES:
         run = resolve("run.toml", Options(device=device), folder=classifier)
-        found.append(inspect(replace(run, out=tmp_path / f"{device}.h5"), Settings(draws=12)))
-    for of_cpu, of_device in zip(found[0].gap.layers, found[1].gap.layers, strict=True):
+        values.append(inspect(replace(run, out=tmp_path / f"{device}.h5"), Settings(draws=12)))
+    for of_cpu, of_device in zip(values[0].gap.layers, values[1].gap.layers, strict=True):
         np.testing.assert_allclose(of_device.shift, of_cpu.shift, rtol=1e-4, atol=1e-6)
-    for of_cpu, of_device in zip(found[0].noise.layers, found[1].noise.layers, strict=True):
+    for of_cpu, of_device in zip(values[0].noise.layers, values[1].noise.layers, strict=True):
         np.testing.assert_allclose(of_device.spread, of_cpu.spread, rtol=1e-4, atol=1e-6)
 
 

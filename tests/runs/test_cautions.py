@@ -42,15 +42,15 @@ def test_a_network_without_running_statistics_has_no_evaluation_mode_of_its_own_
     small_run.write(tmp_path)
     (tmp_path / "net.py").write_text(UNTRACKED)
     weights = torch.load(tmp_path / "model.pt", weights_only=True)
-    kept = {name: value for name, value in weights.items() if name.rpartition(".")[2] in ("weight", "bias")}
-    torch.save(kept, tmp_path / "model.pt")
+    affine = {name: value for name, value in weights.items() if name.rpartition(".")[2] in ("weight", "bias")}
+    torch.save(affine, tmp_path / "model.pt")
     assert "deterministic-from-reference" in codes(tmp_path, methods=("mcbn", "mcbn+mcdo"))
 
 
 def test_one_point_or_one_group_is_too_few(tmp_path):
     small_run.write(tmp_path)
-    with np.load(tmp_path / "test.npz") as held:
-        arrays = dict(held)
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = dict(file)
     np.savez(tmp_path / "test.npz", **arrays, group=np.zeros(len(arrays["x"]), dtype=int))
     assert "too-few-points" in codes(tmp_path)
 
@@ -58,10 +58,10 @@ def test_one_point_or_one_group_is_too_few(tmp_path):
 def test_the_first_chunk_alone_does_not_decide_whether_passes_differ(tmp_path):
     # the first point is dead to dropout: behind the ReLU nothing of it is left
     small_run.write(tmp_path)
-    with np.load(tmp_path / "test.npz") as held:
-        arrays = {name: values.copy() for name, values in held.items()}
+    with np.load(tmp_path / "test.npz") as file:
+        arrays = {name: values.copy() for name, values in file.items()}
     arrays["x"][0] = -100.0
     np.savez(tmp_path / "test.npz", **arrays)
     whole, single = (small_run.evaluated(tmp_path, methods=("mcdo",), chunk_size=size) for size in (None, 1))
-    found = [one.methods["mcdo"].sets["test"].estimates["pll"].value for one in (whole, single)]
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
+    values = [result.methods["mcdo"].sets["test"].estimates["pll"].value for result in (whole, single)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)

@@ -29,8 +29,8 @@ def project(tmp_path: Path, data_pack: Path, sample_configs: Path) -> Path:
         shutil.copy(path, tmp_path)
     shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
     (tmp_path / "data").symlink_to(data_pack)
-    with np.load(data_pack / "cifar10" / "lossless_train.npz") as held:
-        np.savez(tmp_path / "few.npz", x=held["x"][:64], y=held["y"][:64])
+    with np.load(data_pack / "cifar10" / "lossless_train.npz") as arrays:
+        np.savez(tmp_path / "few.npz", x=arrays["x"][:64], y=arrays["y"][:64])
     return tmp_path
 
 
@@ -88,10 +88,10 @@ def test_the_network_as_it_is_has_the_estimates_of_plain_torch(project, name):
     result = evaluated(project, name, train=few, limit=200, methods=("deterministic",))
     plain = result.methods["deterministic"]
     (scores,) = plain.ood.values()
-    found = {key: estimate.value for key, estimate in plain.sets["test"].estimates.items()}
-    found["auroc"] = scores["predictive_entropy"]["auroc"].value
+    actual = {key: estimate.value for key, estimate in plain.sets["test"].estimates.items()}
+    actual["auroc"] = scores["predictive_entropy"]["auroc"].value
     for metric, value in EXPECTED[name].items():
-        assert found[metric] == pytest.approx(value, abs=2e-5), metric
+        assert actual[metric] == pytest.approx(value, abs=2e-5), metric
 
 
 # ── MCBN by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,14 +106,14 @@ def normalized(images: np.ndarray) -> torch.Tensor:
 
 def cropped_and_flipped(images: np.ndarray, words: np.ndarray, pad: int = 4) -> np.ndarray:
     """Each picture (3, 32, 32) shifted by up to `pad` pixels over black, and half of them mirrored."""
-    found = []
+    actual = []
     for image, (down, right, flip) in zip(images, words.tolist(), strict=True):
         canvas = np.zeros((3, 32 + 2 * pad, 32 + 2 * pad), np.float32)
         canvas[:, pad : pad + 32, pad : pad + 32] = image
         top, left = down % (2 * pad + 1), right % (2 * pad + 1)
         window = canvas[:, top : top + 32, left : left + 32]
-        found.append(window[:, :, ::-1] if flip >= 2**63 else window)
-    return np.stack(found)
+        actual.append(window[:, :, ::-1] if flip >= 2**63 else window)
+    return np.stack(actual)
 
 
 def take_statistics_of(model: nn.Module, batch: torch.Tensor) -> None:
@@ -145,13 +145,16 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(project, data_pack, p
         data_pack / "checkpoints" / "resnet20-12fca82f.th", arch="cifar_resnet.py:resnet20",
         base=project / "architectures",
     ).to(dtype)  # fmt: skip
-    with np.load(project / "few.npz") as held:
-        train = held["x"].transpose(0, 3, 1, 2) / np.float32(255)
-    with np.load(data_pack / "cifar10" / "lossless_test.npz") as held:
+    with np.load(project / "few.npz") as arrays:
+        train = arrays["x"].transpose(0, 3, 1, 2) / np.float32(255)
+    with np.load(data_pack / "cifar10" / "lossless_test.npz") as arrays:
         picked = np.sort(
-            counter_rng.batch_indices(0, 0, population=len(held["x"]), batch_size=points, purpose=counter_rng.SUBSET)
+            counter_rng.batch_indices(0, 0, population=len(arrays["x"]), batch_size=points, purpose=counter_rng.SUBSET)
         )
-        test, labels = held["x"].transpose(0, 3, 1, 2)[picked] / np.float32(255), torch.from_numpy(held["y"][picked])
+        test, labels = (
+            arrays["x"].transpose(0, 3, 1, 2)[picked] / np.float32(255),
+            torch.from_numpy(arrays["y"][picked]),
+        )
     log_p = []
     with torch.no_grad():
         for t in range(samples):
@@ -165,13 +168,13 @@ def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(project, data_pack, p
     entropy = -(mean * mean.log()).sum(-1)
     expected = -(stacked.exp() * stacked).sum(-1).mean(0)
 
-    found = result.methods["mcbn"].sets["test"]
-    np.testing.assert_allclose(found.log_likelihood, likelihood, atol=tolerance)
-    np.testing.assert_allclose(found.points["mutual_information"], entropy - expected, atol=tolerance)
+    actual = result.methods["mcbn"].sets["test"]
+    np.testing.assert_allclose(actual.log_likelihood, likelihood, atol=tolerance)
+    np.testing.assert_allclose(actual.points["mutual_information"], entropy - expected, atol=tolerance)
     pll = (likelihood.logsumexp(0) - np.log(samples)).mean().item()
-    assert found.estimates["pll"].value == pytest.approx(pll, abs=tolerance)
-    assert found.estimates["accuracy"].value == (mean.argmax(-1) == labels).double().mean().item()
-    assert found.estimates["predictive_entropy"].value == pytest.approx(entropy.mean().item(), abs=tolerance)
+    assert actual.estimates["pll"].value == pytest.approx(pll, abs=tolerance)
+    assert actual.estimates["accuracy"].value == (mean.argmax(-1) == labels).double().mean().item()
+    assert actual.estimates["predictive_entropy"].value == pytest.approx(entropy.mean().item(), abs=tolerance)
     assert result.sampling["batch_size"] == batch_size
 
 
@@ -193,14 +196,14 @@ def test_dropout_and_batchnorm_both_make_the_passes_differ_and_leave_the_checkpo
     result = evaluated(project, "svhn_cnn", limit=60, samples=8, methods=("mcdo", "mcbn+mcdo"))
     assert sha256_of_file(checkpoint) == before == result.model["sha256"]
     assert (result.model["batchnorm_layers"], result.model["dropout_layers"]) == (6, 2)
-    kept = {name: result.methods[name].sets["test"].log_likelihood for name in ("mcdo", "mcbn+mcdo")}
-    for likelihood in kept.values():
+    likelihoods = {name: result.methods[name].sets["test"].log_likelihood for name in ("mcdo", "mcbn+mcdo")}
+    for likelihood in likelihoods.values():
         assert likelihood is not None
         assert np.ptp(likelihood, axis=0).max() > 0.1
         assert len({row.tobytes() for row in likelihood}) == 8
-    assert not np.array_equal(kept["mcdo"], kept["mcbn+mcdo"])
+    assert not np.array_equal(likelihoods["mcdo"], likelihoods["mcbn+mcdo"])
     assert "mutual_information" not in result.methods["deterministic"].sets["test"].estimates
-    assert min(result.methods[name].sets["test"].estimates["mutual_information"].value for name in kept) > 0.05
+    assert min(result.methods[name].sets["test"].estimates["mutual_information"].value for name in likelihoods) > 0.05
 
 
 def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
@@ -210,8 +213,8 @@ def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
         base=project / "architectures",
     )  # fmt: skip
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with np.load(data_pack / "ood" / "pcbdigits32.npz") as held:
-        images = torch.from_numpy(held["x"][:64].transpose(0, 3, 1, 2) / np.float32(255))
+    with np.load(data_pack / "ood" / "pcbdigits32.npz") as arrays:
+        images = torch.from_numpy(arrays["x"][:64].transpose(0, 3, 1, 2) / np.float32(255))
     omega = bnuq.draw(model, images, samples=3, batch_size=16)
     outputs = bnuq.predict(model, images[:8], omega, dropout=bnuq.Dropout(3))
     assert outputs.shape == (3, 8, 10)
@@ -228,7 +231,7 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
     shutil.copytree(sample_configs / "quickstart", tmp_path / "quickstart")
     result = evaluate(resolve("quickstart.toml", Options(limit=100, samples=8), folder=tmp_path))
     assert list(result.methods) == ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
-    assert {name: one.n for name, one in result.sets.items()} == {"validation": 100, "test": 100, "mnist": 100}
+    assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 100, "test": 100, "mnist": 100}
     assert result.reference_check is not None and result.reference_check.passed
     assert warned(result) == []
     for method in result.methods.values():
@@ -247,7 +250,7 @@ def test_the_quickstart_runs_from_its_run_file_alone(sample_configs, tmp_path):
 def without_replicates(result: Result) -> dict[tuple[str, str, str], Estimate]:
     return {
         (method, name, metric): dataclasses.replace(estimate, jackknife=None, bootstrap=None)
-        for method, found in result.methods.items()
-        for name, one in found.sets.items()
-        for metric, estimate in one.estimates.items()
+        for method, actual in result.methods.items()
+        for name, outcome in actual.sets.items()
+        for metric, estimate in outcome.estimates.items()
     }

@@ -59,8 +59,8 @@ def test_the_estimates_are_those_of_the_library_by_hand(folder: Path) -> None:
     (centre, spread), (centre_val, spread_val) = (metrics.predictive_moments(v) for v in (f, g))
     tau = metrics.optimal_tau(y_val - centre_val, spread_val).tau
     sigma = metrics.constant_sigma(y_val - centre_val)
-    found = result.methods["mcbn"]
-    estimates = found.sets["test"].estimates
+    outcome = result.methods["mcbn"]
+    estimates = outcome.sets["test"].estimates
     assert estimates["tau"].value == pytest.approx(tau, rel=1e-3)
     assert estimates["rmse"].value == pytest.approx(metrics.rmse(centre, y_test), rel=1e-5)
     crps = metrics.crps_gaussian(centre, np.sqrt(spread + 1 / tau), y_test).mean()
@@ -68,7 +68,7 @@ def test_the_estimates_are_those_of_the_library_by_hand(folder: Path) -> None:
     assert estimates["pll"].value == pytest.approx(metrics.pll_regression(f, y_test, tau=tau).mean(), rel=1e-4)
     constant = metrics.crps_gaussian(centre, sigma, y_test).mean()
     share = metrics.normalized(crps, constant, metrics.crps_optimum(centre, y_test).mean())
-    assert found.normalized["crps"].value == pytest.approx(share, abs=0.1)
+    assert outcome.normalized["crps"].value == pytest.approx(share, abs=0.1)
     plain = result.methods["deterministic"].sets["test"].estimates["rmse"].value
     with torch.inference_mode():
         alone = model(inputs(x_test)).double().numpy() * height + low
@@ -107,12 +107,12 @@ def test_several_outputs_are_scored_together(tmp_path: Path) -> None:
     small.write(tmp_path, outputs=3)
     (tmp_path / "run.toml").write_text(text(instead={"arch": 'arch = "net.py:net"\narch_args = { outputs = 3 }'}))
     result = small.evaluated(tmp_path)
-    found = result.methods["mcbn+mcdo"].sets["test"]
-    assert result.model["outputs"] == 3 and found.sigma.shape == (small.TEST, 3)
+    outcome = result.methods["mcbn+mcdo"].sets["test"]
+    assert result.model["outputs"] == 3 and outcome.sigma.shape == (small.TEST, 3)
     y = arrays(tmp_path, "test")[1]
-    assert found.estimates["rmse"].value == pytest.approx(metrics.rmse(found.predicted, y), rel=1e-6)
-    assert found.estimates["crps"].value == pytest.approx(
-        metrics.crps_gaussian(found.predicted, found.sigma, y).mean(), rel=1e-6
+    assert outcome.estimates["rmse"].value == pytest.approx(metrics.rmse(outcome.predicted, y), rel=1e-6)
+    assert outcome.estimates["crps"].value == pytest.approx(
+        metrics.crps_gaussian(outcome.predicted, outcome.sigma, y).mean(), rel=1e-6
     )
 
 
@@ -133,12 +133,12 @@ def test_the_result_is_read_as_it_was_written(folder: Path) -> None:
     result = small.evaluated(folder, ood=("far=far.npz",))
     again = result_file.read(result.path)
     assert summary(again) == summary(result)
-    for method, found in result.methods.items():
+    for method, outcome in result.methods.items():
         other = again.methods[method]
-        np.testing.assert_array_equal(other.sets["test"].sigma, found.sets["test"].sigma)
+        np.testing.assert_array_equal(other.sets["test"].sigma, outcome.sets["test"].sigma)
         for curve in ("uncertainty_error", "calibration", "convergence", "risk"):
-            assert set(getattr(other, curve)) == set(getattr(found, curve))
-        assert other.bounds["constant"]["sigma"].value == found.bounds["constant"]["sigma"].value
+            assert set(getattr(other, curve)) == set(getattr(outcome, curve))
+        assert other.bounds["constant"]["sigma"].value == outcome.bounds["constant"]["sigma"].value
     np.testing.assert_array_equal(again.sets["test"].targets, result.sets["test"].targets)
 
 
@@ -170,30 +170,30 @@ def test_draws_that_are_kept_and_joined_give_the_same(folder: Path, samples) -> 
 def test_a_bank_gives_every_tile_its_own_draws(folder: Path) -> None:
     result = small.evaluated(folder, bank=64, methods=("mcbn", "mcdo"))
     whole = small.evaluated(folder, methods=("mcbn", "mcdo"))
-    one, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))
-    assert one["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
-    assert len(one["crps"].jackknife) == 64
+    part, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))
+    assert part["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
+    assert len(part["crps"].jackknife) == 64
 
 
 def test_raw_samples_are_kept_in_the_unit_of_the_targets(folder: Path) -> None:
     result = small.evaluated(folder, save_samples=True, methods=("mcbn",), samples=12)
     with h5py.File(result.path) as file:
-        kept = file["posterior_predictive/mcbn_test"]
-        assert kept.shape == (1, 12, small.TEST, 1) and kept.attrs["units"] == "target unit"
-        assert kept.dims[3].keys() == ["output"]
-        np.testing.assert_allclose(kept[0].mean(0), result.methods["mcbn"].sets["test"].predicted, rtol=1e-4)
+        samples = file["posterior_predictive/mcbn_test"]
+        assert samples.shape == (1, 12, small.TEST, 1) and samples.attrs["units"] == "target unit"
+        assert samples.dims[3].keys() == ["output"]
+        np.testing.assert_allclose(samples[0].mean(0), result.methods["mcbn"].sets["test"].predicted, rtol=1e-4)
 
 
 @pytest.mark.held
 def test_a_score_of_the_draws_alone_needs_no_noise_and_is_not_put_between_bounds_that_hold_it(folder: Path) -> None:
     whole = small.evaluated(folder, crps="fair", methods=("mcbn",))
-    found = whole.methods["mcbn"]
-    assert "crps" not in found.normalized and "pll" in found.normalized
+    outcome = whole.methods["mcbn"]
+    assert "crps" not in outcome.normalized and "pll" in outcome.normalized
     plain = whole.methods["deterministic"].sets["test"].estimates
     assert plain["crps"].value == pytest.approx(plain["mae"].value)
     (folder / "run.toml").write_text(text(without="validation"))
     alone = small.evaluated(folder, crps="fair", methods=("mcbn",)).methods["mcbn"].sets["test"].estimates
-    assert alone["crps"].value == pytest.approx(found.sets["test"].estimates["crps"].value)
+    assert alone["crps"].value == pytest.approx(outcome.sets["test"].estimates["crps"].value)
     assert "pll" not in alone and "tau" not in alone
 
 
@@ -219,9 +219,9 @@ def test_few_validation_points_are_a_warning(folder: Path) -> None:
 def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_why(folder: Path) -> None:
     (folder / "run.toml").write_text(text(without="validation"))
     result = small.evaluated(folder)
-    found = result.methods["mcbn"]
-    assert set(found.sets["test"].estimates) == {"rmse", "mae", "spearman", "variance"}
-    assert found.bounds == {} and found.normalized == {}
+    outcome = result.methods["mcbn"]
+    assert set(outcome.sets["test"].estimates) == {"rmse", "mae", "spearman", "variance"}
+    assert outcome.bounds == {} and outcome.normalized == {}
     why = values_of(result, "no-validation")
     assert (why["task"], why["tau"]) == ("regression", False) and "held out of training" in why["reason"]
 
@@ -229,9 +229,9 @@ def test_without_validation_points_what_needs_them_is_absent_and_the_notes_say_w
 def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> None:
     (folder / "run.toml").write_text(text(without="validation") + "\n[scoring]\ntau = 0.04\n")
     result = small.evaluated(folder)
-    found = result.methods["mcbn"]
-    assert found.sets["test"].estimates["tau"].value == 0.04 and "crps" in found.sets["test"].estimates
-    assert set(found.bounds) == {"optimum"}
+    outcome = result.methods["mcbn"]
+    assert outcome.sets["test"].estimates["tau"].value == 0.04 and "crps" in outcome.sets["test"].estimates
+    assert set(outcome.bounds) == {"optimum"}
     option = small.evaluated(folder, tau=0.05)
     assert option.methods["mcbn"].sets["test"].estimates["tau"].value == 0.05
     assert option.run["scoring"] == {"tau": 0.05}
@@ -292,23 +292,23 @@ def test_points_held_out_bound_a_classification_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "validation.npz", x=x[:30], y=y[:30])
     np.savez(tmp_path / "test.npz", x=x[30:], y=y[30:])
     result = small_run.evaluated(tmp_path)
-    for found in result.methods.values():
-        accuracy = found.sets["test"].estimates["accuracy"].value
-        confidence = found.bounds["constant"]["confidence"].value
+    for outcome in result.methods.values():
+        accuracy = outcome.sets["test"].estimates["accuracy"].value
+        confidence = outcome.bounds["constant"]["confidence"].value
         low = metrics.constant_pll(accuracy, confidence, small_run.CLASSES)
         high = metrics.optimum_pll(accuracy, small_run.CLASSES)
-        assert found.bounds["constant"]["pll"].value == pytest.approx(low)
-        assert found.bounds["optimum"]["pll"].value == pytest.approx(high)
-        pll = found.sets["test"].estimates["pll"].value
-        assert found.normalized["pll"].value == pytest.approx(100 * (pll - low) / (high - low))
+        assert outcome.bounds["constant"]["pll"].value == pytest.approx(low)
+        assert outcome.bounds["optimum"]["pll"].value == pytest.approx(high)
+        pll = outcome.sets["test"].estimates["pll"].value
+        assert outcome.normalized["pll"].value == pytest.approx(100 * (pll - low) / (high - low))
     assert summary(result_file.read(result.path)) == summary(result)
 
 
 # ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refused(folder: Path, kind: type[BnuqError], said: str, **options) -> None:
-    with pytest.raises(kind, match=said):
+def refused(folder: Path, kind: type[BnuqError], message: str, **options) -> None:
+    with pytest.raises(kind, match=message):
         small.evaluated(folder, **options)
     assert not (folder / "model.bnuq.h5").exists()
 
@@ -324,8 +324,8 @@ def test_one_output_and_targets_of_0_and_1_may_be_a_classifier_and_are_asked_abo
 
 def test_a_bank_does_not_go_with_a_mixture_that_is_fitted_to(folder: Path) -> None:
     refused(folder, RequestError, "--bank and fit", bank=64, fit="pll")
-    found = small.evaluated(folder, bank=64, fit="pll", pll="moment", methods=("mcbn",)).methods["mcbn"]
-    assert np.isfinite(found.sets["test"].estimates["pll"].mc_se)
+    outcome = small.evaluated(folder, bank=64, fit="pll", pll="moment", methods=("mcbn",)).methods["mcbn"]
+    assert np.isfinite(outcome.sets["test"].estimates["pll"].mc_se)
 
 
 def test_targets_that_are_not_finite_are_refused(folder: Path) -> None:
@@ -355,19 +355,19 @@ def test_statistics_of_the_reference_need_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("{ mean = [1.0], std = [0.0] }", r"normalize_targets.std is \[0.0\]; expected positive numbers"),
         ("{ mean = [1.0, 2.0], std = [1.0] }", "normalize_targets.mean is .*; expected 1 finite number"),
     ],
 )
-def test_statistics_that_do_not_fit_are_refused(folder: Path, wrong: str, said: str) -> None:
+def test_statistics_that_do_not_fit_are_refused(folder: Path, wrong: str, message: str) -> None:
     (folder / "run.toml").write_text(text(instead={"normalize_targets": f"normalize_targets = {wrong}"}))
-    refused(folder, RequestError, said)
+    refused(folder, RequestError, message)
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         ("tau = 0", "scoring.tau is 0; expected a number above 0"),
         ('pll = "mean"', 'scoring.pll is "mean"; expected one of mixture, moment, moment_full'),
@@ -375,9 +375,9 @@ def test_statistics_that_do_not_fit_are_refused(folder: Path, wrong: str, said: 
         ("tau_range = [5.0, inf]", r"scoring.tau_range is \[5.0, inf\]; expected two finite numbers"),
     ],
 )
-def test_wrong_keys_of_scoring_are_told(folder: Path, section: str, said: str) -> None:
+def test_wrong_keys_of_scoring_are_told(folder: Path, section: str, message: str) -> None:
     (folder / "run.toml").write_text(f"{small.RUN}\n[scoring]\n{section}\n")
-    refused(folder, RequestError, said)
+    refused(folder, RequestError, message)
 
 
 def test_constant_inputs_and_repeated_rows_are_evaluated(folder: Path) -> None:
@@ -391,8 +391,8 @@ def test_constant_inputs_and_repeated_rows_are_evaluated(folder: Path) -> None:
 def test_a_constant_target_is_divided_by_one_and_evaluated(folder: Path) -> None:
     for name in NAMES:
         rewritten(folder, name, lambda x, y: (x, np.full_like(y, 5.0)))
-    found = small.evaluated(folder).methods["mcbn"].sets["test"]
-    assert found.estimates["rmse"].value == pytest.approx(np.sqrt(np.mean((found.predicted - 5) ** 2)))
+    outcome = small.evaluated(folder).methods["mcbn"].sets["test"]
+    assert outcome.estimates["rmse"].value == pytest.approx(np.sqrt(np.mean((outcome.predicted - 5) ** 2)))
 
 
 def test_two_points_have_estimates_and_no_error_is_claimed_for_one(folder: Path) -> None:
@@ -401,9 +401,9 @@ def test_two_points_have_estimates_and_no_error_is_claimed_for_one(folder: Path)
     result = small.evaluated(folder)
     assert np.isfinite(result.methods["mcbn"].sets["test"].estimates["crps"].value)
     rewritten(folder, "test", lambda x, y: (x[:1], y[:1]))
-    one = small.evaluated(folder)
-    assert one.methods["mcbn"].sets["test"].estimates["crps"].se is None
-    assert "too-few-points" in warned(one)
+    part = small.evaluated(folder)
+    assert part.methods["mcbn"].sets["test"].estimates["crps"].se is None
+    assert "too-few-points" in warned(part)
 
 
 def test_passes_that_agree_are_an_error(folder: Path) -> None:

@@ -77,8 +77,8 @@ def values(result: Result) -> dict[str, float]:
 def test_exchanging_no_point_leaves_every_estimate_as_the_evaluation_had_it(
     docs: SimpleNamespace, seeds: list[Result], other: Result
 ) -> None:
-    for own, mixed in zip((seeds[0], other), docs.measures.exchanged((seeds[0], other), Coin(1.0)), strict=True):
-        expected = values(own)
+    for same, mixed in zip((seeds[0], other), docs.measures.exchanged((seeds[0], other), Coin(1.0)), strict=True):
+        expected = values(same)
         assert values(mixed).keys() == expected.keys()
         assert values(mixed) == pytest.approx(expected, abs=1e-12)
 
@@ -96,22 +96,22 @@ def test_an_exchange_keeps_the_scores_of_a_point_together(
     docs: SimpleNamespace, seeds: list[Result], other: Result
 ) -> None:
     mixed, rest = docs.measures.exchanged((seeds[0], other), np.random.default_rng(0))
-    points = [one.methods[DETERMINISTIC].sets["test"].points for one in (seeds[0], other, mixed, rest)]
-    own = np.array([np.equal(points[2][name], points[0][name]) for name in points[0]])
+    points = [result.methods[DETERMINISTIC].sets["test"].points for result in (seeds[0], other, mixed, rest)]
+    same = np.array([np.equal(points[2][name], points[0][name]) for name in points[0]])
     theirs = np.array([np.equal(points[2][name], points[1][name]) for name in points[0]])
-    assert np.all(own.all(0) | theirs.all(0))
-    assert 0.2 < own.all(0).mean() < 0.8
+    assert np.all(same.all(0) | theirs.all(0))
+    assert 0.2 < same.all(0).mean() < 0.8
     for name in points[0]:
         assert points[2][name] + points[3][name] == pytest.approx(points[0][name] + points[1][name])
 
 
 def test_exchanged_networks_rarely_alarm(docs: SimpleNamespace, seeds: list[Result], other: Result) -> None:
-    found = docs.measures.by_exchange((seeds[0], other), exchanges=200, seed=0)
-    assert found.gated == 15  # five of the test set, and five by each of two scores
-    assert docs.measures.share_of_all(found.strict).value < 0.1
-    low, of = found.low[DETERMINISTIC, "accuracy"], found.of[DETERMINISTIC, "accuracy"]
+    measured = docs.measures.by_exchange((seeds[0], other), exchanges=200, seed=0)
+    assert measured.gated == 15  # five of the test set, and five by each of two scores
+    assert docs.measures.share_of_all(measured.strict).value < 0.1
+    low, of = measured.low[DETERMINISTIC, "accuracy"], measured.of[DETERMINISTIC, "accuracy"]
     assert 0 < docs.measures.share_of_all(low, of).value < 0.12
-    assert np.all(found.least <= 1) and np.all((found.least < 0.05) == found.strict.astype(bool))
+    assert np.all(measured.least <= 1) and np.all((measured.least < 0.05) == measured.strict.astype(bool))
 
 
 # ── alarms, and their shares ─────────────────────────────────────────────────────────────────────────────────────────
@@ -120,16 +120,16 @@ def test_exchanged_networks_rarely_alarm(docs: SimpleNamespace, seeds: list[Resu
 def test_every_ordered_pair_of_seeds_is_checked_and_none_with_itself(
     docs: SimpleNamespace, seeds: list[Result]
 ) -> None:
-    found = docs.measures.by_chance(seeds)
-    for kind, of in found.of.items():
+    measured = docs.measures.by_chance(seeds)
+    for kind, of in measured.of.items():
         assert kind[0] != DETERMINISTIC, "the network as it is does not change"
         assert np.all(np.diag(of) == 0)
-    assert np.all(found.of["mcbn", "auroc"][~np.eye(3, dtype=bool)] == 4)
+    assert np.all(measured.of["mcbn", "auroc"][~np.eye(3, dtype=bool)] == 4)
     for a, b in permutations(range(3), 2):
         verdict = check(seeds[a], seeds[b])
-        assert found.tolerant[a, b] == (not verdict.passed)
-        worst = min(one.p_adjusted for one in verdict.comparisons if one.p_adjusted is not None)
-        assert found.least[a, b] == worst
+        assert measured.tolerant[a, b] == (not verdict.passed)
+        worst = min(comparison.p_adjusted for comparison in verdict.comparisons if comparison.p_adjusted is not None)
+        assert measured.least[a, b] == worst
 
 
 def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNamespace, other: Result) -> None:
@@ -147,29 +147,33 @@ def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNam
         method, sets={**method.sets, "test": replace(method.sets["test"], points=points, estimates=estimates)}
     )
     worse = replace(worse, methods={**worse.methods, DETERMINISTIC: changed})
-    named = {one.address for one in check(worse, other).comparisons if docs.measures.alarming(one)}
-    assert named == {one.address for one in check(worse, other, zero).worse} == {"deterministic.sets.test.brier"}
+    named = {comparison.address for comparison in check(worse, other).comparisons if docs.measures.alarming(comparison)}
+    assert (
+        named
+        == {comparison.address for comparison in check(worse, other, zero).worse}
+        == {"deterministic.sets.test.brier"}
+    )
 
 
 def test_without_draws_the_error_over_points_is_all_there_is(docs: SimpleNamespace, seeds: list[Result]) -> None:
-    pair = [docs.measures.without_draws(one) for one in seeds[:2]]
-    known = {one.address: one for one in check(seeds[0], seeds[1]).comparisons}
-    compared = [one for one in check(*pair).comparisons if one.method == "mcbn"]
+    pair = [docs.measures.without_draws(result) for result in seeds[:2]]
+    known = {comparison.address: comparison for comparison in check(seeds[0], seeds[1]).comparisons}
+    compared = [comparison for comparison in check(*pair).comparisons if comparison.method == "mcbn"]
     assert len(compared) > 20
-    for one in compared:
-        assert one.se_draws < 1e-12
-        assert one.se == pytest.approx(known[one.address].se_points)
-        assert one.change == known[one.address].change
-    assert any(known[one.address].se_draws for one in compared)
+    for comparison in compared:
+        assert comparison.se_draws < 1e-12
+        assert comparison.se == pytest.approx(known[comparison.address].se_points)
+        assert comparison.change == known[comparison.address].change
+    assert any(known[comparison.address].se_draws for comparison in compared)
 
 
 def test_the_spread_is_that_of_the_estimate_and_what_is_stated_is_the_estimates(
     docs: SimpleNamespace, seeds: list[Result]
 ) -> None:
-    estimates = [one.methods["mcbn"].sets["test"].estimates["pll"] for one in seeds]
+    estimates = [result.methods["mcbn"].sets["test"].estimates["pll"] for result in seeds]
     sd, rms, median = docs.measures.spread(seeds, "mcbn.sets.test.pll")
-    assert sd == pytest.approx(np.std([one.value for one in estimates], ddof=1))
-    stated = sorted(one.mc_se for one in estimates if one.mc_se is not None)
+    assert sd == pytest.approx(np.std([estimate.value for estimate in estimates], ddof=1))
+    stated = sorted(estimate.mc_se for estimate in estimates if estimate.mc_se is not None)
     assert (rms, median) == (pytest.approx(np.sqrt(np.mean(np.square(stated)))), stated[1])
 
 
@@ -177,13 +181,13 @@ def test_one_draw_that_differs_carries_all_of_the_variance(docs: SimpleNamespace
     def changed(result: Result, left_out: np.ndarray) -> Result:
         method = result.methods["mcbn"]
         estimate = replace(method.sets["test"].estimates["pll"], jackknife=left_out)
-        one = replace(method.sets["test"], estimates={**method.sets["test"].estimates, "pll": estimate})
-        changed = replace(method, sets={**method.sets, "test": one})
+        outcome = replace(method.sets["test"], estimates={**method.sets["test"].estimates, "pll": estimate})
+        changed = replace(method, sets={**method.sets, "test": outcome})
         return replace(result, methods={**result.methods, "mcbn": changed})
 
     share, address = docs.measures.of_one_draw, "mcbn.sets.test.pll"
     assert share([changed(seeds[0], np.array([0.0, 1.0, 0.0, -1.0]))], address) == pytest.approx(0.5)
-    assert share([changed(one, np.eye(8)[3]) for one in seeds], address) == pytest.approx(0.875)  # of 1 − 1/8
+    assert share([changed(result, np.eye(8)[3]) for result in seeds], address) == pytest.approx(0.875)  # of 1 − 1/8
     assert 1 / 8 <= share(seeds, address) < 1
 
 
@@ -191,30 +195,30 @@ def test_the_error_of_a_share_of_pairs_takes_seeds_for_independent(docs: SimpleN
     share = docs.measures.share_of_pairs
     one_bad = np.zeros((10, 10))
     one_bad[3, :] = 1 - np.eye(10)[3]  # one seed alarms against all others
-    found = share(one_bad)
-    assert found.value == pytest.approx(0.1)
-    assert found.se == pytest.approx(0.1, rel=0.3)  # nearly all of it hangs on that seed, …
-    assert found.se > 2 * np.sqrt(0.1 * 0.9 / 90)  # … which pairs taken for independent would not show
+    measured = share(one_bad)
+    assert measured.value == pytest.approx(0.1)
+    assert measured.se == pytest.approx(0.1, rel=0.3)  # nearly all of it hangs on that seed, …
+    assert measured.se > 2 * np.sqrt(0.1 * 0.9 / 90)  # … which pairs taken for independent would not show
     assert share(np.zeros((10, 10))).se == 0
     doubled = share(2 * one_bad, 2 * (1 - np.eye(10)))
-    assert (doubled.value, doubled.se) == (pytest.approx(found.value), pytest.approx(found.se))
+    assert (doubled.value, doubled.se) == (pytest.approx(measured.value), pytest.approx(measured.se))
 
 
 def test_the_error_of_a_share_of_pairs_is_its_spread(docs: SimpleNamespace) -> None:
     random = np.random.default_rng(0)
-    found = []
+    measured = []
     for _ in range(300):
         x = random.normal(size=20)
-        found.append(docs.measures.share_of_pairs((x[:, None] - x > 1.5) * (1.0 - np.eye(20))))
-    spread = np.std([one.value for one in found])
-    assert np.sqrt(np.mean([one.se**2 for one in found])) == pytest.approx(spread, rel=0.15)
+        measured.append(docs.measures.share_of_pairs((x[:, None] - x > 1.5) * (1.0 - np.eye(20))))
+    spread = np.std([estimate.value for estimate in measured])
+    assert np.sqrt(np.mean([estimate.se**2 for estimate in measured])) == pytest.approx(spread, rel=0.15)
 
 
 def test_the_error_of_a_share_of_independent_entries_is_the_binomials(docs: SimpleNamespace) -> None:
     low = (np.arange(400) % 20 == 0).astype(float)
-    found = docs.measures.share_of_all(low)
-    assert found.value == pytest.approx(0.05)
-    assert found.se == pytest.approx(np.sqrt(0.05 * 0.95 / 399))
+    measured = docs.measures.share_of_all(low)
+    assert measured.value == pytest.approx(0.05)
+    assert measured.se == pytest.approx(np.sqrt(0.05 * 0.95 / 399))
 
 
 # ── the smallest change ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -222,13 +226,13 @@ def test_the_error_of_a_share_of_independent_entries_is_the_binomials(docs: Simp
 
 def test_the_smallest_change_is_found_as_often_as_it_says(docs: SimpleNamespace) -> None:
     se, gated = 0.02, 40
-    one = docs.measures.smallest(se, np.inf, tolerance=0.01, gated=gated)
+    smallest = docs.measures.smallest(se, np.inf, tolerance=0.01, gated=gated)
     needed = 3.0233 * se  # the normal quantile at 1 − .05/40
     estimates = np.random.default_rng(0).normal(size=100_000) * se
-    assert one.half == pytest.approx(needed, rel=1e-4)
-    assert np.mean(one.half + estimates > needed) == pytest.approx(0.5, abs=0.01)
-    assert np.mean(one.most + estimates > needed) == pytest.approx(0.8, abs=0.01)
-    assert not one.tolerated
+    assert smallest.half == pytest.approx(needed, rel=1e-4)
+    assert np.mean(smallest.half + estimates > needed) == pytest.approx(0.5, abs=0.01)
+    assert np.mean(smallest.most + estimates > needed) == pytest.approx(0.8, abs=0.01)
+    assert not smallest.tolerated
 
 
 def test_few_degrees_of_freedom_take_a_larger_change(docs: SimpleNamespace) -> None:
@@ -240,18 +244,18 @@ def test_few_degrees_of_freedom_take_a_larger_change(docs: SimpleNamespace) -> N
 
 
 def test_a_change_within_the_tolerance_is_never_found(docs: SimpleNamespace) -> None:
-    one = docs.measures.smallest(0.001, np.inf, tolerance=0.01, gated=1)
-    assert (one.half, one.tolerated) == (0.01, True)
-    assert one.most == pytest.approx(0.01 + 0.8416 * 0.001, rel=1e-4)
+    smallest = docs.measures.smallest(0.001, np.inf, tolerance=0.01, gated=1)
+    assert (smallest.half, smallest.tolerated) == (0.01, True)
+    assert smallest.most == pytest.approx(0.01 + 0.8416 * 0.001, rel=1e-4)
 
 
 def test_errors_of_changes_are_those_of_the_check(docs: SimpleNamespace, seeds: list[Result], other: Result) -> None:
     addresses = ("mcbn.sets.test.pll", "mcbn.ood.other.mutual_information.auroc")
-    found = docs.measures.errors_of_changes([(other, seeds[0]), (other, seeds[1])], addresses)
+    measured = docs.measures.errors_of_changes([(other, seeds[0]), (other, seeds[1])], addresses)
     for number, baseline in enumerate(seeds[:2]):
-        known = {one.address: one for one in check(other, baseline).comparisons}
+        known = {comparison.address: comparison for comparison in check(other, baseline).comparisons}
         for address in addresses:
-            assert found[address][number][0] == known[address].se
+            assert measured[address][number][0] == known[address].se
 
 
 # ── what is made, and what is written ────────────────────────────────────────────────────────────────────────────────
@@ -262,14 +266,14 @@ def test_a_result_is_known_again_by_what_was_asked(docs: SimpleNamespace, folder
     asked = {"methods": ("mcbn",), "batch_size": 16, "seed": 1}
     made = small_run.evaluated(folder, out=Path("asked.h5"), **asked)
     assert made.path is not None
-    held = read(made.path)
+    result = read(made.path)
     for place in (folder, tmp_path):
-        assert docs.make.is_of(held, resolve("run.toml", Options(**asked), folder=place))
+        assert docs.make.is_of(result, resolve("run.toml", Options(**asked), folder=place))
     for change in ({"seed": 0}, {"batch_size": 8}, {"limit": 10}, {"methods": ("mcbn", "mcdo")}, {"samples": 9}):
         other = resolve("run.toml", Options(**{**asked, **change}), folder=folder)
-        assert not docs.make.is_of(held, other), change
+        assert not docs.make.is_of(result, other), change
     (tmp_path / "model.pt").write_bytes(b"another network")
-    assert not docs.make.is_of(held, resolve("run.toml", Options(**asked), folder=tmp_path))
+    assert not docs.make.is_of(result, resolve("run.toml", Options(**asked), folder=tmp_path))
 
 
 def test_a_noisy_copy_differs_by_its_level_and_in_no_batchnorm(docs: SimpleNamespace, tmp_path: Path) -> None:
@@ -288,41 +292,47 @@ def test_a_noisy_copy_differs_by_its_level_and_in_no_batchnorm(docs: SimpleNames
 
 
 def test_a_change_is_written_with_its_error_and_bold_where_it_fails(docs: SimpleNamespace, seeds: list[Result]) -> None:
-    one = next(one for one in check(seeds[0], seeds[1]).comparisons if one.address == "mcbn.sets.test.pll")
-    told = replace(one, change=-0.0723, se=0.0124, p_adjusted=0.004, outcome="worse")
-    assert docs.make.moved(told) == "**−0.0723 ± 0.0124, 0.004**"
-    assert docs.make.shortly(replace(told, outcome="same")) == "−0.072 ± 0.012"
-    assert docs.make.moved(replace(told, se=0.0, change=0.0)) == "0"
+    comparison = next(
+        comparison for comparison in check(seeds[0], seeds[1]).comparisons if comparison.address == "mcbn.sets.test.pll"
+    )
+    moved = replace(comparison, change=-0.0723, se=0.0124, p_adjusted=0.004, outcome="worse")
+    assert docs.make.moved(moved) == "**−0.0723 ± 0.0124, 0.004**"
+    assert docs.make.shortly(replace(moved, outcome="same")) == "−0.072 ± 0.012"
+    assert docs.make.moved(replace(moved, se=0.0, change=0.0)) == "0"
 
 
 def test_what_fails_is_named_by_method_and_what_never_does_too(
     docs: SimpleNamespace, seeds: list[Result], other: Result
 ) -> None:
-    verdicts = [check(other, one) for one in seeds]
+    verdicts = [check(other, result) for result in seeds]
 
     def judged(verdict: Verdict, *worse: str) -> Verdict:
         return replace(
             verdict,
             comparisons=tuple(
-                replace(one, outcome="worse" if one.address in worse else "same") if one.outcome != "not gated" else one
-                for one in verdict.comparisons
+                replace(comparison, outcome="worse" if comparison.address in worse else "same")
+                if comparison.outcome != "not gated"
+                else comparison
+                for comparison in verdict.comparisons
             ),
         )
 
     pll, auroc = "mcbn.sets.test.pll", "mcbn.ood.other.mutual_information.auroc"
-    said = [judged(verdicts[0], pll, auroc), judged(verdicts[1], pll), judged(verdicts[2])]
-    told = docs.make.what_fails({"noise": said, "nothing": said[2:]})
-    first, second = told.splitlines()
+    lines = [judged(verdicts[0], pll, auroc), judged(verdicts[1], pll), judged(verdicts[2])]
+    text = docs.make.what_fails({"noise": lines, "nothing": lines[2:]})
+    first, second = text.splitlines()
     assert first.startswith(
         "- **noise**, of 3 checks. Deterministic: none. MCBN: PLL 2, AUROC by MI 1; never the other "
     )
     assert second == "- **nothing**, of 1 check. None."
-    assert docs.make.failed(said) == "1 of 1 paired, 1 of 2"  # the other network has the draws of the first seed
+    assert docs.make.failed(lines) == "1 of 1 paired, 1 of 2"  # the other network has the draws of the first seed
 
 
 def test_tables_tell_what_was_counted(docs: SimpleNamespace, seeds: list[Result], other: Result) -> None:
     make, measures = docs.make, docs.measures
-    pairs = {"small": (measures.by_chance(seeds), measures.by_chance([measures.without_draws(one) for one in seeds]))}
+    pairs = {
+        "small": (measures.by_chance(seeds), measures.by_chance([measures.without_draws(result) for result in seeds]))
+    }
     head, _, row = make.of_chance(pairs).splitlines()
     assert head.count("|") == row.count("|")
     assert row.startswith(f"| small | 3 | {check(seeds[0], seeds[1]).gated} | 0 of 6 | 0 of 6, 0.0 % | ")
@@ -330,7 +340,7 @@ def test_tables_tell_what_was_counted(docs: SimpleNamespace, seeds: list[Result]
     assert metrics[:4] == ["| accuracy", "| PLL", "| Brier score", "| ECE"]
     assert len(metrics) == 10
 
-    verdicts = {"noise": [check(other, one) for one in seeds]}
+    verdicts = {"noise": [check(other, result) for result in seeds]}
     errors = measures.errors_of_changes([(other, seeds[0])], ["mcbn.sets.test.pll"])["mcbn.sets.test.pll"]
     half, most = make.found_from(errors, "mcbn.sets.test.pll", gated=1).split(" / ")
     assert 0.01 <= float(half) < float(most)

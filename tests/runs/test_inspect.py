@@ -44,7 +44,7 @@ def resolved(folder: Path, name: str = "run.toml", **options: Any) -> Run:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Inspection:
+def record(folder: Path) -> Inspection:
     return inspect(replace(resolved(folder), out=folder / "model.inspect.h5"), FEW)
 
 
@@ -52,76 +52,76 @@ def without_data(folder: Path, out: str = "bare.h5", **changes: Any) -> Run:
     return replace(resolved(folder), train=None, test=None, ood=(), out=folder / out, **changes)
 
 
-def test_an_inspection_holds_sites_gap_and_noise(found):
-    assert [(row.name, row.kind, row.stochastic) for row in found.sites] == [
+def test_an_inspection_holds_sites_gap_and_noise(record):
+    assert [(row.name, row.kind, row.stochastic) for row in record.sites] == [
         ("1", "batchnorm", True), ("6", "dropout", True),
     ]  # fmt: skip
-    assert found.gap is not None and found.noise is not None
-    assert (found.gap.points, found.gap.batch_size, [layer.name for layer in found.gap.layers]) == (96, 16, ["1"])
-    assert (found.noise.batch_size, found.noise.draws, found.noise.layers[0].nominal) == (16, 12, 16 * 16)
-    assert found.domains is None and found.pipelines is None
-    assert found.model["parameters"] == 591 and found.model["train_batch_size"] == 16
+    assert record.gap is not None and record.noise is not None
+    assert (record.gap.points, record.gap.batch_size, [layer.name for layer in record.gap.layers]) == (96, 16, ["1"])
+    assert (record.noise.batch_size, record.noise.draws, record.noise.layers[0].nominal) == (16, 12, 16 * 16)
+    assert record.domains is None and record.pipelines is None
+    assert record.model["parameters"] == 591 and record.model["train_batch_size"] == 16
 
 
-def test_the_file_gives_the_same_back(found):
-    again = read(found.path)
-    assert again.sites == found.sites and again.findings == found.findings
+def test_the_file_gives_the_same_back(record):
+    again = read(record.path)
+    assert again.sites == record.sites and again.findings == record.findings
     assert again.gap is not None and again.noise is not None
-    np.testing.assert_allclose(again.gap.layers[0].shift, found.gap.layers[0].shift)
-    np.testing.assert_allclose(again.noise.layers[0].spread, found.noise.layers[0].spread)
+    np.testing.assert_allclose(again.gap.layers[0].shift, record.gap.layers[0].shift)
+    np.testing.assert_allclose(again.noise.layers[0].spread, record.noise.layers[0].spread)
 
 
-def test_averages_of_the_very_reference_lag_by_no_more_than_chance(found):
+def test_averages_of_the_very_reference_lag_by_no_more_than_chance(record):
     """The tiny network's statistics are plain averages over 24 mini-batches of 16 of the same 96 points."""
-    [layer] = found.gap.layers
-    assert layer.rms_shift < 3 * found.noise.layers[0].sigma_v / math.sqrt(24)
-    assert found.gap.passed is True and warned(found) == []
-    assert found.gap.worth == pytest.approx(16 * 19)
+    [layer] = record.gap.layers
+    assert layer.rms_shift < 3 * record.noise.layers[0].sigma_v / math.sqrt(24)
+    assert record.gap.passed is True and warned(record) == []
+    assert record.gap.worth == pytest.approx(16 * 19)
     assert layer.rms_shift < 3 * layer.explained_shift and layer.ratio_mean < 3
 
 
-def test_too_small_a_reference_is_said(found):
-    assert "noise-on-the-same-points" in noted(found)
-    assert values_of(found, "population-of-all-points")["points"] == 96
+def test_too_small_a_reference_is_said(record):
+    assert "noise-on-the-same-points" in noted(record)
+    assert values_of(record, "population-of-all-points")["points"] == 96
 
 
-def test_the_same_seed_gives_the_same_estimates(folder, found):
+def test_the_same_seed_gives_the_same_estimates(folder, record):
     again = inspect(replace(resolved(folder), out=folder / "again.h5"), FEW)
-    np.testing.assert_array_equal(again.noise.layers[0].spread, found.noise.layers[0].spread)
-    np.testing.assert_array_equal(again.gap.layers[0].shift, found.gap.layers[0].shift)
+    np.testing.assert_array_equal(again.noise.layers[0].spread, record.noise.layers[0].spread)
+    np.testing.assert_array_equal(again.gap.layers[0].shift, record.gap.layers[0].shift)
 
 
 def test_a_large_reference_is_parted(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).normal(0.5, 0.3, (900, 1, 6, 6)).astype(np.float32))
-    found = inspect(resolved(tmp_path), Settings(points=300, draws=8))
-    assert "noise-on-the-same-points" not in noted(found)
-    assert found.gap is not None and found.gap.points == 300
+    record = inspect(resolved(tmp_path), Settings(points=300, draws=8))
+    assert "noise-on-the-same-points" not in noted(record)
+    assert record.gap is not None and record.gap.points == 300
 
 
 # ── without data ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_without_data_the_sites_are_told_and_what_a_reference_would_add(folder):
-    found = inspect(without_data(folder), Settings(input_shape=(1, 6, 6)))
-    assert [row.name for row in found.sites] == ["1", "6"]
-    assert found.gap is None and found.noise is None
-    assert "--train REF" in values_of(found, "unmeasured")["reason"]
-    assert values_of(found, "random-points") == {"shape": [1, 6, 6], "requested": True}
+    record = inspect(without_data(folder), Settings(input_shape=(1, 6, 6)))
+    assert [row.name for row in record.sites] == ["1", "6"]
+    assert record.gap is None and record.noise is None
+    assert "--train REF" in values_of(record, "unmeasured")["reason"]
+    assert values_of(record, "random-points") == {"shape": [1, 6, 6], "requested": True}
 
 
 def test_the_shape_is_that_of_the_test_set_where_that_can_be_read(folder):
-    found = inspect(replace(resolved(folder), train=None, out=folder / "bare.h5"))
-    assert [row.positions for row in found.sites] == [16, None]
-    assert "random-points" not in noted(found)
+    record = inspect(replace(resolved(folder), train=None, out=folder / "bare.h5"))
+    assert [row.positions for row in record.sites] == [16, None]
+    assert "random-points" not in noted(record)
 
 
 def test_a_shape_is_found_by_trying(tmp_path):
     (tmp_path / "net.py").write_text(MLP)
     torch.save(small_network().state_dict(), tmp_path / "model.pt")
-    found = inspect(resolve("model.pt", Options(arch="net.py:net"), folder=tmp_path))
-    assert [row.positions for row in found.sites] == [1]
-    assert values_of(found, "random-points") == {"shape": [6], "requested": False}
+    record = inspect(resolve("model.pt", Options(arch="net.py:net"), folder=tmp_path))
+    assert [row.positions for row in record.sites] == [1]
+    assert values_of(record, "random-points") == {"shape": [6], "requested": False}
 
 
 def test_where_no_shape_fits_the_option_is_named(folder):
@@ -138,11 +138,12 @@ def test_a_shape_against_the_data_is_refused(folder):
 
 def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(folder):
     absent = resolved(folder, train="absent.npz", out=folder / "x.h5")
-    found = inspect(absent)
+    record = inspect(absent)
     assert (
-        warned(found) == ["reference-unreadable"] and "absent.npz" in values_of(found, "reference-unreadable")["reason"]
+        warned(record) == ["reference-unreadable"]
+        and "absent.npz" in values_of(record, "reference-unreadable")["reason"]
     )
-    assert found.gap is None and [row.positions for row in found.sites] == [16, None]
+    assert record.gap is None and [row.positions for row in record.sites] == [16, None]
     for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
         with pytest.raises(DataError, match=r"absent\.npz"):
             inspect(absent, settings)
@@ -171,11 +172,11 @@ def changed(tmp_path: Path, **changes: float) -> Run:
 
 def test_weights_that_are_not_finite_are_named_and_evaluation_still_refuses_them(tmp_path):
     run = changed(tmp_path, **{"1_of_running_var": math.nan, "4_of_weight": math.inf})
-    found = inspect(run, FEW)
-    assert found.sites[0].flags == ("not-finite",) and found.gap is None and found.noise is None
-    assert warned(found) == ["not-finite"]
-    assert values_of(found, "not-finite")["tensors"] == ["4.weight", "1.running_var"]
-    assert values_of(found, "unmeasured")["reason"] == "the checkpoint's weights are not finite"
+    record = inspect(run, FEW)
+    assert record.sites[0].flags == ("not-finite",) and record.gap is None and record.noise is None
+    assert warned(record) == ["not-finite"]
+    assert values_of(record, "not-finite")["tensors"] == ["4.weight", "1.running_var"]
+    assert values_of(record, "unmeasured")["reason"] == "the checkpoint's weights are not finite"
     with pytest.raises(ModelError, match="NaN or infinite"):
         evaluate(run)
     with pytest.raises(ModelError, match=r"4\.weight is not finite"):
@@ -186,9 +187,9 @@ def test_a_network_without_batchnorm_has_sites_and_nothing_to_measure(tmp_path):
     small_run.write(tmp_path, norm=False)
     text = small_run.RUN.replace("[data]", "arch_args = { norm = false }\n[data]")
     (tmp_path / "run.toml").write_text(text)
-    found = inspect(resolved(tmp_path), FEW)
-    assert [row.kind for row in found.sites] == ["dropout"] and found.gap is None and found.noise is None
-    assert "no BatchNorm layer that could be sampled" in values_of(found, "unmeasured")["reason"]
+    record = inspect(resolved(tmp_path), FEW)
+    assert [row.kind for row in record.sites] == ["dropout"] and record.gap is None and record.noise is None
+    assert "no BatchNorm layer that could be sampled" in values_of(record, "unmeasured")["reason"]
 
 
 def test_the_model_is_left_as_it_was(folder, monkeypatch):
@@ -237,24 +238,24 @@ def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(fol
 
 
 def test_half_the_reference_is_a_batch(folder):
-    found = inspect(resolved(folder, out=Path("half.h5")), Settings(draws=8, batch_size=48))
-    assert found.noise is not None and found.noise.batch_size == 48 and 48 in found.noise.sizes
+    record = inspect(resolved(folder, out=Path("half.h5")), Settings(draws=8, batch_size=48))
+    assert record.noise is not None and record.noise.batch_size == 48 and 48 in record.noise.sizes
 
 
-def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, found):
+def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, record):
     run = resolved(folder, out=Path("keys.h5"))
     sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
     other = inspect(replace(run, sampler=sampler), FEW)
     assert values_of(other, "sampling-ignored") == {"keys": ["variance", "replacement"]}
-    assert "sampling-ignored" not in noted(found)
-    np.testing.assert_array_equal(other.noise.layers[0].spread, found.noise.layers[0].spread)
+    assert "sampling-ignored" not in noted(record)
+    np.testing.assert_array_equal(other.noise.layers[0].spread, record.noise.layers[0].spread)
 
 
-def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, found):
+def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, record):
     assumed = "training-batch-size-assumed"
     run = replace(resolved(folder, out=Path("m.h5")), train_batch_size=None)
     assert values_of(inspect(run, FEW), assumed) == {"batch_size": 128}
-    assert assumed not in noted(found)
+    assert assumed not in noted(record)
     assert assumed not in noted(inspect(run, replace(FEW, noise_only=True)))
 
 
@@ -269,9 +270,9 @@ def test_a_test_set_of_another_shape_is_named(tmp_path):
 def test_a_reference_of_equal_points_is_not_called_healthy(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.full((96, 1, 6, 6), 40.0, np.float32))
-    found = inspect(resolved(tmp_path), FEW)
-    assert found.gap is not None and found.gap.passed is None and "reference-unchecked" in warned(found)
-    assert found.gap.layers[0].rms_shift > 6 and math.isnan(found.gap.layers[0].ratio_mean)
+    record = inspect(resolved(tmp_path), FEW)
+    assert record.gap is not None and record.gap.passed is None and "reference-unchecked" in warned(record)
+    assert record.gap.layers[0].rms_shift > 6 and math.isnan(record.gap.layers[0].ratio_mean)
 
 
 def test_the_result_takes_the_place_of_no_file_that_is_read(folder):
@@ -288,10 +289,10 @@ def test_the_result_takes_the_place_of_no_file_that_is_read(folder):
 def test_domains_are_told_where_they_are_asked_for(tmp_path):
     small_run.write(tmp_path)
     both = Settings(draws=8, samples=4, domains=(Named("lab=other.npz", tmp_path),))
-    found = inspect(resolved(tmp_path, limit=20), both)
-    assert found.domains is not None and [one.name for one in found.domains.domains] == ["lab"]
-    assert {one.statistics for one in found.domains.crossings} >= {"running", "train", "lab", "mixed"}
-    assert read(found.path).domains is not None and found.run["inspect"]["domains"] == ["lab=other.npz"]
+    record = inspect(resolved(tmp_path, limit=20), both)
+    assert record.domains is not None and [layer.name for layer in record.domains.domains] == ["lab"]
+    assert {layer.statistics for layer in record.domains.crossings} >= {"running", "train", "lab", "mixed"}
+    assert read(record.path).domains is not None and record.run["inspect"]["domains"] == ["lab=other.npz"]
 
 
 def test_a_network_that_tells_nothing_of_its_pipeline_is_inspected_all_the_same(tmp_path):
@@ -300,9 +301,9 @@ def test_a_network_that_tells_nothing_of_its_pipeline_is_inspected_all_the_same(
     state |= {"1.running_mean": torch.zeros_like(state["1.running_mean"])}
     state |= {"1.running_var": torch.ones_like(state["1.running_var"])}
     torch.save(state, tmp_path / "model.pt")
-    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
-    assert found.pipelines is None and found.gap is not None and found.noise is not None
-    assert "mean 0 and variance 1" in values_of(found, "no-pipeline-suggested")["reason"]
+    record = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert record.pipelines is None and record.gap is not None and record.noise is not None
+    assert "mean 0 and variance 1" in values_of(record, "no-pipeline-suggested")["reason"]
 
 
 def test_layers_that_are_not_there_are_refused(tmp_path):
@@ -315,13 +316,13 @@ def test_layers_that_are_not_there_are_refused(tmp_path):
 def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp_path):
     small_run.write(tmp_path)
     state = torch.load(tmp_path / "model.pt")
-    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
-    assert found.pipelines is not None and found.pipelines.candidates and found.gap is None and found.noise is None
-    assert "the training pipeline, through which" in values_of(found, "unmeasured")["reason"]
+    record = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert record.pipelines is not None and record.pipelines.candidates and record.gap is None and record.noise is None
+    assert "the training pipeline, through which" in values_of(record, "unmeasured")["reason"]
     state["1.running_mean"] += 3.0
     torch.save(state, tmp_path / "model.pt")
     text = small_run.RUN.replace("[sampling]", "normalize = { mean = [0.0], std = [1.0] }\n[sampling]")
     (tmp_path / "run.toml").write_text(text)
-    found = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
-    assert found.gap is not None
-    assert warned(found) == ["reference-mismatch", "no-pipeline-fits"]
+    record = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
+    assert record.gap is not None
+    assert warned(record) == ["reference-mismatch", "no-pipeline-fits"]

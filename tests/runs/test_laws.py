@@ -50,22 +50,22 @@ def test_mcbn_runs_beside_the_laws_where_there_is_a_reference(beside):
 
 def test_each_law_is_compared_with_mcbn_by_ratio_rank_pll_and_auroc(beside):
     real = beside.methods["mcbn"]
-    for one in approximations(beside):
-        law = beside.methods[one.method]
+    for approximation in approximations(beside):
+        law = beside.methods[approximation.method]
         for name in ("test", "other"):
-            ours, theirs = (m.sets[name].points["mutual_information"] for m in (law, real))
-            assert one.ratio[name].value == pytest.approx(ours.mean() / theirs.mean(), rel=1e-5)
-            assert one.rank[name] == pytest.approx(metrics.spearman(ours, theirs))
+            modelled, theirs = (m.sets[name].points["mutual_information"] for m in (law, real))
+            assert approximation.ratio[name].value == pytest.approx(modelled.mean() / theirs.mean(), rel=1e-5)
+            assert approximation.rank[name] == pytest.approx(metrics.spearman(modelled, theirs))
         estimates = law.sets["test"].estimates["pll"], real.sets["test"].estimates["pll"]
-        assert one.pll.value == pytest.approx(estimates[0].value - estimates[1].value)
-        assert one.pll.mc_se == pytest.approx(math.hypot(estimates[0].mc_se, estimates[1].mc_se))
-        assert set(one.auroc) == {"other"}
+        assert approximation.pll.value == pytest.approx(estimates[0].value - estimates[1].value)
+        assert approximation.pll.mc_se == pytest.approx(math.hypot(estimates[0].mc_se, estimates[1].mc_se))
+        assert set(approximation.auroc) == {"other"}
 
 
 def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
-    for one in approximations(beside):
-        assert 0.4 < one.ratio["test"].value < 2.5
-        assert one.rank["test"] > 0.5  # of 32 draws: mcbn with others would not reach 1 either
+    for approximation in approximations(beside):
+        assert 0.4 < approximation.ratio["test"].value < 2.5
+        assert approximation.rank["test"] > 0.5  # of 32 draws: mcbn with others would not reach 1 either
 
 
 def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
@@ -76,10 +76,10 @@ def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
     shown = [finding for finding in findings(beside) if finding.code.startswith("noise-model-")]
     assert [finding.values["model"].method for finding in shown] == list(LAWS)
     assert "mcbn-chi2 is an analytic noise model, not MCBN" in text
-    told = summary(beside)["approximations"]
-    assert list(told) == list(LAWS)
-    assert told["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
-    json.dumps(told)
+    text = summary(beside)["approximations"]
+    assert list(text) == list(LAWS)
+    assert text["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
+    json.dumps(text)
 
 
 def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
@@ -89,8 +89,8 @@ def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside)
         return stream.getvalue()
 
     def with_keys(methods, **sampling):
-        held = {name: beside.methods[name] for name in ("deterministic", *methods)}
-        return replace(beside, methods=held, run={**beside.run, "sampling": beside.run["sampling"] | sampling})
+        chosen = {name: beside.methods[name] for name in ("deterministic", *methods)}
+        return replace(beside, methods=chosen, run={**beside.run, "sampling": beside.run["sampling"] | sampling})
 
     results = {
         "all": beside,
@@ -109,21 +109,21 @@ def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside)
         "nothing fitted": "counts nominal",
         "empirical": "covariance layer (64 mini-batches)",
     }
-    for name, told in words.items():
-        assert re.search(rf"^ *noise models +{re.escape(told)}$", facts(results[name]), re.M), name
+    for name, text in words.items():
+        assert re.search(rf"^ *noise models +{re.escape(text)}$", facts(results[name]), re.M), name
     assert not re.search("^ *noise models ", facts(results["none"]), re.M)
-    (row,) = [one for one in compared(results) if one.what == "noise models"]
+    (row,) = [row for row in compared(results) if row.what == "noise models"]
     assert dict(row.values) == words | {"none": "none"} and row.differs
-    (row,) = [one for one in compared({"a": beside, "b": beside}) if one.what == "noise models"]
+    (row,) = [row for row in compared({"a": beside, "b": beside}) if row.what == "noise models"]
     assert not row.differs
-    assert not [one for one in compared({"a": results["none"], "b": results["none"]}) if one.what == "noise models"]
+    assert not [row for row in compared({"a": results["none"], "b": results["none"]}) if row.what == "noise models"]
 
 
 def test_the_comparison_can_be_made_from_the_file_alone(beside):
     again = read(beside.path)
-    for one, other in zip(approximations(again), approximations(beside), strict=True):
-        assert one.ratio["test"].value == pytest.approx(other.ratio["test"].value, rel=1e-5)
-        assert one.rank["test"] == pytest.approx(other.rank["test"], abs=1e-3)
+    for approximation, other in zip(approximations(again), approximations(beside), strict=True):
+        assert approximation.ratio["test"].value == pytest.approx(other.ratio["test"].value, rel=1e-5)
+        assert approximation.rank["test"] == pytest.approx(other.rank["test"], abs=1e-3)
     assert again.run["sampling"]["methods"] == ["mcbn", *LAWS]
 
 
@@ -174,8 +174,8 @@ def test_auto_doubles_the_draws_of_laws_too(tmp_path):
     result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32)
     whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"])
     for name in ("mcbn", "mcbn-chi2"):
-        one, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
-        assert one == pytest.approx(other, rel=1e-6)
+        stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
+        assert stopped == pytest.approx(other, rel=1e-6)
 
 
 def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_augmented(tmp_path):
@@ -214,29 +214,29 @@ def test_options_that_no_method_draws_by_are_told(tmp_path):
 def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):
     small_regression.write(tmp_path)
     result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=64, batch_size=3)
-    (one,) = approximations(result)
-    assert one.uncertainty == "variance" and one.ratio["test"].value > 0
+    (approximation,) = approximations(result)
+    assert approximation.uncertainty == "variance" and approximation.ratio["test"].value > 0
     known = ["pll" in result.methods[name].sets["test"].estimates for name in ("mcbn", "mcbn-chi2")]
-    assert (one.pll is not None) == all(known)
+    assert (approximation.pll is not None) == all(known)
 
 
 def test_no_verdict_is_given_where_the_error_is_not_known(beside):
-    (one, *_) = approximations(beside)
+    (approximation, *_) = approximations(beside)
     for value in (0.01, 100.0):
-        unknown = replace(one, ratio={"test": Estimate(value)})
+        unknown = replace(approximation, ratio={"test": Estimate(value)})
         assert not unknown.understates and not unknown.overstates
-    loose = replace(one, ratio={"test": Estimate(0.3, mc_se=0.01)}, fit=0.5)
+    loose = replace(approximation, ratio={"test": Estimate(0.3, mc_se=0.01)}, fit=0.5)
     assert not loose.understates and replace(loose, fit=0.1).understates
 
 
 def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
-    def told(result) -> str:
+    def text(result) -> str:
         stream = io.StringIO()
         print_record(report, result, stream, full=True, width=100)
         return stream.getvalue()
 
     alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))
-    assert "mini-batches of 16, seed 0" in told(alone)
-    assert "BatchNorm layers:" not in told(beside)
+    assert "mini-batches of 16, seed 0" in text(alone)
+    assert "BatchNorm layers:" not in text(beside)
     part = replace(beside, model={**beside.model, "batchnorm_layers": 3})
-    assert "1 of 3 BatchNorm layers: 1" in told(part)
+    assert "1 of 3 BatchNorm layers: 1" in text(part)

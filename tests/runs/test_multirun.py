@@ -75,7 +75,7 @@ def write(folder: Path) -> Path:
         for seed in range(SEEDS):
             net = trained(x[order[:TRAINED]], y[order[:TRAINED]], seed)
             torch.save(net.state_dict(), folder / f"model_{split}_{seed}.pt")
-    asked(folder, "split = [0, 1, 2]\nseed = [0, 1]")
+    write_request(folder, "split = [0, 1, 2]\nseed = [0, 1]")
     return folder
 
 
@@ -99,7 +99,7 @@ def small_network() -> nn.Module:
     return space["net"]()
 
 
-def asked(folder: Path, runs: str, *, text: str = RUN) -> None:
+def write_request(folder: Path, runs: str, *, text: str = RUN) -> None:
     (folder / "run.toml").write_text(text + runs + "\n")
 
 
@@ -122,7 +122,7 @@ def one_split(finished, tmp_path):
     for path in finished[0].iterdir():
         if not path.name.startswith("run."):
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    asked(tmp_path, "split = [0]\nseed = [0, 1]", text=QUICK)
+    write_request(tmp_path, "split = [0]\nseed = [0, 1]", text=QUICK)
     return tmp_path
 
 
@@ -144,9 +144,9 @@ def evaluated(monkeypatch):
 
 
 def test_every_split_and_seed_is_a_run_with_its_own_texts_and_file(tmp_path):
-    asked(tmp_path, "split = [0, 7]\nseed = [1, 2]")
+    write_request(tmp_path, "split = [0, 7]\nseed = [1, 2]")
     runs = runs_of(tmp_path, samples=5, out=Path("all.bnuq.h5"))
-    assert [one.words for one in runs.all] == [
+    assert [requested.words for requested in runs.all] == [
         "split 0, seed 1", "split 0, seed 2", "split 7, seed 1", "split 7, seed 2"
     ]  # fmt: skip
     last = runs.all[-1].run
@@ -154,32 +154,32 @@ def test_every_split_and_seed_is_a_run_with_its_own_texts_and_file(tmp_path):
     assert last.train is not None and last.train.text == "train_7.npz"
     assert last.test is not None and last.test.text == "test_7.npz"
     assert last.out == tmp_path / "all.split7-seed2.bnuq.h5" and runs.out == tmp_path / "all.bnuq.h5"
-    assert {(one.run.samples, one.run.seed) for one in runs.all} == {(5, 0)} and runs.findings == ()
+    assert {(requested.run.samples, requested.run.seed) for requested in runs.all} == {(5, 0)} and runs.findings == ()
 
 
 def test_without_out_the_aggregate_is_named_after_the_run_file(tmp_path):
-    asked(tmp_path, "split = [0, 1]", text=RUN.replace("_{seed}", ""))
+    write_request(tmp_path, "split = [0, 1]", text=RUN.replace("_{seed}", ""))
     runs = runs_of(tmp_path)
     assert runs.out == tmp_path / "run.bnuq.h5"
-    assert [one.run.out.name for one in runs.all] == ["run.split0.bnuq.h5", "run.split1.bnuq.h5"]
+    assert [requested.run.out.name for requested in runs.all] == ["run.split0.bnuq.h5", "run.split1.bnuq.h5"]
 
 
 def test_placeholders_stand_in_ood_sets_and_validation_too_and_a_split_of_another_set_stays(tmp_path):
     text = RUN.replace('"far.npz"', '"far=far_{split}.npz"')
-    asked(tmp_path, "split = [4]\nseed = [0]", text=text.replace("validation.npz", "validation_{split}.npz"))
+    write_request(tmp_path, "split = [4]\nseed = [0]", text=text.replace("validation.npz", "validation_{split}.npz"))
     run = runs_of(tmp_path).all[0].run
     assert run.ood[0].text == "far=far_4.npz" and getattr(run.validation, "text", None) == "validation_4.npz"
-    asked(
+    write_request(
         tmp_path, "split = [4]\nseed = [0]", text=text.replace('"validation.npz"', '{ split_of = "train", seed = 3 }')
     )
     assert runs_of(tmp_path).all[0].run.validation == Split(split_of="train", seed=3)
 
 
 def test_seeds_that_are_nowhere_in_the_texts_are_those_of_sampling(tmp_path):
-    asked(tmp_path, "seed = [3, 4]", text=RUN.replace("{split}", "0").replace("{seed}", "0"))
+    write_request(tmp_path, "seed = [3, 4]", text=RUN.replace("{split}", "0").replace("{seed}", "0"))
     runs = runs_of(tmp_path)
-    assert [one.run.seed for one in runs.all] == [3, 4]
-    assert len({one.run.checkpoint for one in runs.all}) == 1
+    assert [requested.run.seed for requested in runs.all] == [3, 4]
+    assert len({requested.run.checkpoint for requested in runs.all}) == 1
     assert noted(runs) == ["seeds-of-sampling"]
     with pytest.raises(RequestError, match="--seed 1 would give every run the same sampling seed"):
         runs_of(tmp_path, seed=1)
@@ -205,13 +205,13 @@ def test_lists_and_placeholders_that_do_not_belong_together_are_refused(tmp_path
     text = RUN
     for old, new in change.items():
         text = text.replace(old, new)
-    asked(tmp_path, runs, text=text)
+    write_request(tmp_path, runs, text=text)
     with pytest.raises(RequestError, match=message):
         runs_of(tmp_path)
 
 
 def test_an_option_takes_a_placeholder_away(tmp_path):
-    asked(
+    write_request(
         tmp_path, "split = [0, 1]", text=RUN.replace("model_{split}_{seed}", "model").replace("train_{split}", "train")
     )
     assert runs_of(tmp_path).all[1].run.test is not None
@@ -220,7 +220,7 @@ def test_an_option_takes_a_placeholder_away(tmp_path):
 
 
 def test_a_run_file_of_several_is_no_single_run_and_a_checkpoint_beside_it_is_not_several(tmp_path):
-    asked(tmp_path, "split = [0]\nseed = [0]")
+    write_request(tmp_path, "split = [0]\nseed = [0]")
     with pytest.raises(RequestError, match=r"requests several runs \(\[runs\]\); expected one run"):
         resolve("run.toml", Options(), folder=tmp_path)
     with pytest.raises(RequestError, match=r"run.toml beside run.pt requests several runs .* Name run.toml"):
@@ -254,47 +254,47 @@ def test_every_estimate_holds_the_values_of_the_single_results_in_their_order(fi
 @pytest.mark.parametrize("metric", ["crps", "pll"])
 def test_normalised_scores_are_means_of_the_runs_own_ratios_tested_both_ways(finished, metric):
     _, several = finished
-    found = several.aggregates[f"mcdo.normalized.{metric}"]
-    own, low, high = [], [], []
+    aggregate = several.aggregates[f"mcdo.normalized.{metric}"]
+    scores, low, high = [], [], []
     for result in singles(several):
         method = result.methods["mcdo"]
-        own.append(method.sets["test"].estimates[metric].value)
+        scores.append(method.sets["test"].estimates[metric].value)
         low.append(method.bounds["constant"][metric].value)
         high.append(method.bounds["optimum"][metric].value)
-    ratios = [100 * (s - c) / (o - c) for s, c, o in zip(own, low, high, strict=True)]
-    assert found.values == pytest.approx(ratios)
-    assert found.mean == pytest.approx(sum(ratios) / 6)
-    assert found.ratio_of_means == pytest.approx(100 * (sum(own) - sum(low)) / (sum(high) - sum(low)))
-    assert found.ratio_of_means != pytest.approx(found.mean)
+    ratios = [100 * (s - c) / (o - c) for s, c, o in zip(scores, low, high, strict=True)]
+    assert aggregate.values == pytest.approx(ratios)
+    assert aggregate.mean == pytest.approx(sum(ratios) / 6)
+    assert aggregate.ratio_of_means == pytest.approx(100 * (sum(scores) - sum(low)) / (sum(high) - sum(low)))
+    assert aggregate.ratio_of_means != pytest.approx(aggregate.mean)
     student = scipy.stats.ttest_1samp(ratios, 0.0)
-    assert found.t_test is not None and found.t_test.df == 5
-    assert (found.t_test.t, found.t_test.p) == pytest.approx((student.statistic, student.pvalue))
+    assert aggregate.t_test is not None and aggregate.t_test.df == 5
+    assert (aggregate.t_test.t, aggregate.t_test.p) == pytest.approx((student.statistic, student.pvalue))
     means = np.reshape(ratios, (SPLITS, SEEDS)).mean(1)
     se = math.sqrt(means.var(ddof=1) * (1 / SPLITS + TESTED / TRAINED))
-    ours = found.nadeau_bengio
-    assert ours is not None and (ours.se, ours.df) == (pytest.approx(se), SPLITS - 1)
-    assert ours.p == pytest.approx(2 * scipy.stats.t.sf(abs(means.mean() / se), SPLITS - 1))
-    assert ours.interval() == pytest.approx(scipy.stats.t.interval(0.95, SPLITS - 1, means.mean(), se))
+    corrected = aggregate.nadeau_bengio
+    assert corrected is not None and (corrected.se, corrected.df) == (pytest.approx(se), SPLITS - 1)
+    assert corrected.p == pytest.approx(2 * scipy.stats.t.sf(abs(means.mean() / se), SPLITS - 1))
+    assert corrected.interval() == pytest.approx(scipy.stats.t.interval(0.95, SPLITS - 1, means.mean(), se))
 
 
 def test_the_share_of_test_points_follows_the_split_and_train_size(one_split):
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / TRAINED
-    asked(one_split, "split = [0]\nseed = [0]", text=QUICK.replace("[data]", "[data]\ntrain_size = 300"))
+    write_request(one_split, "split = [0]\nseed = [0]", text=QUICK.replace("[data]", "[data]\ntrain_size = 300"))
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / 300
     assert evaluate_several(runs_of(one_split, limit=10)).test_share == TESTED / 300  # --limit changes no overlap
-    held = QUICK.replace("ood =", 'validation = { split_of = "train", fraction = 0.25, held_out = true }\nood =')
-    asked(one_split, "split = [0]\nseed = [0]", text=held)
+    text = QUICK.replace("ood =", 'validation = { split_of = "train", fraction = 0.25, held_out = true }\nood =')
+    write_request(one_split, "split = [0]\nseed = [0]", text=text)
     assert evaluate_several(runs_of(one_split)).test_share == TESTED / (0.75 * TRAINED)
 
 
 def test_one_split_has_no_error_over_splits_and_one_run_no_spread(finished, one_split):
     several = replace(finished[1], runs=finished[1].runs[:2], values=finished[1].values[:, :2])
-    found = several.aggregates["mcdo.normalized.crps"]
-    assert found.nadeau_bengio is None and found.t_test is not None and found.t_test.df == 1
+    aggregate = several.aggregates["mcdo.normalized.crps"]
+    assert aggregate.nadeau_bengio is None and aggregate.t_test is not None and aggregate.t_test.df == 1
     assert several_file.summary(several)["aggregate"]["mcdo"]["normalized"]["crps"]["nadeau_bengio"] is None
     single = replace(several, runs=several.runs[:1], values=several.values[:, :1])
-    found = single.aggregates["mcdo.normalized.crps"]
-    assert found.t_test is None and math.isnan(found.sd) and found.values.shape == (1,)
+    aggregate = single.aggregates["mcdo.normalized.crps"]
+    assert aggregate.t_test is None and math.isnan(aggregate.sd) and aggregate.values.shape == (1,)
     assert "n/a" in drawn(single)
     assert "no-splits" in noted(evaluate_several(runs_of(one_split)))
 
@@ -302,10 +302,10 @@ def test_one_split_has_no_error_over_splits_and_one_run_no_spread(finished, one_
 def test_without_the_size_of_the_training_set_there_is_no_error_over_splits(one_split):
     text = QUICK.replace('train = "train_{split}.npz"\n', "")
     text = text.replace('normalize = "train"\n', "").replace('normalize_targets = "train"\n', "")
-    asked(one_split, "split = [0, 1]\nseed = [0]", text=text)
+    write_request(one_split, "split = [0, 1]\nseed = [0]", text=text)
     several = evaluate_several(runs_of(one_split))
     assert several.test_share is None and "no-training-size" in noted(several)
-    assert all(found.nadeau_bengio is None for found in several.aggregates.values())
+    assert all(aggregate.nadeau_bengio is None for aggregate in several.aggregates.values())
 
 
 def test_a_estimate_that_a_run_has_not_is_no_number_over_all_and_a_warning_names_the_run(one_split):
@@ -319,10 +319,10 @@ def test_a_estimate_that_a_run_has_not_is_no_number_over_all_and_a_warning_names
     np.savez(one_split / "validation_0.npz", **validation)
     np.savez(one_split / "validation_1.npz", x=validation["x"], y=met)
     text = RUN.replace("validation.npz", "validation_{seed}.npz")
-    asked(one_split, "split = [0]\nseed = [0, 1]", text=text)
+    write_request(one_split, "split = [0]\nseed = [0, 1]", text=text)
     several = evaluate_several(runs_of(one_split))
-    found = several.aggregates["mcdo.normalized.pll"]
-    assert np.isnan(found.values).tolist() == [False, True] and math.isnan(found.mean)
+    aggregate = several.aggregates["mcdo.normalized.pll"]
+    assert np.isnan(aggregate.values).tolist() == [False, True] and math.isnan(aggregate.mean)
     undefined = next(finding for finding in several.findings if finding.code == "undefined-in-some-runs")
     assert "pll" in undefined.values["estimates"] and undefined.values["without"] == ["split 0, seed 1"]
     assert undefined.runs == 1
@@ -330,7 +330,7 @@ def test_a_estimate_that_a_run_has_not_is_no_number_over_all_and_a_warning_names
 
 
 def test_splits_of_the_same_test_points_are_warned_of(one_split):
-    asked(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("test_{split}", "test_0"))
+    write_request(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("test_{split}", "test_0"))
     several = evaluate_several(runs_of(one_split))
     shared = next(finding for finding in several.findings if finding.code == "splits-share-test-set")
     assert shared.values == {"splits": [0, 1]} and shared.runs == 2
@@ -351,7 +351,7 @@ def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_w
 
 
 def test_what_is_there_already_is_read_and_gives_the_same_estimates(one_split, evaluated):
-    asked(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
+    write_request(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
     runs = runs_of(one_split)
     evaluate_several(runs)
     assert len(evaluated) == 4
@@ -361,8 +361,8 @@ def test_what_is_there_already_is_read_and_gives_the_same_estimates(one_split, e
     again = evaluate_several(runs)
     assert evaluated == ["run.split1-seed0.bnuq.h5"]
     assert values_of(again, "runs-reused") == {"reused": 3, "all_runs": 4}
-    for address, found in again.aggregates.items():
-        np.testing.assert_array_equal(found.values, before[address].values)
+    for address, aggregate in again.aggregates.items():
+        np.testing.assert_array_equal(aggregate.values, before[address].values)
 
 
 def test_another_request_checkpoint_data_or_architecture_is_evaluated_again(one_split, evaluated):
@@ -410,7 +410,7 @@ class Scaled(torch.nn.Module):
     net = net.replace("nn.Dropout(rate)", "nn.Dropout(RATE)").replace("nn.ReLU()", "Scaled()")
     (one_split / "net.py").write_text(net)
     (one_split / "parts.py").write_text(parts)
-    asked(one_split, "split = [0]\nseed = [0, 1]", text=QUICK)
+    write_request(one_split, "split = [0]\nseed = [0, 1]", text=QUICK)
     evaluate_several(runs_of(one_split))
     assert len(evaluated) == 2
     evaluate_several(runs_of(one_split))
@@ -421,20 +421,20 @@ class Scaled(torch.nn.Module):
 
 
 def test_outputs_are_the_same_up_to_rounding_and_no_further():
-    told = {"network": "a", "outputs": "1.0 -0.5 0.001"}
+    recorded = {"network": "a", "outputs": "1.0 -0.5 0.001"}
     for other, same in (("1.00002 -0.50001 0.00102", True), ("1.001 -0.5 0.001", False), ("1 2", False), ("x", False)):
-        assert same_behaviour(told, {"network": "a", "outputs": other}) == same
-    assert not same_behaviour(told, {**told, "network": "b"})
-    assert not same_behaviour(told, {}) and not same_behaviour({}, {})
+        assert same_behaviour(recorded, {"network": "a", "outputs": other}) == same
+    assert not same_behaviour(recorded, {**recorded, "network": "b"})
+    assert not same_behaviour(recorded, {}) and not same_behaviour({}, {})
 
 
 def test_a_run_that_fails_is_named_those_before_it_are_kept_and_no_aggregate_is_written(one_split, evaluated):
-    asked(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
+    write_request(one_split, "split = [0, 1]\nseed = [0, 1]", text=QUICK)
     (one_split / "model_1_1.pt").write_bytes(b"no checkpoint")
     runs = runs_of(one_split)
     with pytest.raises(ModelError, match=r"(?s)^split 1, seed 1: .*model_1_1.pt.*The 3 runs before it are kept"):
         evaluate_several(runs)
-    assert not runs.out.exists() and [one.run.out.exists() for one in runs.all] == [True, True, True, False]
+    assert not runs.out.exists() and [requested.run.out.exists() for requested in runs.all] == [True, True, True, False]
     (one_split / "model_1_1.pt").unlink()
     evaluated.clear()
     with pytest.raises(BnuqError, match=r"^split 1, seed 1: .*there is no such file"):
@@ -445,10 +445,10 @@ def test_a_run_that_fails_is_named_those_before_it_are_kept_and_no_aggregate_is_
 def test_runs_that_cannot_be_put_together_are_refused_by_name(one_split):
     for split in (0, 1):
         (one_split / f"far_{split}.npz").write_bytes((one_split / "far.npz").read_bytes())
-    asked(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("far.npz", "far_{split}.npz"))
+    write_request(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("far.npz", "far_{split}.npz"))
     with pytest.raises(RequestError, match=r"split 1, seed 0: its sets are far_1, .* of split 0, seed 0 are far_0, "):
         evaluate_several(runs_of(one_split))
-    asked(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("far.npz", "far=far_{split}.npz"))
+    write_request(one_split, "split = [0, 1]\nseed = [0]", text=QUICK.replace("far.npz", "far=far_{split}.npz"))
     assert len(evaluate_several(runs_of(one_split)).runs) == 2
 
 
@@ -518,16 +518,16 @@ def test_the_file_is_readable_without_bnuq_and_every_number_has_a_unit(finished)
 
 def test_the_summary_names_both_tests_and_is_json(finished):
     _, several = finished
-    told = json.loads(json.dumps(several_file.summary(several), allow_nan=False))
-    assert (told["command"], told["schema"], len(told["runs"])) == ("evaluate", 1, 6)
-    assert told["runs"][3].items() >= {"split": 1, "seed": 1}.items() and Path(told["runs"][3]["result"]).exists()
-    normalised = told["aggregate"]["mcdo"]["normalized"]["crps"]
+    summary = json.loads(json.dumps(several_file.summary(several), allow_nan=False))
+    assert (summary["command"], summary["schema"], len(summary["runs"])) == ("evaluate", 1, 6)
+    assert summary["runs"][3].items() >= {"split": 1, "seed": 1}.items() and Path(summary["runs"][3]["result"]).exists()
+    normalised = summary["aggregate"]["mcdo"]["normalized"]["crps"]
     assert set(normalised) == {"mean", "sd", "values", "ratio_of_means", "t_test", "nadeau_bengio"}
     assert set(normalised["t_test"]) == {"t", "df", "p", "stars"}
     assert set(normalised["nadeau_bengio"]) == {"se", "low", "high", "t", "df", "p", "stars"}
-    rmse = told["aggregate"]["deterministic"]["sets"]["test"]["rmse"]
+    rmse = summary["aggregate"]["deterministic"]["sets"]["test"]["rmse"]
     assert set(rmse) == {"mean", "sd", "values", "nadeau_bengio"} and "p" not in rmse["nadeau_bengio"]
-    assert told["aggregate"]["mcdo"]["ood"]["far"]["variance"]["auroc"]["values"]
+    assert summary["aggregate"]["mcdo"]["ood"]["far"]["variance"]["auroc"]["values"]
 
 
 def test_the_report_says_which_stars_are_the_papers_and_which_are_ours(finished):
@@ -592,16 +592,16 @@ def cli(one_split, monkeypatch, capsys):
         capsys.readouterr()
         with pytest.raises(SystemExit) as leave:
             main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return leave.value.code, said.out, said.err
+        printed = capsys.readouterr()
+        return leave.value.code, printed.out, printed.err
 
     return call
 
 
 def test_evaluate_prints_and_report_shows_again(cli, one_split):
     code, out, err = cli("evaluate", "run.toml", "--json")
-    told = json.loads(out)
-    assert (code, err) == (0, "") and told["result"] == str(one_split / "run.bnuq.h5")
+    summary = json.loads(out)
+    assert (code, err) == (0, "") and summary["result"] == str(one_split / "run.bnuq.h5")
     code, out, err = cli("evaluate", "run.toml", "--quiet")
     assert (code, out, err) == (0, "", "")
     code, out, err = cli("evaluate", "run.toml")
@@ -609,14 +609,14 @@ def test_evaluate_prints_and_report_shows_again(cli, one_split):
     shown = cli("report", "run.bnuq.h5")
     assert shown == (0, out, "")
     code, out, _ = cli("report", "run.bnuq.h5", "--json")
-    assert code == 0 and json.loads(out)["aggregate"] == told["aggregate"]
+    assert code == 0 and json.loads(out)["aggregate"] == summary["aggregate"]
 
 
 def test_from_runs_an_aggregate_again_with_other_options(cli, one_split):
     assert cli("evaluate", "run.toml", "--quiet")[0] == 0
     code, out, _ = cli("evaluate", "--from", "run.bnuq.h5", "-o", "more.h5", "--limit", "7", "--trust-code", "--json")
-    told = json.loads(out)
-    assert code == 0 and [Path(run["result"]).name for run in told["runs"]] == [
+    summary = json.loads(out)
+    assert code == 0 and [Path(run["result"]).name for run in summary["runs"]] == [
         "more.split0-seed0.bnuq.h5", "more.split0-seed1.bnuq.h5"
     ]  # fmt: skip
     assert result_file.read(one_split / "more.split0-seed0.bnuq.h5").sets["test"].n == 7

@@ -30,8 +30,8 @@ MEAN, VAR = "1.running_mean", "1.running_var"
 
 def mended(folder: Path, *, run_file: str = "run.toml", out: str | Path = "new.pt", **asked: Any) -> PreciseBN:
     """`precise_bn` of the run file in `folder`: settings of its own among `asked`, the others are options."""
-    own = {name: asked.pop(name) for name in ("estimator", "points", "batch_size") if name in asked}
-    return precise_bn(resolve(run_file, Options(out=Path(out), **asked), folder=folder), **own)
+    settings = {name: asked.pop(name) for name in ("estimator", "points", "batch_size") if name in asked}
+    return precise_bn(resolve(run_file, Options(out=Path(out), **asked), folder=folder), **settings)
 
 
 def state(path: Path) -> dict[str, torch.Tensor]:
@@ -59,8 +59,8 @@ def test_a_network_that_never_kept_statistics_is_mended_and_evaluates_with_the_s
     (reset / "again.toml").write_text(text)
     again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
     for name in ("accuracy", "pll"):
-        found = again.methods["deterministic"].sets["test"].estimates[name].value
-        assert found == pytest.approx(result.test.estimates[name].after.value, abs=1e-9)
+        actual = again.methods["deterministic"].sets["test"].estimates[name].value
+        assert actual == pytest.approx(result.test.estimates[name].after.value, abs=1e-9)
 
 
 def test_statistics_that_are_not_finite_are_mended_and_weights_that_are_not_are_refused(tmp_path):
@@ -86,8 +86,8 @@ def test_the_statistics_alone_are_new_and_are_those_of_the_reference(reset):
     result = mended(reset)
     old, new = state(reset / "model.pt"), state(reset / "new.pt")
     assert {name for name in old if not torch.equal(old[name], new[name])} == {MEAN, VAR}
-    with np.load(reset / "train.npz") as held:
-        images = torch.from_numpy(held["x"])
+    with np.load(reset / "train.npz") as arrays:
+        images = torch.from_numpy(arrays["x"])
     seen = torch.conv2d(images, old["0.weight"]).movedim(1, -1).flatten(0, -2).double()
     torch.testing.assert_close(new[MEAN].double(), seen.mean(0), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(new[VAR].double(), seen.var(0, correction=0), rtol=1e-5, atol=0)
@@ -114,8 +114,8 @@ def test_a_constant_channel_is_counted_and_left_out(reset):
 def test_the_error_of_the_change_is_paired(reset):
     result = mended(reset)
     assert result.test is not None
-    with np.load(reset / "test.npz") as held:
-        images, labels = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    with np.load(reset / "test.npz") as arrays:
+        images, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     right = []
     for name in ("model.pt", "new.pt"):
         net = small_run.network().eval()
@@ -129,12 +129,12 @@ def test_the_error_of_the_change_is_paired(reset):
 
 
 def test_the_estimators_differ_as_they_say(reset):
-    found = {}
+    actual = {}
     for estimator in ("population", "mean_of_var", "full"):
         mended(reset, out=f"{estimator}.pt", estimator=estimator)
-        found[estimator] = state(reset / f"{estimator}.pt")[VAR].numpy()
-    np.testing.assert_allclose(found["population"], found["full"], rtol=1e-5)
-    assert 0 < np.abs(found["population"] / found["mean_of_var"] - 1).max() < 0.1
+        actual[estimator] = state(reset / f"{estimator}.pt")[VAR].numpy()
+    np.testing.assert_allclose(actual["population"], actual["full"], rtol=1e-5)
+    assert 0 < np.abs(actual["population"] / actual["mean_of_var"] - 1).max() < 0.1
 
 
 def test_same_seed_same_statistics_and_another_seed_other_points(reset):
@@ -160,8 +160,8 @@ def test_without_a_test_set_nothing_is_scored_and_the_statistics_are_the_same(re
     mended(reset)
     text = small_run.RUN.replace('test = "test.npz"\nood = ["other.npz"]\n', "")
     (reset / "bare.toml").write_text(text)
-    with np.load(reset / "train.npz") as held:
-        np.savez(reset / "train.npz", x=held["x"])  # labels are not needed
+    with np.load(reset / "train.npz") as arrays:
+        np.savez(reset / "train.npz", x=arrays["x"])  # labels are not needed
     result = mended(reset, run_file="bare.toml", out="bare.pt")
     assert result.test is None and summary(result)["before"] == {}
     assert torch.equal(state(reset / "new.pt")[MEAN], state(reset / "bare.pt")[MEAN])
@@ -188,8 +188,8 @@ def test_the_estimates_after_are_those_of_the_file_with_the_digits_that_it_keeps
     (reset / "again.toml").write_text(small_run.RUN.replace("model.pt", "new.pt"))
     again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
     assert result.test is not None
-    found = again.methods["deterministic"].sets["test"].estimates["pll"].value
-    assert found == pytest.approx(result.test.estimates["pll"].after.value, abs=1e-12)
+    actual = again.methods["deterministic"].sets["test"].estimates["pll"].value
+    assert actual == pytest.approx(result.test.estimates["pll"].after.value, abs=1e-12)
     new = {name: value.double().numpy() for name, value in state(reset / "new.pt").items()}
     assert result.layers[0].shift == pytest.approx(np.sqrt(np.mean(new[MEAN] ** 2 / new[VAR])), rel=1e-9)
 
@@ -324,13 +324,13 @@ def test_of_many_layers_the_ten_largest_are_shown_worst_first(reset):
 
 def test_the_summary_is_json_and_holds_what_the_report_tells(reset):
     result = mended(reset)
-    told = json.loads(json.dumps(summary(result), allow_nan=False))
-    assert told["command"] == "precise-bn" and told["estimator"] == "population"
-    assert (told["points"], told["batch_size"], told["batches"]) == (96, 16, 6)
-    assert told["path"] == str(reset / "new.pt") == str(result.path)
-    assert told["layers"][0]["name"] == "1"
-    assert told["after"]["accuracy"]["value"] - told["before"]["accuracy"]["value"] == pytest.approx(
-        told["change"]["accuracy"]["value"]
+    content = json.loads(json.dumps(summary(result), allow_nan=False))
+    assert content["command"] == "precise-bn" and content["estimator"] == "population"
+    assert (content["points"], content["batch_size"], content["batches"]) == (96, 16, 6)
+    assert content["path"] == str(reset / "new.pt") == str(result.path)
+    assert content["layers"][0]["name"] == "1"
+    assert content["after"]["accuracy"]["value"] - content["before"]["accuracy"]["value"] == pytest.approx(
+        content["change"]["accuracy"]["value"]
     )
 
 
@@ -414,8 +414,8 @@ def test_a_request_that_cannot_be_met_is_one_message(reset):
     (reset / "empty.toml").write_text(small_run.RUN.replace("model.pt", "absent.pt"))
     with pytest.raises(ModelError, match="there is no such file"):
         mended(reset, run_file="empty.toml")
-    with np.load(reset / "train.npz") as held:
-        np.savez(reset / "train.npz", x=held["x"][:1], y=held["y"][:1])
+    with np.load(reset / "train.npz") as arrays:
+        np.savez(reset / "train.npz", x=arrays["x"][:1], y=arrays["y"][:1])
     refused(reset, "a single point")
 
 
@@ -435,11 +435,11 @@ def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):
 def test_a_published_network_without_its_statistics_is_within_half_a_point_of_its_accuracy(
     data_pack: Path, sample_configs: Path, tmp_path: Path
 ) -> None:
-    held = torch.load(data_pack / "checkpoints" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True)
-    for name, value in held["state_dict"].items():
+    arrays = torch.load(data_pack / "checkpoints" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True)
+    for name, value in arrays["state_dict"].items():
         if name.endswith(("running_mean", "running_var")):
             value.fill_(float(name.endswith("running_var")))
-    torch.save(held, tmp_path / "reset.th")
+    torch.save(arrays, tmp_path / "reset.th")
     text = (sample_configs / "cifar_resnet20.toml").read_text()
     text = text.replace("data/checkpoints/resnet20-12fca82f.th", str(tmp_path / "reset.th"))
     text = text.replace('"data/', f'"{data_pack}/').replace('"arch', f'"{sample_configs}/arch')
@@ -449,4 +449,4 @@ def test_a_published_network_without_its_statistics_is_within_half_a_point_of_it
     accuracy = result.test.estimates["accuracy"]
     assert accuracy.before.value < 0.2
     assert accuracy.after.value == pytest.approx(0.9173, abs=0.005)  # published, of all 10 000
-    assert state(tmp_path / "new.th")["best_prec1"] == held["best_prec1"]
+    assert state(tmp_path / "new.th")["best_prec1"] == arrays["best_prec1"]

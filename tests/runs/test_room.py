@@ -42,13 +42,13 @@ def refusal(folder: Path, **options: object) -> str:
 
 
 def most(message: str) -> int:
-    found = re.search(r"At most ([\d,]+)", message)
-    assert found is not None, message
-    return int(found[1].replace(",", ""))
+    match = re.search(r"At most ([\d,]+)", message)
+    assert match is not None, message
+    return int(match[1].replace(",", ""))
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "limits"),
     [
         ("--samples", {"samples": BILLION}),
         ("--samples", {"samples": BILLION, "methods": ("mcdo",)}),
@@ -56,15 +56,15 @@ def most(message: str) -> int:
         ("--max-samples", {"samples": "auto", "max_samples": BILLION}),
     ],
 )
-def test_draws_beyond_memory_are_refused_with_the_number_that_fits(folder, option, said):
-    message = refusal(folder, **said)
+def test_draws_beyond_memory_are_refused_with_the_number_that_fits(folder, option, limits):
+    message = refusal(folder, **limits)
     assert re.match(
         rf"{option} is 1000000000: draws and scores would take about .* GB of memory, and 1 GB are", message
     )
     key = option.removeprefix("--").replace("-", "_")
     fits = most(message)
     assert 1000 < fits < 10_000
-    assert most(refusal(folder, **said | {key: fits + 1})) == fits
+    assert most(refusal(folder, **limits | {key: fits + 1})) == fits
 
 
 def test_the_number_that_fits_is_evaluated(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_the_replicates_of_every_ood_sets_estimates_are_counted(tmp_path, monkey
             estimate
             for method in result.methods.values()
             for of_set in (
-                *(one.estimates for one in method.sets.values()),
+                *(part.estimates for part in method.sets.values()),
                 *(f for s in method.ood.values() for f in s.values()),
             )
             for estimate in of_set.values()
@@ -175,7 +175,7 @@ def test_data_that_never_end_are_cut_off_with_the_points_that_were_read(tmp_path
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def said(monkeypatch, capsys, *, total: int, seconds_a_step: float, steps: int) -> str:
+def forecast_warning(monkeypatch, capsys, *, total: int, seconds_a_step: float, steps: int) -> str:
     clock = itertools.count(0, seconds_a_step)
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.bars("Evaluating 60 points", total) as advance:
@@ -185,15 +185,15 @@ def said(monkeypatch, capsys, *, total: int, seconds_a_step: float, steps: int) 
 
 
 def test_what_takes_longer_than_a_day_is_said_once_after_its_first_steps(monkeypatch, capsys):
-    assert said(monkeypatch, capsys, total=1_000_000, seconds_a_step=1.0, steps=30) == (
+    assert forecast_warning(monkeypatch, capsys, total=1_000_000, seconds_a_step=1.0, steps=30) == (
         "bnuq: Evaluating 60 points: about 12 days at this rate. Ctrl-C stops it.\n"
     )
 
 
 def test_what_takes_less_is_not_said(monkeypatch, capsys):
-    assert said(monkeypatch, capsys, total=80_000, seconds_a_step=1.0, steps=30) == ""
-    assert said(monkeypatch, capsys, total=10**9, seconds_a_step=0.01, steps=30) == ""  # too early to tell
-    assert said(monkeypatch, capsys, total=100, seconds_a_step=700.0, steps=1) == ""
+    assert forecast_warning(monkeypatch, capsys, total=80_000, seconds_a_step=1.0, steps=30) == ""
+    assert forecast_warning(monkeypatch, capsys, total=10**9, seconds_a_step=0.01, steps=30) == ""  # too early to tell
+    assert forecast_warning(monkeypatch, capsys, total=100, seconds_a_step=700.0, steps=1) == ""
 
 
 def test_arrays_of_a_factory_are_not_bounded_by_their_number_of_pieces(tmp_path):

@@ -54,8 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small run; its reference comes from four laboratories."""
     folder = tmp_path_factory.mktemp("sampler")
     small_run.write(folder)
-    with np.load(folder / "train.npz") as held:
-        np.savez(folder / "train.npz", **held, laboratory=np.arange(small_run.TRAIN) % 4)
+    with np.load(folder / "train.npz") as arrays:
+        np.savez(folder / "train.npz", **arrays, laboratory=np.arange(small_run.TRAIN) % 4)
     return folder
 
 
@@ -81,14 +81,14 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     result, usual = results[name], results["usual"]
     assert not np.array_equal(raw(result), raw(usual))
     assert np.isfinite(raw(result)).all()
-    kept = {key: value for key, value in read(result.path).run["sampling"].items() if key in ("variance", *_KEYS)}
-    assert kept == OPTIONS[name] and not set(_KEYS) & set(usual.run["sampling"])
+    recorded = {key: value for key, value in read(result.path).run["sampling"].items() if key in ("variance", *_KEYS)}
+    assert recorded == OPTIONS[name] and not set(_KEYS) & set(usual.run["sampling"])
     again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
-    assert {key: getattr(again.sampler, key) for key in kept} == kept
-    told, before = StringIO(), StringIO()
-    print_record(report, result, told, full=True, width=200)
+    assert {key: getattr(again.sampler, key) for key in recorded} == recorded
+    printed, before = StringIO(), StringIO()
+    print_record(report, result, printed, full=True, width=200)
     print_record(report, usual, before, full=True, width=200)
-    assert f"batches  {WORDS[name]}\n" in told.getvalue()
+    assert f"batches  {WORDS[name]}\n" in printed.getvalue()
     assert "batches  " not in before.getvalue()
 
 
@@ -111,8 +111,8 @@ def test_what_was_drawn_is_what_was_asked_for(results, folder):
 
 
 def test_the_reference_is_checked_on_the_same_batches_whatever_is_asked(results):
-    found = [one.reference_check for one in results.values()]
-    assert all(np.array_equal(one.mean, found[0].mean) for one in found)
+    checks = [result.reference_check for result in results.values()]
+    assert all(np.array_equal(check.mean, checks[0].mean) for check in checks)
 
 
 def test_queries_pass_with_what_the_keys_say(results, folder):
@@ -125,14 +125,14 @@ def test_queries_pass_with_what_the_keys_say(results, folder):
     assert isinstance(batchnorm, nn.BatchNorm2d)
     batchnorm.train()
     for name, per_query in (("query in batch", False), ("both", True)):
-        found = raw(results[name])
+        actual = raw(results[name])
         for t in range(T):
             for i, row in enumerate(limited):
                 key = {"purpose": counter_rng.QUERY, "point": i} if per_query else {}
                 rows = counter_rng.batch_indices(0, t, population=len(train), batch_size=15, **key)
                 with torch.no_grad():
                     expected = net(torch.cat([train[rows], test[row : row + 1]]))[-1]
-                np.testing.assert_allclose(found[t, i], expected, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(actual[t, i], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["stratified", "group", "per query"])
@@ -158,16 +158,16 @@ def test_rounds_of_auto_are_the_draws_of_as_many_samples(folder):
 def test_the_forwards_are_counted_beforehand(results):
     points = 12 + 12
     same = {"forwards": points * T, "at_most": False}
-    own = values_of(results["per query"], "passes-by-query")
-    assert own == {**same, "points": 17, "in_batch": False, "own_batches": True}
+    separate = values_of(results["per query"], "passes-by-query")
+    assert separate == {**same, "points": 17, "in_batch": False, "own_batches": True}
     inside = values_of(results["query in batch"], "passes-by-query")
     assert inside == {**same, "points": 16, "in_batch": True, "own_batches": False}
 
 
 def test_partial_layers_are_sampled_with_the_query_too(results, folder):
-    found = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",))
-    assert (found.sampling["layers"], found.run["sampling"]["layers"]) == (["1"], "first:1")
-    assert np.array_equal(raw(found), raw(results["per query"]))  # the network has but one
+    actual = run(folder, "part", sampler=OPTIONS["per query"], layers=("first:1",))
+    assert (actual.sampling["layers"], actual.run["sampling"]["layers"]) == (["1"], "first:1")
+    assert np.array_equal(raw(actual), raw(results["per query"]))  # the network has but one
 
 
 @pytest.mark.parametrize("methods", [("mcbn+mcdo",), ("mcbn", "mcbn-chi2")])
@@ -179,10 +179,10 @@ def test_other_methods_of_batchnorm_do_not_go_by_the_query(folder, methods):
 
 
 def test_where_methods_are_not_named_the_others_are_left_out_and_it_is_told(folder):
-    found = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
-    assert list(found.methods) == ["deterministic", "mcbn", "mcdo"]
+    actual = run(folder, "auto-methods", sampler=OPTIONS["query in batch"], methods=None)
+    assert list(actual.methods) == ["deterministic", "mcbn", "mcdo"]
     why = {
-        finding.values["method"]: finding.values["reason"] for finding in found.findings if "method" in finding.values
+        finding.values["method"]: finding.values["reason"] for finding in actual.findings if "method" in finding.values
     }
     assert why["mcbn+mcdo"].startswith("--per-query and")
 
@@ -224,14 +224,14 @@ def test_a_run_file_is_refused_in_the_same_words(tmp_path, line, message):
 def test_an_option_wins_over_the_run_file_also_to_switch_off(tmp_path):
     text = f'{small_run.RUN}replacement = true\nbatches = "stratified"\n'.replace("[data]\n", '[data]\ngroup = "a"\n')
     path = small_run.write(tmp_path / "run", text=text)
-    found = resolve(str(path), Options(replacement=False, group="b"), folder=path.parent)
-    assert (found.sampler.replacement, found.sampler.batches, found.group) == (False, "stratified", "b")
+    actual = resolve(str(path), Options(replacement=False, group="b"), folder=path.parent)
+    assert (actual.sampler.replacement, actual.sampler.batches, actual.group) == (False, "stratified", "b")
 
 
 def test_groups_are_found_by_the_name_that_is_given_and_one_that_nobody_has_is_refused(folder):
-    found = run(folder, "grouped", sampler={}, group="laboratory")
-    assert found.run["data"]["group"] == "laboratory"
-    assert found.sets["test"].group is None  # the test set has no such array
+    actual = run(folder, "grouped", sampler={}, group="laboratory")
+    assert actual.run["data"]["group"] == "laboratory"
+    assert actual.sets["test"].group is None  # the test set has no such array
     with pytest.raises(RequestError, match=r'data.group is "camera", and no set has an array or a column .*train\.npz'):
         run(folder, "refused", sampler={}, group="camera")
 
@@ -247,7 +247,7 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     assert pairing(current, baseline).draws == ()
     assert pairing(current, current).draws == ("mcbn",)
     drawn = comparison.compared({"a": current, "b": baseline})
-    (row,) = [one for one in drawn if one.what == "mini-batches"]
+    (row,) = [row for row in drawn if row.what == "mini-batches"]
     assert dict(row.values) == {"a": WORDS[name], "b": "random points, biased variance"} and row.differs
 
 
@@ -261,32 +261,32 @@ def test_a_request_for_other_mini_batches_than_the_baselines_is_refused_before_i
 def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_path, results):
     """The same points under the same name, grouped otherwise: every draw is another."""
     small_run.write(tmp_path)
-    with np.load(tmp_path / "train.npz") as held:
-        np.savez(tmp_path / "train.npz", **held, laboratory=np.arange(small_run.TRAIN) // 24)
+    with np.load(tmp_path / "train.npz") as arrays:
+        np.savez(tmp_path / "train.npz", **arrays, laboratory=np.arange(small_run.TRAIN) // 24)
     other, usual = run(tmp_path, "other", sampler=OPTIONS["group"]), results["group"]
     assert other.provenance["reference_sha256"] == usual.provenance["reference_sha256"]
     check_comparable(other, usual, Settings())
     assert pairing(other, usual).why_not == (("mcbn", "the grouping of the reference differs"),)
     assert pairing(read(usual.path), usual).draws == ("mcbn",)
-    kept = {name for name, one in results.items() if "reference_groups_sha256" in one.provenance}
-    assert kept == {"group"}  # nothing depends on it elsewhere
+    recorded = {name for name, result in results.items() if "reference_groups_sha256" in result.provenance}
+    assert recorded == {"group"}  # nothing depends on it elsewhere
 
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_regression_is_not_stratified_by_its_targets_though_they_be_whole(tmp_path, said):
     text = small_regression.RUN if said else small_regression.RUN.replace('task = "regression"\n', "")
     small_regression.write(tmp_path, text=text)
-    with np.load(tmp_path / "train.npz") as held:
-        np.savez(tmp_path / "train.npz", x=held["x"], y=np.round(held["y"], -1))
+    with np.load(tmp_path / "train.npz") as arrays:
+        np.savez(tmp_path / "train.npz", x=arrays["x"], y=np.round(arrays["y"], -1))
     with pytest.raises(SamplingError, match=r'batches is "stratified".*this is a regression'):
         small_regression.evaluated(tmp_path, methods=("mcbn",), samples=4, **OPTIONS["stratified"])
 
 
 def test_other_mini_batches_do_not_matter_to_dropout(folder):
     how = {"methods": ("mcdo",), "ood": ()}
-    one, other = run(folder, "d1", sampler={}, **how), run(folder, "d2", sampler={"variance": "unbiased"}, **how)
-    check_comparable(one, other, Settings())
-    assert pairing(one, other).draws == ("mcdo",)
+    first, other = run(folder, "d1", sampler={}, **how), run(folder, "d2", sampler={"variance": "unbiased"}, **how)
+    check_comparable(first, other, Settings())
+    assert pairing(first, other).draws == ("mcdo",)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -300,15 +300,17 @@ def test_without_running_statistics_the_network_as_it_is_still_has_those_of_all_
     path = small_run.write(tmp_path / "run")
     bare = "BatchNorm2d(4, affine=False, track_running_stats=False)"
     (path.parent / "net.py").write_text(small_run.NET.replace("BatchNorm2d(4)", bare))
-    kept = {k: v for k, v in torch.load(path.parent / "model.pt").items() if not k.startswith("1.")}
-    torch.save(kept, path.parent / "model.pt")
-    shared, own = (
-        small_run.evaluated(path.parent, methods=("mcbn",), samples=T, limit=12, **one)
-        for one in ({}, {"per_query": True})
+    recorded = {k: v for k, v in torch.load(path.parent / "model.pt").items() if not k.startswith("1.")}
+    torch.save(recorded, path.parent / "model.pt")
+    shared, separate = (
+        small_run.evaluated(path.parent, methods=("mcbn",), samples=T, limit=12, **options)
+        for options in ({}, {"per_query": True})
     )
-    one, other = (found.methods["deterministic"].sets["test"].estimates for found in (shared, own))
-    assert {key: value.value for key, value in one.items()} == {key: value.value for key, value in other.items()}
-    assert shared.methods["mcbn"].sets["test"].estimates["pll"] != own.methods["mcbn"].sets["test"].estimates["pll"]
+    first, other = (result.methods["deterministic"].sets["test"].estimates for result in (shared, separate))
+    assert {key: value.value for key, value in first.items()} == {key: value.value for key, value in other.items()}
+    assert (
+        shared.methods["mcbn"].sets["test"].estimates["pll"] != separate.methods["mcbn"].sets["test"].estimates["pll"]
+    )
 
 
 def test_replacing_nothing_keeps_the_record_of_a_run_as_it_was(folder):

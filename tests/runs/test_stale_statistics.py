@@ -43,8 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(folder: Path, out: str, run_file: str = "stale.toml", **options: Any) -> Result:
-    found = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 32} | options))
-    return read(found.path)
+    record = small_run.evaluated(folder, run_file=run_file, out=folder / out, **({"samples": 32} | options))
+    return read(record.path)
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +80,21 @@ def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
 
 
 def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:
-    told = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
-    assert told["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
-    assert set(told["ood"]["other"]) == {"predictive_entropy", "least_confidence"}
+    content = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
+    assert content["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
+    assert set(content["ood"]["other"]) == {"predictive_entropy", "least_confidence"}
 
 
 @pytest.mark.parametrize("sampler", [{"per_query": True}, {"query_in_batch": True}])
 def test_passes_by_the_query_are_compared_with_it_too(folder: Path, stale: Result, sampler: dict[str, Any]) -> None:
     options = {"methods": ("mcbn",), "samples": 8} | sampler
-    found = evaluated(folder, "by-query.h5", **options)
+    record = evaluated(folder, "by-query.h5", **options)
     plain, repaired, drawn = (
-        found.methods[name].sets["test"].points["pll"] for name in (*SINGLE_SAMPLE_METHODS, "mcbn")
+        record.methods[name].sets["test"].points["pll"] for name in (*SINGLE_SAMPLE_METHODS, "mcbn")
     )
     assert np.mean(drawn - plain) > 0.2 > 10 * abs(np.mean(drawn - repaired))
     assert np.mean(repaired) == pytest.approx(stale.methods[POPULATION].sets["test"].estimates["pll"].value, abs=0.02)
-    assert verdict(found, "population-statistics").values["methods"] == ("mcbn",)
+    assert verdict(record, "population-statistics").values["methods"] == ("mcbn",)
     assert POPULATION not in evaluated(folder, "sound-by-query.h5", "run.toml", **options, limit=20).methods
 
 
@@ -110,10 +110,10 @@ def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result,
     other = evaluated(folder, "other-seed.h5", seed=1)
     for checked in (check(stale, stale), check(other, stale)):
         assert checked.passed
-        ours = [one for one in checked.comparisons if one.method == POPULATION]
-        assert ours and {one.outcome for one in ours} == {"not gated"}
+        population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
+        assert population and {comparison.outcome for comparison in population} == {"not gated"}
     gone = check(sound, stale)
-    assert POPULATION not in {one.method for one in gone.comparisons}
+    assert POPULATION not in {comparison.method for comparison in gone.comparisons}
     assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
     check_request_comparable(resolve("run.toml", Options(samples=32), folder=folder), stale, Settings())
 
@@ -122,10 +122,10 @@ def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     text = small_regression.RUN.replace('validation = "validation.npz"\n', "") + "\n[scoring]\ntau = 0.03\n"
     small_regression.write(tmp_path, text=text)
     let_go_stale(tmp_path, "1")
-    found = evaluated(tmp_path, "stale.h5")
-    assert found.reference_check is not None and not found.reference_check.passed
-    assert "in place of its running statistics: RMSE" in said(verdict(found, "population-statistics"))
-    assert verdict(found, "explains-targets", method="mcbn").values["network"] == POPULATION
+    record = evaluated(tmp_path, "stale.h5")
+    assert record.reference_check is not None and not record.reference_check.passed
+    assert "in place of its running statistics: RMSE" in said(verdict(record, "population-statistics"))
+    assert verdict(record, "explains-targets", method="mcbn").values["network"] == POPULATION
 
 
 def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
@@ -135,7 +135,7 @@ def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
         (folder / f"{split}.pt").write_bytes((folder / name).read_bytes())
     runs = resolve_all("runs.toml", Options(), folder=folder)
     assert runs is not None
-    found = evaluate_several(runs)
-    assert [POPULATION in read(one.run.out).methods for one in runs.all] == [False, True]
-    assert found.methods == ["deterministic", "mcbn"]
-    assert {finding.code: finding.runs for finding in found.findings}["reference-mismatch"] == 1
+    record = evaluate_several(runs)
+    assert [POPULATION in read(requested.run.out).methods for requested in runs.all] == [False, True]
+    assert record.methods == ["deterministic", "mcbn"]
+    assert {finding.code: finding.runs for finding in record.findings}["reference-mismatch"] == 1

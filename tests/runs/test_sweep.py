@@ -36,23 +36,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def swept(folder: Path, *models: str, sizes: tuple[int, ...] | None = (8, 16, 48), **said: Any) -> Sweep:
+def swept(folder: Path, *models: str, sizes: tuple[int, ...] | None = (8, 16, 48), **changes: Any) -> Sweep:
     """The sweep of these run files; what is no setting of a sweep is an option."""
     keys = SweepSection.__struct_fields__
-    settings = {key: said.pop(key) for key in list(said) if key in keys}
+    settings = {key: changes.pop(key) for key in list(changes) if key in keys}
     if sizes is not None:
         settings["batch_sizes"] = sizes
-    options = Options(**{"samples": 8, "out": Path("s.h5")} | said)
+    options = Options(**{"samples": 8, "out": Path("s.h5")} | changes)
     runs, chosen = resolve_sweep(models or ("run.toml",), options, settings, folder=folder)
     return sweep(runs, chosen)
 
 
-def value(found: Sweep, size: int, metric: str, name: str = "test") -> float:
-    return one(found, size).estimates[metric][name].estimate.value
+def value(record: Sweep, size: int, metric: str, name: str = "test") -> float:
+    return point_at(record, size).estimates[metric][name].estimate.value
 
 
-def one(found: Sweep, size: int) -> Any:
-    return next(point for point in found.points if point.batch_size == size)
+def point_at(record: Sweep, size: int) -> Any:
+    return next(point for point in record.points if point.batch_size == size)
 
 
 # ── what it gives ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -60,11 +60,11 @@ def one(found: Sweep, size: int) -> Any:
 
 @pytest.mark.held
 def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None:
-    found = swept(folder, draw_sets=3)
+    record = swept(folder, draw_sets=3)
     for size in (8, 16, 48):
         result = small_run.evaluated(folder, batch_size=size, samples=8, methods=("mcbn",))
         alone = result.methods["mcbn"]
-        point = one(found, size)
+        point = point_at(record, size)
         for metric in ("accuracy", "pll", "brier", "ece", "mutual_information", "predictive_entropy"):
             for name, of_set in alone.sets.items():
                 if metric in of_set.estimates:
@@ -77,19 +77,19 @@ def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None
 @pytest.mark.held
 def test_a_regressions_first_draw_set_is_the_evaluation_at_that_size(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
-    found = swept(tmp_path, draw_sets=2, sizes=(8, 32))
+    record = swept(tmp_path, draw_sets=2, sizes=(8, 32))
     for size in (8, 32):
         run = resolve("run.toml", Options(batch_size=size, samples=8, methods=("mcbn",)), folder=tmp_path)
         alone = evaluate(run).methods["mcbn"]
         for metric in ("rmse", "mae", "pll", "crps", "coverage95", "variance", "tau"):
-            first = one(found, size).estimates[metric]["test"].of_sets[0]
+            first = point_at(record, size).estimates[metric]["test"].of_sets[0]
             assert first == pytest.approx(alone.sets["test"].estimates[metric].value, rel=1e-4)
-        first = one(found, size).auroc["variance"]["far"].of_sets[0]
+        first = point_at(record, size).auroc["variance"]["far"].of_sets[0]
         assert first == pytest.approx(alone.ood["far"]["variance"]["auroc"].value, abs=1e-3)
 
 
 def test_a_estimate_is_the_mean_over_draw_sets_and_its_error_their_spread(folder: Path) -> None:
-    estimate = one(swept(folder, draw_sets=4), 16).estimates["mutual_information"]["test"]
+    estimate = point_at(swept(folder, draw_sets=4), 16).estimates["mutual_information"]["test"]
     assert estimate.of_sets.shape == (4,)
     assert estimate.estimate.value == pytest.approx(estimate.of_sets.mean())
     assert estimate.estimate.mc_se == pytest.approx(estimate.of_sets.std(ddof=1) / 2)
@@ -98,16 +98,16 @@ def test_a_estimate_is_the_mean_over_draw_sets_and_its_error_their_spread(folder
 
 def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(folder: Path) -> None:
     together, alone = swept(folder), swept(folder, sizes=(16,), chunk_size=7)
-    for metric, by_set in one(alone, 16).estimates.items():
+    for metric, by_set in point_at(alone, 16).estimates.items():
         for name, estimate in by_set.items():
-            assert one(together, 16).estimates[metric][name].of_sets == pytest.approx(
+            assert point_at(together, 16).estimates[metric][name].of_sets == pytest.approx(
                 estimate.of_sets, rel=1e-5, abs=1e-7
             )
 
 
 def test_mutual_information_falls_as_one_over_b(folder: Path) -> None:
-    found = swept(folder, sizes=(4, 8, 16, 32, 64), samples=16)
-    slope = found.models[0].decay["test"].slope
+    record = swept(folder, sizes=(4, 8, 16, 32, 64), samples=16)
+    slope = record.models[0].decay["test"].slope
     assert -1.35 < slope.value < -0.75
     assert slope.low is not None and slope.high is not None and slope.low < slope.value < slope.high
     slopes, errors = [], []
@@ -124,33 +124,33 @@ def test_without_sizes_powers_of_two_up_to_half_the_reference_are_swept(folder: 
 
 
 def test_sizes_are_put_in_order_each_once(folder: Path) -> None:
-    found = swept(folder, sizes=(48, 8, 48))
-    assert [point.batch_size for point in found.points] == [8, 48]
-    assert "batch-sizes-sorted" in noted(found)
+    record = swept(folder, sizes=(48, 8, 48))
+    assert [point.batch_size for point in record.points] == [8, 48]
+    assert "batch-sizes-sorted" in noted(record)
 
 
 def test_one_size_alone_is_reported_and_not_recommended(folder: Path) -> None:
-    found = swept(folder, sizes=(16,))
-    assert found.recommended is None and found.models[0].decay == {}
-    assert "no-recommendation" not in warned(found)
-    assert found.points[0].elbo is not None
+    record = swept(folder, sizes=(16,))
+    assert record.recommended is None and record.models[0].decay == {}
+    assert "no-recommendation" not in warned(record)
+    assert record.points[0].elbo is not None
 
 
 def test_the_whole_reference_is_kept_as_degenerate_with_exactly_no_information(folder: Path) -> None:
-    found = swept(folder, sizes=(16, 32, small_run.TRAIN))
-    point = one(found, small_run.TRAIN)
-    assert point.degenerate and not one(found, 16).degenerate
-    assert [one.estimate.value for one in point.estimates["mutual_information"].values()] == [0.0, 0.0]
+    record = swept(folder, sizes=(16, 32, small_run.TRAIN))
+    point = point_at(record, small_run.TRAIN)
+    assert point.degenerate and not point_at(record, 16).degenerate
+    assert [point_at.estimate.value for point_at in point.estimates["mutual_information"].values()] == [0.0, 0.0]
     assert point.auroc["mutual_information"]["other"].estimate.value == 0.5
     assert point.elbo is None
-    assert found.recommended is not None and small_run.TRAIN not in found.recommended.behind
-    assert small_run.TRAIN not in found.models[0].decay["test"].sizes
+    assert record.recommended is not None and small_run.TRAIN not in record.recommended.behind
+    assert small_run.TRAIN not in record.models[0].decay["test"].sizes
 
 
 def test_sizes_of_nothing_but_the_whole_reference_are_a_warning(folder: Path) -> None:
-    found = swept(folder, sizes=(small_run.TRAIN,))
-    assert "nothing-random" in warned(found)
-    assert found.points[0].degenerate and found.recommended is None
+    record = swept(folder, sizes=(small_run.TRAIN,))
+    assert "nothing-random" in warned(record)
+    assert record.points[0].degenerate and record.recommended is None
 
 
 def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
@@ -164,10 +164,10 @@ def test_the_network_and_the_generator_are_left_alone(folder: Path) -> None:
 
 @pytest.mark.held
 def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
-    found = swept(folder, sizes=(8, 32), draw_sets=2, train_points=40, counts="nominal")
+    record = swept(folder, sizes=(8, 32), draw_sets=2, train_points=40, counts="nominal")
     model = bnuq.load(folder / "model.pt", arch=f"{folder / 'net.py'}:net")
-    with np.load(folder / "train.npz") as held:
-        x, y = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    with np.load(folder / "train.npz") as arrays:
+        x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     rows = np.sort(counter_rng.batch_indices(0, 0, population=len(x), batch_size=40, purpose=counter_rng.SUBSET))
     for size in (8, 32):
         batches = torch.stack(
@@ -175,7 +175,7 @@ def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
         )
         outputs = bnuq.predict(model, x[rows], bnuq.statistics_of(model, batches))
         by_draw = metrics.log_likelihood(outputs.double(), y[rows]).mean(1).numpy()
-        elbo = one(found, size).elbo
+        elbo = point_at(record, size).elbo
         assert elbo.log_likelihood == pytest.approx(by_draw, rel=1e-4)
         assert elbo.expected_log_likelihood.value == pytest.approx(len(x) * by_draw.mean(), rel=1e-4)
         assert elbo.expected_log_likelihood.mc_se == pytest.approx(len(x) * by_draw.std(ddof=1) / 4, rel=1e-3)
@@ -185,11 +185,11 @@ def test_the_elbo_is_that_of_draws_by_hand(folder: Path) -> None:
 
 
 def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: Path) -> None:
-    found = swept(folder, sizes=(4, 8, 16, 32), samples=32, counts="nominal")
-    terms = found.models[0].elbo
+    record = swept(folder, sizes=(4, 8, 16, 32), samples=32, counts="nominal")
+    terms = record.models[0].elbo
     assert terms is not None and terms.c is not None
     x = np.array([(96 - b) / 95 / b for b in (4, 8, 16, 32)])
-    y = [one(found, b).elbo.log_likelihood for b in (4, 8, 16, 32)]
+    y = [point_at(record, b).elbo.log_likelihood for b in (4, 8, 16, 32)]
     weight = 1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y])
     line = np.polyfit(x, [v.mean() for v in y], 1, w=weight)
     assert terms.c.value == pytest.approx(-line[0], rel=1e-6)
@@ -205,8 +205,8 @@ def test_n_is_the_training_sets_size_where_it_is_said(folder: Path) -> None:
     small = swept(folder, limit=50)
     (folder / "run.toml").write_text(text)
     plain = swept(folder, limit=50)
-    large = one(small, 16).elbo.expected_log_likelihood.value
-    assert large == pytest.approx(10 * one(plain, 16).elbo.expected_log_likelihood.value)
+    large = point_at(small, 16).elbo.expected_log_likelihood.value
+    assert large == pytest.approx(10 * point_at(plain, 16).elbo.expected_log_likelihood.value)
     assert values_of(plain, "elbo-of-reference-size") == {"points": 96}
     assert "elbo-of-reference-size" not in noted(small)
 
@@ -220,8 +220,8 @@ def test_a_training_set_cannot_be_smaller_than_the_reference(folder: Path) -> No
 
 def test_the_elbo_of_a_size_is_the_same_whatever_is_swept_beside_it(folder: Path) -> None:
     few, many = swept(folder, sizes=(16, 32)), swept(folder, sizes=(4, 8, 16, 48))
-    assert one(few, 16).elbo.kl == one(many, 16).elbo.kl
-    assert one(few, 16).elbo.elbo.value == pytest.approx(one(many, 16).elbo.elbo.value, rel=1e-6)
+    assert point_at(few, 16).elbo.kl == point_at(many, 16).elbo.kl
+    assert point_at(few, 16).elbo.elbo.value == pytest.approx(point_at(many, 16).elbo.elbo.value, rel=1e-6)
 
 
 def test_a_prior_on_the_command_line_replaces_that_of_the_run_file_whole(folder: Path) -> None:
@@ -234,82 +234,82 @@ def test_a_prior_on_the_command_line_replaces_that_of_the_run_file_whole(folder:
 def test_a_heavy_prior_decides_and_it_is_said(folder: Path) -> None:
     text = (folder / "run.toml").read_text()
     (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 96"))
-    found = swept(folder, sizes=(40, 48), samples=4, kl_weight=100.0)
-    assert found.recommended is not None
-    assert found.recommended.batch_size == 40 and found.recommended.decided_by == "prior"
+    record = swept(folder, sizes=(40, 48), samples=4, kl_weight=100.0)
+    assert record.recommended is not None
+    assert record.recommended.batch_size == 40 and record.recommended.decided_by == "prior"
 
 
 def test_differences_are_taken_on_common_draws(folder: Path) -> None:
-    found = swept(folder, sizes=(16, 32), samples=16)
-    best = found.recommended
+    record = swept(folder, sizes=(16, 32), samples=16)
+    best = record.recommended
     assert best is not None
     other = next(size for size in (16, 32) if size != best.batch_size)
-    apart = 96 * (one(found, other).elbo.log_likelihood - one(found, best.batch_size).elbo.log_likelihood)
+    apart = 96 * (point_at(record, other).elbo.log_likelihood - point_at(record, best.batch_size).elbo.log_likelihood)
     assert best.behind[other].mc_se == pytest.approx(apart.std(ddof=1) / np.sqrt(len(apart)), rel=1e-6)
-    gap = one(found, other).elbo.elbo.value - one(found, best.batch_size).elbo.elbo.value
+    gap = point_at(record, other).elbo.elbo.value - point_at(record, best.batch_size).elbo.elbo.value
     assert best.behind[other].value == pytest.approx(gap) and gap < 0
     assert best.behind[best.batch_size].value == 0 and best.batch_size in best.within
 
 
 @pytest.mark.parametrize("prior", ["unit", "flat", "gamma"])
 def test_priors_without_parameters(folder: Path, prior: str) -> None:
-    found = swept(folder, prior=prior)
-    assert found.models[0].elbo is not None and found.models[0].elbo.prior == prior
-    kls = [point.elbo.kl for point in found.points if point.elbo]
+    record = swept(folder, prior=prior)
+    assert record.models[0].elbo is not None and record.models[0].elbo.prior == prior
+    kls = [point.elbo.kl for point in record.points if point.elbo]
     assert kls == sorted(kls) and kls[0] < kls[-1]
 
 
 def test_priors_with_parameters(folder: Path) -> None:
     wide = swept(folder, prior="gaussian", prior_mean=(0.0, 1e6), prior_deviation=(0.0, 1e6))
     flat = swept(folder, prior="flat")
-    steps = [np.diff([point.elbo.kl for point in found.points if point.elbo]) for found in (wide, flat)]
+    steps = [np.diff([point.elbo.kl for point in record.points if point.elbo]) for record in (wide, flat)]
     assert steps[0] == pytest.approx(steps[1], rel=1e-4)
     assert swept(folder, prior="weight_decay", prior_precision=1.0).models[0].elbo is not None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"prior": "gaussian"}, "needs --prior-mean MEAN,VARIANCE"),
         ({"prior": "weight_decay"}, "needs --prior-precision NUMBER"),
         ({"prior_mean": (0.0, 1.0)}, '"unit" takes no --prior-mean'),
     ],
 )
-def test_a_priors_parameters_must_fit_it(folder: Path, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_a_priors_parameters_must_fit_it(folder: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         swept(folder, **settings)
 
 
 def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> None:
-    with np.load(folder / "train.npz") as held:
-        np.savez(folder / "train.npz", x=held["x"])
-    found = swept(folder)
-    assert found.recommended is None and found.models[0].elbo is None
-    assert values_of(found, "no-elbo")["reason"] == "the reference has no labels"
-    assert "no-recommendation" in warned(found)
+    with np.load(folder / "train.npz") as arrays:
+        np.savez(folder / "train.npz", x=arrays["x"])
+    record = swept(folder)
+    assert record.recommended is None and record.models[0].elbo is None
+    assert values_of(record, "no-elbo")["reason"] == "the reference has no labels"
+    assert "no-recommendation" in warned(record)
 
 
 def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> None:
     path = small_regression.write(tmp_path)
     path.write_text(path.read_text().replace('validation = "validation.npz"\n', ""))
-    found = swept(tmp_path, sizes=(8, 32))
-    assert "a regression's likelihood needs τ" in values_of(found, "no-elbo")["reason"]
+    record = swept(tmp_path, sizes=(8, 32))
+    assert "a regression's likelihood needs τ" in values_of(record, "no-elbo")["reason"]
     known = swept(tmp_path, sizes=(8, 32), tau=4.0)
     assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
 
 
 def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_are_there(folder: Path) -> None:
     whole, part = swept(folder, sizes=(8, 32)), swept(folder, sizes=(8, 32), train_points=48)
-    assert one(whole, 8).elbo.elbo.se == 0.0 and one(part, 8).elbo.elbo.se > 0
-    for found in (whole, part):
-        terms = found.models[0].elbo
+    assert point_at(whole, 8).elbo.elbo.se == 0.0 and point_at(part, 8).elbo.elbo.se > 0
+    for record in (whole, part):
+        terms = record.models[0].elbo
         assert terms is not None and terms.c is not None and terms.c.mc_se is not None and terms.c.mc_se > 0
     assert whole.models[0].elbo.c.se == 0.0 and part.models[0].elbo.c.se > 0
-    with np.load(folder / "train.npz") as held:
-        np.savez(folder / "train.npz", x=held["x"], y=held["y"], group=np.arange(small_run.TRAIN) // 8)
+    with np.load(folder / "train.npz") as arrays:
+        np.savez(folder / "train.npz", x=arrays["x"], y=arrays["y"], group=np.arange(small_run.TRAIN) // 8)
     grouped = swept(folder, sizes=(8, 32), train_points=48)
-    assert one(grouped, 8).elbo.elbo.se != pytest.approx(one(part, 8).elbo.elbo.se, rel=1e-6)
-    assert one(grouped, 8).elbo.elbo.mc_se == pytest.approx(one(part, 8).elbo.elbo.mc_se)
+    assert point_at(grouped, 8).elbo.elbo.se != pytest.approx(point_at(part, 8).elbo.elbo.se, rel=1e-6)
+    assert point_at(grouped, 8).elbo.elbo.mc_se == pytest.approx(point_at(part, 8).elbo.elbo.mc_se)
 
 
 def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
@@ -326,10 +326,10 @@ def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
         return likelihood(outputs, targets)
 
     monkeypatch.setattr(network, "classification_likelihood", scarce)
-    found = swept(folder)
+    record = swept(folder)
     assert {96, 48, 24} == set(sizes)
     for size in (8, 16):
-        assert np.array_equal(one(found, size).elbo.log_likelihood, one(whole, size).elbo.log_likelihood)
+        assert np.array_equal(point_at(record, size).elbo.log_likelihood, point_at(whole, size).elbo.log_likelihood)
 
 
 def test_the_error_of_c_over_points_is_that_of_other_points(folder: Path) -> None:
@@ -346,30 +346,30 @@ def test_the_error_of_c_over_points_is_that_of_other_points(folder: Path) -> Non
 
 
 def test_the_best_pll_may_choose_on_the_test_points_with_a_warning(folder: Path) -> None:
-    found = swept(folder, criterion="pll")
-    best = found.recommended
+    record = swept(folder, criterion="pll")
+    best = record.recommended
     assert best is not None and best.of == "test" and best.decided_by == "data"
-    assert best.batch_size == max((8, 16, 48), key=lambda size: value(found, size, "pll"))
-    assert "chosen-on-test" in warned(found)
+    assert best.batch_size == max((8, 16, 48), key=lambda size: value(record, size, "pll"))
+    assert "chosen-on-test" in warned(record)
 
 
 def test_validation_points_choose_where_there_are_any(folder: Path) -> None:
     shutil.copy(folder / "test.npz", folder / "held.npz")
-    with np.load(folder / "held.npz") as held:
-        np.savez(folder / "held.npz", x=held["x"] + np.float32(0.01), y=held["y"])
-    found = swept(folder, criterion="pll", validation="held.npz")
-    assert found.recommended is not None and found.recommended.of == "validation"
-    assert "chosen-on-test" not in warned(found)
-    assert "validation" in one(found, 16).estimates["pll"]
+    with np.load(folder / "held.npz") as arrays:
+        np.savez(folder / "held.npz", x=arrays["x"] + np.float32(0.01), y=arrays["y"])
+    record = swept(folder, criterion="pll", validation="held.npz")
+    assert record.recommended is not None and record.recommended.of == "validation"
+    assert "chosen-on-test" not in warned(record)
+    assert "validation" in point_at(record, 16).estimates["pll"]
 
 
 def test_the_best_auroc_chooses_and_says_that_the_ood_set_is_seen(folder: Path) -> None:
-    found = swept(folder, criterion="auroc")
-    best = found.recommended
+    record = swept(folder, criterion="auroc")
+    best = record.recommended
     assert best is not None
-    scores = {size: one(found, size).auroc["mutual_information"]["other"].estimate.value for size in (8, 16, 48)}
+    scores = {size: point_at(record, size).auroc["mutual_information"]["other"].estimate.value for size in (8, 16, 48)}
     assert scores[best.batch_size] == max(scores.values())
-    assert "chosen-on-ood" in warned(found)
+    assert "chosen-on-ood" in warned(record)
 
 
 # ── several networks ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -388,37 +388,37 @@ def pair(folder: Path) -> Path:
 
 
 def test_several_networks_are_each_sampled_at_their_own_size(pair: Path) -> None:
-    found = swept(pair, "run.toml", "second.toml", sizes=None)
-    told = [(point.protocol, point.batch_size, point.train_batch_size, point.model) for point in found.points]
-    assert told == [("matched", 16, 16, 0), ("matched", 32, 32, 1)]
-    assert [model.name for model in found.models] == ["model", "other"]
-    assert found.recommended is not None and found.recommended.protocol == "matched"
-    assert found.recommended.predicted_batch_size is None
-    assert "elbo-of-several-networks" in warned(found)
+    record = swept(pair, "run.toml", "second.toml", sizes=None)
+    points = [(point.protocol, point.batch_size, point.train_batch_size, point.model) for point in record.points]
+    assert points == [("matched", 16, 16, 0), ("matched", 32, 32, 1)]
+    assert [model.name for model in record.models] == ["model", "other"]
+    assert record.recommended is not None and record.recommended.protocol == "matched"
+    assert record.recommended.predicted_batch_size is None
+    assert "elbo-of-several-networks" in warned(record)
 
 
 def test_with_sizes_each_network_is_swept_too_and_protocols_stay_apart(pair: Path) -> None:
-    found = swept(pair, "second.toml", "run.toml", sizes=(8, 32))
-    assert [point.batch_size for point in found.line(0)] == [8, 32]
-    assert [point.batch_size for point in found.line(1)] == [8, 32]
-    assert [(point.batch_size, point.model) for point in found.matched] == [(16, 1), (32, 0)]
+    record = swept(pair, "second.toml", "run.toml", sizes=(8, 32))
+    assert [point.batch_size for point in record.line(0)] == [8, 32]
+    assert [point.batch_size for point in record.line(1)] == [8, 32]
+    assert [(point.batch_size, point.model) for point in record.matched] == [(16, 1), (32, 0)]
 
 
-def test_networks_must_know_their_training_batch_size(pair: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", r"Add to second.toml:\n\n\[model\]\ntrain_batch_size = 128"),
+        ("train_batch_size = 16", "were both trained with batches of 16"),
+    ],
+)
+def test_networks_need_training_batch_sizes_that_differ(pair: Path, line: str, message: str) -> None:
     path = pair / "second.toml"
-    path.write_text(path.read_text().replace("train_batch_size = 32\n", ""))
-    with pytest.raises(RequestError, match=r"Add to second.toml:\n\n\[model\]\ntrain_batch_size = 128"):
+    path.write_text(path.read_text().replace("train_batch_size = 32", line))
+    with pytest.raises(RequestError, match=message):
         swept(pair, "run.toml", "second.toml", sizes=None)
 
 
-def test_networks_of_one_size_cannot_be_told_apart(pair: Path) -> None:
-    path = pair / "second.toml"
-    path.write_text(path.read_text().replace("train_batch_size = 32", "train_batch_size = 16"))
-    with pytest.raises(RequestError, match="were both trained with batches of 16"):
-        swept(pair, "run.toml", "second.toml", sizes=None)
-
-
-def test_one_network_under_two_names_is_told(pair: Path) -> None:
+def test_one_network_under_two_names_is_refused(pair: Path) -> None:
     shutil.copy(pair / "model.pt", pair / "other.pt")
     with pytest.raises(RequestError, match="model and other are the same network"):
         swept(pair, "run.toml", "second.toml", sizes=None)
@@ -427,22 +427,26 @@ def test_one_network_under_two_names_is_told(pair: Path) -> None:
 def test_warnings_of_one_network_alone_name_it(pair: Path) -> None:
     state = torch.load(pair / "other.pt", weights_only=True)
     torch.save(state | {"1.running_mean": state["1.running_mean"] + 9.0}, pair / "other.pt")
-    found = swept(pair, "run.toml", "second.toml", sizes=None)
-    (mismatch,) = (finding for finding in found.findings if finding.code == "reference-mismatch")
+    record = swept(pair, "run.toml", "second.toml", sizes=None)
+    (mismatch,) = (finding for finding in record.findings if finding.code == "reference-mismatch")
     assert mismatch.subject == "other"
 
 
-def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
-    with np.load(pair / "test.npz") as held:
-        np.savez(pair / "test2.npz", x=held["x"][:40], y=held["y"][:40])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("test", "set test of other is not that of model"), ("train", "the reference of other is not that of model")],
+)
+def test_networks_are_compared_on_the_same_points_and_one_reference(pair: Path, name: str, message: str) -> None:
+    with np.load(pair / f"{name}.npz") as arrays:
+        np.savez(pair / "reversed.npz", x=arrays["x"][::-1], y=arrays["y"][::-1])
     path = pair / "second.toml"
-    path.write_text(path.read_text().replace('"test.npz"', '"test2.npz"'))
-    with pytest.raises(DataError, match="set test of other is not that of model"):
+    path.write_text(path.read_text().replace(f'"{name}.npz"', '"reversed.npz"'))
+    with pytest.raises(DataError, match=message):
         swept(pair, "run.toml", "second.toml", sizes=None)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("[sampling]\nseed = 1", "seed is 1, and 0 of model"),
         ("[sampling]\nsamples = 6", "samples is 6, and 8 of model"),
@@ -450,7 +454,7 @@ def test_networks_are_compared_on_the_same_points(pair: Path) -> None:
         ('[sampling]\nmutual_information = "corrected"', "mutual_information is corrected, and plug-in of model"),
     ],
 )
-def test_networks_are_compared_draw_by_draw(pair: Path, line: str, said: str) -> None:
+def test_networks_are_compared_draw_by_draw(pair: Path, line: str, message: str) -> None:
     path, (table, key) = pair / "second.toml", line.split("\n")
     for name in ("run.toml", "second.toml"):
         (pair / name).write_text((pair / name).read_text().replace("samples = 8\n", ""))
@@ -458,17 +462,8 @@ def test_networks_are_compared_draw_by_draw(pair: Path, line: str, said: str) ->
     (pair / "run.toml").write_text((pair / "run.toml").read_text().replace("[sampling]", "[sampling]\nsamples = 8"))
     text = path.read_text().replace("[sampling]", "[sampling]\nsamples = 8") if runs_with else path.read_text()
     path.write_text(text.replace(table, f"{table}\n{key}"))
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         swept(pair, "run.toml", "second.toml", sizes=None, samples=None)
-
-
-def test_networks_need_one_reference(pair: Path) -> None:
-    with np.load(pair / "train.npz") as held:
-        np.savez(pair / "train2.npz", x=held["x"][::-1], y=held["y"][::-1])
-    path = pair / "second.toml"
-    path.write_text(path.read_text().replace('"train.npz"', '"train2.npz"'))
-    with pytest.raises(DataError, match="the reference of other is not that of model"):
-        swept(pair, "run.toml", "second.toml", sizes=None)
 
 
 def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,9 +486,9 @@ def test_run_files_must_agree_on_how_they_are_swept(pair: Path) -> None:
 def test_the_run_file_says_how_to_sweep_and_options_win(folder: Path) -> None:
     with (folder / "run.toml").open("a") as file:
         file.write('\n[sweep]\nbatch_sizes = [8, 24]\ncriterion = "pll"\n')
-    found = swept(folder, sizes=None)
-    assert [point.batch_size for point in found.points] == [8, 24]
-    assert found.recommended is not None and found.recommended.criterion == "pll"
+    record = swept(folder, sizes=None)
+    assert [point.batch_size for point in record.points] == [8, 24]
+    assert record.recommended is not None and record.recommended.criterion == "pll"
     assert [point.batch_size for point in swept(folder, sizes=(12,)).points] == [12]
 
 
@@ -521,71 +516,72 @@ class _Interrupting:
         yield advance
 
 
-def asked(folder: Path, sizes: tuple[int, ...]) -> tuple[tuple[Run, ...], SweepSection]:
+def request(folder: Path, sizes: tuple[int, ...]) -> tuple[tuple[Run, ...], SweepSection]:
     options = Options(samples=8, out=Path("s.h5"), chunk_size=10)
     return resolve_sweep(("run.toml",), options, {"batch_sizes": sizes}, folder=folder)
 
 
-def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
-    runs, settings = asked(folder, (8, 16))
+def interrupted(folder: Path) -> tuple[tuple[Run, ...], SweepSection]:
+    """The request of a sweep over 8 and 16 that was interrupted in its second half."""
+    runs, settings = request(folder, (8, 16))
     with pytest.raises(KeyboardInterrupt) as stopped:
         sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
     assert "finished parts are kept in" in stopped.value.__notes__[0]
+    return runs, settings
+
+
+def test_an_interrupted_sweep_goes_on_from_what_was_done(folder: Path) -> None:
+    runs, settings = interrupted(folder)
     assert not (folder / "s.h5").exists()
     work = folder / "s.h5.work"
     kinds = sorted(path.name.split("-")[1] for path in work.iterdir())
     assert kinds == ["mcbn", "mcbn", "omega", "omega"]
     again = _Interrupting(10**9)
-    found = sweep(runs, settings, progress=again)
+    record = sweep(runs, settings, progress=again)
     assert not any(title.startswith("Drawing") for title in again.titles)
-    assert values_of(found, "sweep-continued")["parts"] == 4
+    assert values_of(record, "sweep-continued")["parts"] == 4
     assert not work.exists()
     whole = sweep(runs, settings)
     for size in (8, 16):
-        for metric, by_set in one(whole, size).estimates.items():
+        for metric, by_set in point_at(whole, size).estimates.items():
             for name, estimate in by_set.items():
-                assert np.array_equal(one(found, size).estimates[metric][name].of_sets, estimate.of_sets)
+                assert np.array_equal(point_at(record, size).estimates[metric][name].of_sets, estimate.of_sets)
 
 
 def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(folder: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+    interrupted(folder)
     again = _Interrupting(10**9)
-    sweep(*asked(folder, (8, 16, 32)), progress=again)
+    sweep(*request(folder, (8, 16, 32)), progress=again)
     assert [title for title in again.titles if title.startswith("Drawing")] == ["Drawing 40 mini-batches of 32"]
 
 
 def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(folder: Path) -> None:
-    runs, settings = asked(folder, (8, 16))
-    with pytest.raises(KeyboardInterrupt):
-        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
-    found = sweep([replace(run, chunk_size=5) for run in runs], settings)
-    assert values_of(found, "sweep-continued")["parts"] == 4
+    runs, settings = interrupted(folder)
+    record = sweep([replace(run, chunk_size=5) for run in runs], settings)
+    assert values_of(record, "sweep-continued")["parts"] == 4
 
 
 @pytest.mark.parametrize(
     "changed", [{"seed": 1}, {"samples": 9}, {"layers": ("first:1",)}, {"mutual_information": "corrected"}]
 )
 def test_parts_of_another_request_are_left(folder: Path, changed: dict[str, Any]) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
-    runs, settings = asked(folder, (8, 16))
-    found = sweep([replace(run, **changed) for run in runs], settings)
+    interrupted(folder)
+    runs, settings = request(folder, (8, 16))
+    record = sweep([replace(run, **changed) for run in runs], settings)
     if "layers" in changed:  # of this network, the only one: under another name it is the same request
-        assert values_of(found, "sweep-continued")["parts"] == 4
+        assert values_of(record, "sweep-continued")["parts"] == 4
         return
-    assert "sweep-continued" not in noted(found)
+    assert "sweep-continued" not in noted(record)
 
 
 def test_parts_of_other_code_are_left(folder: Path) -> None:
     (folder / "act.py").write_text("from torch import nn\n\nACT = nn.ReLU\n")
     code = (folder / "net.py").read_text()
     (folder / "net.py").write_text("from act import ACT\n" + code.replace("nn.ReLU()", "ACT()"))
-    with pytest.raises(KeyboardInterrupt):
-        sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
+    interrupted(folder)
     (folder / "act.py").write_text("from torch import nn\n\nACT = nn.Tanh\n")
-    found = sweep(*asked(folder, (8, 16)))
-    assert "sweep-continued" not in noted(found)
+    record = sweep(*request(folder, (8, 16)))
+    assert "sweep-continued" not in noted(record)
 
 
 def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) -> None:
@@ -598,38 +594,24 @@ def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) ->
     (folder / "net.py").write_text("from act import Act\n" + code.replace("nn.ReLU()", "Act()"))
 
     def parts_that_were_there() -> bool:
-        found = sweep(*asked(folder, (8, 16)))
-        return "sweep-continued" in noted(found)
+        record = sweep(*request(folder, (8, 16)))
+        return "sweep-continued" in noted(record)
 
-    def interrupt() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            sweep(*asked(folder, (8, 16)), progress=_Interrupting(small_run.TEST * 80))
-
-    interrupt()
+    interrupted(folder)
     assert parts_that_were_there()
-    interrupt()
+    interrupted(folder)
     (folder / "scale.py").write_text("SCALE = 1.00001\n")
     assert not parts_that_were_there()
 
 
-def test_parts_of_another_request_are_not_taken(folder: Path) -> None:
-    runs, settings = asked(folder, (8, 16))
-    with pytest.raises(KeyboardInterrupt):
-        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
-    other = _Interrupting(10**9)
-    sweep([replace(run, seed=1) for run in runs], settings, progress=other)
-    assert len([title for title in other.titles if title.startswith("Drawing")]) == 2
-
-
 def test_a_damaged_part_is_made_again(folder: Path) -> None:
-    runs, settings = asked(folder, (8, 16))
+    runs, settings = request(folder, (8, 16))
     whole = sweep(runs, settings)
-    with pytest.raises(KeyboardInterrupt):
-        sweep(runs, settings, progress=_Interrupting(small_run.TEST * 80))
+    interrupted(folder)
     for path in (folder / "s.h5.work").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    found = sweep(runs, settings)
-    assert value(found, 8, "pll") == value(whole, 8, "pll")
+    record = sweep(runs, settings)
+    assert value(record, 8, "pll") == value(whole, 8, "pll")
 
 
 def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
@@ -638,7 +620,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
     other = f"{'0' * 24}-b8-omega.part"  # of another sweep that shares the folder
     for name in ("film.mkv.part", "letter.txt", other):
         (work / name).write_text("dear")
-    runs, settings = asked(folder, (8, 16))
+    runs, settings = request(folder, (8, 16))
     sweep(runs, settings, work=work)
     assert {path.name for path in work.iterdir()} == {"film.mkv.part", "letter.txt", other}
 
@@ -647,7 +629,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("changes", "expected"),
     [
         ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of reference points"),
         ({"sizes": (1, 16)}, "batch_size is 1; expected 2 to 96"),
@@ -660,10 +642,10 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
         ({"layers": ("nothing.*",)}, "matches no stochastic BatchNorm layer"),
     ],
 )
-def test_what_cannot_be_swept_is_told_in_one_message(folder: Path, said: dict[str, Any], expected: str) -> None:
+def test_what_cannot_be_swept_is_told_in_one_message(folder: Path, changes: dict[str, Any], expected: str) -> None:
     before = (folder / "run.toml").read_bytes()
     with pytest.raises(BnuqError) as error:
-        swept(folder, **said)
+        swept(folder, **changes)
     assert expected in str(error.value)
     assert (folder / "run.toml").read_bytes() == before and not (folder / "s.h5").exists()
 
@@ -684,7 +666,7 @@ def test_a_sweep_needs_a_reference(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("batch_sizes = []", "sweep.batch_sizes is []"),
         ("prior = 'gaussian'\nprior_mean = [0.0, inf]\nprior_deviation = [0.0, 1.0]", "variance of mean"),
@@ -693,39 +675,39 @@ def test_a_sweep_needs_a_reference(folder: Path) -> None:
         ("draw_sets = 1", "sweep.draw_sets is 1"),
     ],
 )
-def test_what_the_run_file_says_of_sweeps_is_checked(folder: Path, line: str, said: str) -> None:
+def test_what_the_run_file_says_of_sweeps_is_checked(folder: Path, line: str, message: str) -> None:
     with (folder / "run.toml").open("a") as file:
         file.write(f"\n[sweep]\n{line}\n")
     with pytest.raises(RequestError) as error:
         swept(folder, sizes=None)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
-    found = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)
-    for point in found.points:
+    record = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)
+    for point in record.points:
         infinite = np.isinf(point.estimates["tau"]["test"].of_sets)
         assert ("pll" in point.estimates) == (not infinite.any())
-        at_size = (finding for finding in found.findings if finding.code == "tau-infinite")
+        at_size = (finding for finding in record.findings if finding.code == "tau-infinite")
         of = [finding.values["of"].partition(",")[0] for finding in at_size]
         assert (f"b = {point.batch_size}" in of) == infinite.any()
-    assert any(np.isinf(point.estimates["tau"]["test"].of_sets).any() for point in found.points)
+    assert any(np.isinf(point.estimates["tau"]["test"].of_sets).any() for point in record.points)
 
 
 def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
     state = torch.load(folder / "model.pt", weights_only=True)
     torch.save(state | {"1.weight": torch.zeros(4)}, folder / "model.pt")
-    found = swept(folder, draw_sets=3)
-    for point in found.points:
+    record = swept(folder, draw_sets=3)
+    for point in record.points:
         assert point.degenerate and point.estimates["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
-    assert "nothing-random" in warned(found) and found.recommended is None
+    assert "nothing-random" in warned(record) and record.recommended is None
 
 
 def test_layers_with_too_few_values_a_channel_are_named(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
-    found = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
-    assert values_of(found, "few-values") == {"batch_size": 3, "layer": "1", "values": 3}
+    record = swept(tmp_path, sizes=(3, 32), samples=4, tau=4.0)
+    assert values_of(record, "few-values") == {"batch_size": 3, "layer": "1", "values": 3}
 
 
 def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
@@ -744,8 +726,8 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
         shutil.copy(path, tmp_path)
     shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
     (tmp_path / "data").symlink_to(data_pack)
-    found = swept(tmp_path, "fmnist_mlp.toml", sizes=(64, 256, 1024), samples=12, limit=300, train_points=200)
-    assert found.models[0].decay["test"].slope.value == pytest.approx(-1, abs=0.1)
+    record = swept(tmp_path, "fmnist_mlp.toml", sizes=(64, 256, 1024), samples=12, limit=300, train_points=200)
+    assert record.models[0].decay["test"].slope.value == pytest.approx(-1, abs=0.1)
     for size in (64, 256, 1024):
-        assert 0.7 < one(found, size).auroc["mutual_information"]["mnist"].estimate.value < 0.97
-    assert value(found, 64, "mutual_information") > 10 * value(found, 1024, "mutual_information")
+        assert 0.7 < point_at(record, size).auroc["mutual_information"]["mnist"].estimate.value < 0.97
+    assert value(record, 64, "mutual_information") > 10 * value(record, 1024, "mutual_information")

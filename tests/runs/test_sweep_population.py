@@ -48,9 +48,9 @@ def stale(folder: Path) -> Sweep:
     return swept(folder)
 
 
-def told(found: Sweep) -> str:
+def text(record: Sweep) -> str:
     stream = io.StringIO()
-    print_record(report, found, stream, width=100)
+    print_record(report, record, stream, width=100)
     return " ".join(stream.getvalue().split())
 
 
@@ -66,60 +66,60 @@ def test_the_gain_is_repair_at_every_size(stale: Sweep) -> None:
         assert gained.difference.value > 4 * error(gained.difference)
         assert abs(left.difference.value) < 2 * error(left.difference)
         pll = point.estimates["pll"]["test"].estimate.value
-        for one in (gained, left):
-            assert one.difference.value == pytest.approx(pll - one.estimate.value)
+        for entry in (gained, left):
+            assert entry.difference.value == pytest.approx(pll - entry.estimate.value)
     whole = stale.points[2]
     assert whole.degenerate and whole.compared_with[POPULATION]["pll"].difference.value == 0
 
 
 def test_both_networks_are_those_of_an_evaluation(folder: Path) -> None:
     [point] = swept(folder, sizes=(16,), draw_sets=2).points
-    found = small_run.evaluated(folder, run_file="stale.toml", samples=16, batch_size=16, methods=("mcbn",))
+    record = small_run.evaluated(folder, run_file="stale.toml", samples=16, batch_size=16, methods=("mcbn",))
     for name, metrics in point.compared_with.items():
         assert list(metrics) == ["accuracy", "pll", "brier"]
-        for metric, one in metrics.items():
-            estimate = found.methods[name].sets["test"].estimates[metric]
-            assert one.estimate.value == pytest.approx(estimate.value, rel=1e-5)
-            assert one.estimate.se == pytest.approx(estimate.se, rel=1e-4)
-            assert one.estimate.mc_se is None
+        for metric, entry in metrics.items():
+            estimate = record.methods[name].sets["test"].estimates[metric]
+            assert entry.estimate.value == pytest.approx(estimate.value, rel=1e-5)
+            assert entry.estimate.se == pytest.approx(estimate.se, rel=1e-4)
+            assert entry.estimate.mc_se is None
 
 
 def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
     sound = swept(folder, "run.toml")
     assert not any(point.compared_with for point in sound.points)
     assert not any("compared_with" in point for point in summary(sound)["points"])
-    assert "single deterministic pass" not in told(sound) and "repair" not in told(sound)
+    assert "single deterministic pass" not in text(sound) and "repair" not in text(sound)
     assert sound.path is not None
     assert not any(point["compared_with"] for point in read_text(sound.path)["points"])
 
 
 def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
-    assert "MCBN minus the deterministic network: 0.2" in told(stale)
-    assert "The rest is a repair, not a gain from uncertainty." in told(stale)
-    assert "deterministic population statistics MCBN − deterministic MCBN − population" in told(stale)
+    assert "MCBN minus the deterministic network: 0.2" in text(stale)
+    assert "The rest is a repair, not a gain from uncertainty." in text(stale)
+    assert "deterministic population statistics MCBN − deterministic MCBN − population" in text(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
         for name in SINGLE_SAMPLE_METHODS:
-            one = of_file.compared_with[name]["pll"]
-            assert point["compared_with"][name]["pll"]["estimate"]["value"] == one.estimate.value
-            assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == one.difference.mc_se
+            entry = of_file.compared_with[name]["pll"]
+            assert point["compared_with"][name]["pll"]["estimate"]["value"] == entry.estimate.value
+            assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == entry.difference.mc_se
 
 
 def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> None:
     (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
-    found = swept(folder, "stale8.toml", "run.toml", sizes=None)
-    assert [bool(point.compared_with) for point in found.matched] == [True, False]
-    assert "MCBN minus the deterministic network: 0.2" in told(found) and "at b = 8; minus" in told(found)
+    record = swept(folder, "stale8.toml", "run.toml", sizes=None)
+    assert [bool(point.compared_with) for point in record.matched] == [True, False]
+    assert "MCBN minus the deterministic network: 0.2" in text(record) and "at b = 8; minus" in text(record)
 
 
 def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
     text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
     small_regression.write(tmp_path, text=text)
     let_go_stale(tmp_path, "1")
-    found = swept(tmp_path, sizes=(8, 32))
-    for point in found.points:
+    record = swept(tmp_path, sizes=(8, 32))
+    for point in record.points:
         assert {*point.compared_with[DETERMINISTIC]} == {"mae"}
         assert point.compared_with[DETERMINISTIC]["mae"].difference.value < 0
-    assert "MAE on the test set, MCBN minus the deterministic network: −" in told(found)
+    assert "MAE on the test set, MCBN minus the deterministic network: −" in text(record)
 
 
 def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeyp
         patched.setattr("bnuq.workflows.sweep.sweep_file.write", stopped)
         with pytest.raises(KeyboardInterrupt):
             swept(folder, seed=3)
-    kept = {path.name for path in (folder / "work").iterdir()}
-    assert any(f"-{POPULATION}-b16-test" in name for name in kept)
+    stored = {path.name for path in (folder / "work").iterdir()}
+    assert any(f"-{POPULATION}-b16-test" in name for name in stored)
     resumed, fresh = swept(folder, seed=3), swept(folder, seed=3)
     assert [point.compared_with for point in resumed.points] == [point.compared_with for point in fresh.points]
 
@@ -157,9 +157,9 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
     made = small_sweep.both()
     points = tuple(replace(point, compared_with=both if point.model != 1 else {}) for point in made.points)
     write(replace(made, points=points), tmp_path / "s.h5")
-    found = read(tmp_path / "s.h5")
-    assert repr([point.compared_with for point in found.points]) == repr([point.compared_with for point in points])
-    assert told(found).count("compared with a single deterministic pass") == 2
+    record = read(tmp_path / "s.h5")
+    assert repr([point.compared_with for point in record.points]) == repr([point.compared_with for point in points])
+    assert text(record).count("compared with a single deterministic pass") == 2
     with edited(tmp_path / "s.h5") as record:
         compared = next(point["compared_with"] for point in record["points"] if point["compared_with"])
         del compared[POPULATION]

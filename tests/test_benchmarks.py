@@ -156,7 +156,8 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
         assert contestant["difference_from_plain_loop"] < (0.1 if name == "bnuq_bfloat16" else 1e-4)
     assert any(target["measured"] for target in written["targets"])
     assert all(
-        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(target) for target in written["targets"]
+        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(target)
+        for target in written["targets"]
     )
 
 

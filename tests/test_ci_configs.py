@@ -259,6 +259,8 @@ def test_the_same_seed_sees_smaller_changes_as_the_page_says(
         assert run(["evaluate", "sample_configs/ci/bnuq.toml", "--seed", seed, "--out", f"{seed}.h5", "-q"]) == 0
         # --limit takes other points with another seed
         assert run(["check", f"{seed}.h5", "sample_configs/ci/baseline.h5", "--json", "--allow", "data"]) == 0
-        documented = {comparison["address"]: comparison for comparison in json.loads(capsys.readouterr().out)["comparisons"]}
-        errors[seed] = documented["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
+        by_address = {
+            comparison["address"]: comparison for comparison in json.loads(capsys.readouterr().out)["comparisons"]
+        }
+        errors[seed] = by_address["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
     assert 0 < errors["0"] < errors["1"] / 3

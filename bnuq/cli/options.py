@@ -9,9 +9,7 @@ import typer
 
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
-from bnuq.config import MAX_COUNT, as_toml
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
-from bnuq.errors import RequestError
 
 Model = Annotated[
     str | None,
@@ -46,14 +44,3 @@ AsJson = Annotated[bool, option(Printing, "json")]
 Full = Annotated[bool, option(Printing, "full")]
 Quiet = Annotated[bool, option(Printing, "quiet")]
 Debug = Annotated[bool, option(Printing, "debug")]
-
-
-def whole_numbers(
-    option: str, text: str | None, *, minimum: int = 1, maximum: int = MAX_COUNT, such_as: str
-) -> tuple[int, ...] | None:
-    """The whole numbers in a comma-separated list; RequestError for anything else."""
-    words = [] if text is None else [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 20 and minimum <= int(word) <= maximum for word in words):
-        bound = f" of at least {minimum}" if minimum > 1 else ""
-        raise RequestError(f"--{option} is {as_toml(text)[1:-1]}; expected whole numbers{bound}, such as {such_as}.")
-    return None if text is None else tuple(map(int, words))

@@ -29,3 +29,11 @@ def edited(path: Path) -> Iterator[Any]:
     record = read_text(path)
     yield record
     write_text(path, json.dumps(record))
+
+
+def replace_in_record(file: h5py.File, old: str, new: str) -> None:
+    """Replace `old` by `new` in the text of an open file's record."""
+    text = file["record"].asstr()[()]  # pyright: ignore[reportAttributeAccessIssue, reportIndexIssue]
+    assert old in text
+    del file["record"]
+    file["record"] = text.replace(old, new)

@@ -272,8 +272,8 @@ def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch
 @pytest.mark.usefixtures("there")
 def test_floors_stand_alone(cli: Cli) -> None:
     value = read(Path("base.h5")).methods["mcbn"].sets["test"].estimates["accuracy"].value
-    backup = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
-    assert backup.code == 0
+    met = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
+    assert met.code == 0
     broken = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value + 0.001}")
     assert broken.code == 1
     assert "mcbn.sets.test.accuracy" in broken.out

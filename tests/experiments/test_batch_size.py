@@ -10,7 +10,8 @@ import h5py
 import numpy as np
 import pytest
 import small_pictures
-from experiment_reports import rendered, replace_in_record
+from records_at_rest import replace_in_record
+from report_text import rendered
 from small_pictures import SIDE
 
 from bnuq.config import Options, resolve

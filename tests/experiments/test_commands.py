@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import pytest
 import small_run
-from experiment_reports import rendered
+from report_text import rendered
 
 from bnuq.errors import ResultError
 from bnuq.report.render import draw_pictures

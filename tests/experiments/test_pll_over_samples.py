@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 import small_run
-from experiment_reports import rendered, replace_in_record
 from findings_of import noted
+from records_at_rest import replace_in_record
+from report_text import rendered
 
 from bnuq import metrics
 from bnuq.config import Options, Run, resolve

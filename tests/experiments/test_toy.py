@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from experiment_reports import rendered, replace_in_record
+from records_at_rest import replace_in_record
+from report_text import rendered
 
 from bnuq.cli.main import main as bnuq_main
 from bnuq.errors import RequestError, ResultError
@@ -180,7 +181,7 @@ def test_a_damaged_file_is_refused_in_one_message(toy, tmp_path, damage, message
 
 @pytest.mark.parametrize(("encoding", "mean", "data", "minus"), [("utf-8", "█", "▔", "−"), ("ascii", "#", "=", "-")])
 def test_the_drawing_has_the_curve_and_the_data_where_they_are(toy, encoding, mean, data, minus):
-    lines = rendered(report, toy, encoding=encoding).splitlines()
+    lines = rendered(report, toy, width=80, encoding=encoding).splitlines()
     start = lines.index("MCDO, dropout 0.1") + 1
     rows, below = lines[start : start + 11], lines[start + 11]
     assert [row.index("|") for row in rows] == [6] * 11
@@ -201,7 +202,7 @@ def test_words_follow_the_estimates(toy):
     curve = toy.curves["mcdo"]
     inside = curve.places["inside"]
     flat = replace(curve, places={name: replace(inside, error=1.0) for name in curve.places})
-    text = " ".join(rendered(report, replace(toy, curves={"mcdo": flat}), width=100).split())
+    text = " ".join(rendered(report, replace(toy, curves={"mcdo": flat})).split())
     assert "does not grow where there are no data" in text
     assert "which is too sure" in text
 

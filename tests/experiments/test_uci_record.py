@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from experiment_reports import rendered
+from report_text import rendered
 
 from bnuq.errors import ResultError
 from bnuq.findings import note

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -14,6 +13,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of, warned
+from report_text import rendered
 from verdicts import verdict
 
 from bnuq import metrics
@@ -25,7 +25,6 @@ from bnuq.records.summary import summary
 from bnuq.report.comparison import compared
 from bnuq.report.evaluation import report
 from bnuq.report.evaluation_findings import findings
-from bnuq.report.render import print_record
 
 LAWS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
 ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference
@@ -69,25 +68,18 @@ def test_the_measured_laws_come_near_mcbn_on_a_network_of_one_layer(beside):
 
 
 def test_the_comparison_is_in_the_report_the_page_and_the_summary(beside):
-    stream = io.StringIO()
-    print_record(report, beside, stream, full=True, width=100)
-    text = stream.getvalue()
+    text = rendered(report, beside, full=True)
     assert "Analytic noise models compared with mcbn" in text and "≈ mcbn-chi2" in text
     shown = [finding for finding in findings(beside) if finding.code.startswith("noise-model-")]
     assert [finding.values["model"].method for finding in shown] == list(LAWS)
     assert "mcbn-chi2 is an analytic noise model, not MCBN" in text
-    text = summary(beside)["approximations"]
-    assert list(text) == list(LAWS)
-    assert text["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
-    json.dumps(text)
+    ratios = summary(beside)["approximations"]
+    assert list(ratios) == list(LAWS)
+    assert ratios["mcbn-chi2"]["ratio"]["test"]["value"] == pytest.approx(approximations(beside)[0].ratio["test"].value)
+    json.dumps(ratios)
 
 
 def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside):
-    def facts(result):
-        stream = io.StringIO()
-        print_record(report, result, stream, full=True, width=100)
-        return stream.getvalue()
-
     def with_keys(methods, **sampling):
         chosen = {name: beside.methods[name] for name in ("deterministic", *methods)}
         return replace(beside, methods=chosen, run={**beside.run, "sampling": beside.run["sampling"] | sampling})
@@ -110,8 +102,8 @@ def test_what_the_laws_were_fitted_to_is_in_the_report_and_beside_others(beside)
         "empirical": "covariance layer (64 mini-batches)",
     }
     for name, text in words.items():
-        assert re.search(rf"^ *noise models +{re.escape(text)}$", facts(results[name]), re.M), name
-    assert not re.search("^ *noise models ", facts(results["none"]), re.M)
+        assert re.search(rf"^ *noise models +{re.escape(text)}$", rendered(report, results[name], full=True), re.M)
+    assert not re.search("^ *noise models ", rendered(report, results["none"], full=True), re.M)
     (row,) = [row for row in compared(results) if row.what == "noise models"]
     assert dict(row.values) == words | {"none": "none"} and row.differs
     (row,) = [row for row in compared({"a": beside, "b": beside}) if row.what == "noise models"]
@@ -230,13 +222,8 @@ def test_no_verdict_is_given_where_the_error_is_not_known(beside):
 
 
 def test_a_report_says_which_layers_were_sampled_and_with_which_mini_batches(beside, tmp_path):
-    def text(result) -> str:
-        stream = io.StringIO()
-        print_record(report, result, stream, full=True, width=100)
-        return stream.getvalue()
-
     alone = run(tmp_path, text=ALONE, methods=("mcbn-chi2",))
-    assert "mini-batches of 16, seed 0" in text(alone)
-    assert "BatchNorm layers:" not in text(beside)
+    assert "mini-batches of 16, seed 0" in rendered(report, alone, full=True)
+    assert "BatchNorm layers:" not in rendered(report, beside, full=True)
     part = replace(beside, model={**beside.model, "batchnorm_layers": 3})
-    assert "1 of 3 BatchNorm layers: 1" in text(part)
+    assert "1 of 3 BatchNorm layers: 1" in rendered(report, part, full=True)

@@ -15,6 +15,7 @@ import small_regression
 import torch
 from findings_of import noted, values_of
 from records_at_rest import edited
+from report_text import rendered
 from torch import nn
 
 import bnuq.workflows.multirun
@@ -26,7 +27,6 @@ from bnuq.files.content import sha256_of_file
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
 from bnuq.report.multirun import report
-from bnuq.report.render import print_record
 from bnuq.store import codec
 from bnuq.store.codec import kind_of_result
 from bnuq.workflows.multirun import evaluate_several
@@ -295,7 +295,7 @@ def test_one_split_has_no_error_over_splits_and_one_run_no_spread(finished, one_
     single = replace(several, runs=several.runs[:1], values=several.values[:, :1])
     aggregate = single.aggregates["mcdo.normalized.crps"]
     assert aggregate.t_test is None and math.isnan(aggregate.sd) and aggregate.values.shape == (1,)
-    assert "n/a" in drawn(single)
+    assert "n/a" in rendered(report, single)
     assert "no-splits" in noted(evaluate_several(runs_of(one_split)))
 
 
@@ -479,14 +479,6 @@ def test_the_aggregate_goes_over_nothing_that_is_not_one(one_split, evaluated, o
 # ── file, summary, report ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def drawn(several) -> str:
-    import io
-
-    stream = io.StringIO()
-    print_record(report, several, stream, width=100)
-    return stream.getvalue()
-
-
 def test_the_file_gives_back_what_was_written(finished):
     _, several = finished
     assert several.path is not None and kind_of_result(several.path) == "several"
@@ -496,7 +488,7 @@ def test_the_file_gives_back_what_was_written(finished):
     ]
     np.testing.assert_array_equal(again.values, several.values)
     assert several_file.summary(again) == several_file.summary(several)
-    assert drawn(again) == drawn(several)
+    assert rendered(report, again) == rendered(report, several)
 
 
 def test_the_file_is_readable_without_bnuq_and_every_number_has_a_unit(finished):
@@ -532,7 +524,7 @@ def test_the_summary_names_both_tests_and_is_json(finished):
 
 def test_the_report_says_which_stars_are_the_papers_and_which_are_ours(finished):
     _, several = finished
-    text = " ".join(drawn(several).split())
+    text = " ".join(rendered(report, several).split())
     crps = several.aggregates["mcdo.normalized.crps"]
     assert f"CRPS {crps.mean:.2f} ±{crps.sd:.2f}".replace("-", "−") in text
     assert "two-sided one-sample t-test over 6 runs, as in the paper" in text
@@ -542,13 +534,8 @@ def test_the_report_says_which_stars_are_the_papers_and_which_are_ours(finished)
 
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_the_report_fits_its_width_and_an_ascii_stream(finished, width):
-    import io
-
     _, several = finished
-    buffer = io.BytesIO()
-    stream = io.TextIOWrapper(buffer, encoding="ascii", write_through=True)
-    print_record(report, several, stream, width=width)
-    lines = buffer.getvalue().decode("ascii").splitlines()
+    lines = rendered(report, several, width=width, encoding="ascii").splitlines()
     assert lines and not [line for line in lines if len(line) > width and str(several.path) not in line]
 
 

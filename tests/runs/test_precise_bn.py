@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 import small_run
 import torch
 from findings_of import noted, values_of
+from report_text import rendered
 from small_regression import write as write_regression
 
 import bnuq
@@ -22,7 +22,6 @@ from bnuq.errors import BnuqError, ModelError
 from bnuq.estimates import Estimate
 from bnuq.records.precise_bn import EstimateChange, PreciseBN, summary
 from bnuq.report.precise_bn import findings, report
-from bnuq.report.render import print_record
 from bnuq.workflows.precise_bn import precise_bn
 
 MEAN, VAR = "1.running_mean", "1.running_var"
@@ -257,22 +256,14 @@ def test_a_layer_of_two_names_has_both_mended_and_a_frozen_one_stays_and_is_name
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def drawn(result: PreciseBN, *, width: int = 80, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_record(report, result, stream, width=width)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
-
-
 def test_the_report_fits_every_width_and_says_whether_it_helped(reset):
     result = mended(reset)
     for width in (40, 60, 100):
         for encoding in ("utf-8", "ascii"):
-            lines = drawn(result, width=width, encoding=encoding).splitlines()
+            lines = rendered(report, result, width=width, encoding=encoding).splitlines()
             assert all(len(line) <= width or line == str(result.path) for line in lines)
             assert all(line == line.rstrip() for line in lines)
-    text = " ".join(drawn(result).split())
+    text = " ".join(rendered(report, result).split())
     assert "accuracy went from" in text and "1 of them had never been trained" in text
     assert [finding.code for finding in findings(result)][0::2] == ["statistics-replaced", "test-better"]
     back = mended(reset, run_file="new.pt", train="train.npz", test="test.npz", arch="net.py:net", out="third.pt")
@@ -305,18 +296,18 @@ def test_a_change_whose_error_is_not_known_is_not_told_to_be_chance(reset):
     known = EstimateChange(Estimate(0.5), Estimate(0.5), Estimate(0.0, se=0.01), "higher")
     unknown = EstimateChange(Estimate(-np.inf), Estimate(-np.inf), Estimate(np.nan, se=np.nan), "higher")
     test = replace(result.test, estimates={"accuracy": known, "pll": unknown})
-    text = " ".join(drawn(replace(result, test=test)).split())
+    text = " ".join(rendered(report, replace(result, test=test)).split())
     assert "Whether it helped is unknown: accuracy stayed at 50.00 % and PLL stayed at −inf (the error of" in text
     assert "beyond chance" not in text
     gone = EstimateChange(Estimate(-1.0), Estimate(-np.inf), Estimate(-np.inf, se=np.nan), "higher")
-    text = " ".join(drawn(replace(result, test=replace(test, estimates={"pll": gone}))).split())
+    text = " ".join(rendered(report, replace(result, test=replace(test, estimates={"pll": gone}))).split())
     assert "It made the network worse: PLL" in text
 
 
 def test_of_many_layers_the_ten_largest_are_shown_worst_first(reset):
     result = mended(reset)
     many = tuple(replace(result.layers[0], name=f"bn{i}", shift=i / 10, log_variance=0.0) for i in range(25))
-    text = drawn(replace(result, layers=many))
+    text = rendered(report, replace(result, layers=many))
     shown = [line.split()[0] for line in text.splitlines() if line.startswith(" bn")]
     assert shown == [f"bn{i}" for i in range(24, 14, -1)]
     assert "15 more, none of them above 1.400." in text

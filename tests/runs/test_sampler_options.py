@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import small_regression
 import small_run
 import torch
 from findings_of import values_of
+from report_text import rendered
 from torch import nn
 
 from bnuq.config import Options, resolve, resolve_again, resolve_sweep
@@ -24,7 +24,6 @@ from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
 from bnuq.report.evaluation import report
-from bnuq.report.render import print_record
 from bnuq.sampling import counter_rng
 from bnuq.workflows.sweep import sweep
 
@@ -85,11 +84,8 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     assert recorded == OPTIONS[name] and not set(_KEYS) & set(usual.run["sampling"])
     again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
     assert {key: getattr(again.sampler, key) for key in recorded} == recorded
-    printed, before = StringIO(), StringIO()
-    print_record(report, result, printed, full=True, width=200)
-    print_record(report, usual, before, full=True, width=200)
-    assert f"batches  {WORDS[name]}\n" in printed.getvalue()
-    assert "batches  " not in before.getvalue()
+    assert f"batches  {WORDS[name]}\n" in rendered(report, result, full=True)
+    assert "batches  " not in rendered(report, usual, full=True)
 
 
 _KEYS = ("batches", "replacement", "query_in_batch", "per_query")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import replace
@@ -14,13 +13,13 @@ import small_regression
 import small_run
 import small_sweep
 from records_at_rest import edited, read_text
+from report_text import rendered
 from test_stale_statistics import let_go_stale
 
 from bnuq.config import DETERMINISTIC, POPULATION, SINGLE_SAMPLE_METHODS, Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.records.sweep import Compared, Sweep, read, summary, write
-from bnuq.report.render import print_record
 from bnuq.report.sweep import report
 from bnuq.workflows.sweep import sweep
 
@@ -48,10 +47,8 @@ def stale(folder: Path) -> Sweep:
     return swept(folder)
 
 
-def text(record: Sweep) -> str:
-    stream = io.StringIO()
-    print_record(report, record, stream, width=100)
-    return " ".join(stream.getvalue().split())
+def words_of(record: Sweep) -> str:
+    return " ".join(rendered(report, record).split())
 
 
 def error(estimate: Estimate) -> float:
@@ -88,15 +85,15 @@ def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
     sound = swept(folder, "run.toml")
     assert not any(point.compared_with for point in sound.points)
     assert not any("compared_with" in point for point in summary(sound)["points"])
-    assert "single deterministic pass" not in text(sound) and "repair" not in text(sound)
+    assert "single deterministic pass" not in words_of(sound) and "repair" not in words_of(sound)
     assert sound.path is not None
     assert not any(point["compared_with"] for point in read_text(sound.path)["points"])
 
 
 def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
-    assert "MCBN minus the deterministic network: 0.2" in text(stale)
-    assert "The rest is a repair, not a gain from uncertainty." in text(stale)
-    assert "deterministic population statistics MCBN − deterministic MCBN − population" in text(stale)
+    assert "MCBN minus the deterministic network: 0.2" in words_of(stale)
+    assert "The rest is a repair, not a gain from uncertainty." in words_of(stale)
+    assert "deterministic population statistics MCBN − deterministic MCBN − population" in words_of(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
         for name in SINGLE_SAMPLE_METHODS:
             entry = of_file.compared_with[name]["pll"]
@@ -108,7 +105,8 @@ def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> 
     (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
     record = swept(folder, "stale8.toml", "run.toml", sizes=None)
     assert [bool(point.compared_with) for point in record.matched] == [True, False]
-    assert "MCBN minus the deterministic network: 0.2" in text(record) and "at b = 8; minus" in text(record)
+    assert "MCBN minus the deterministic network: 0.2" in words_of(record)
+    assert "at b = 8; minus" in words_of(record)
 
 
 def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
     for point in record.points:
         assert {*point.compared_with[DETERMINISTIC]} == {"mae"}
         assert point.compared_with[DETERMINISTIC]["mae"].difference.value < 0
-    assert "MAE on the test set, MCBN minus the deterministic network: −" in text(record)
+    assert "MAE on the test set, MCBN minus the deterministic network: −" in words_of(record)
 
 
 def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
@@ -159,7 +157,7 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
     write(replace(made, points=points), tmp_path / "s.h5")
     record = read(tmp_path / "s.h5")
     assert repr([point.compared_with for point in record.points]) == repr([point.compared_with for point in points])
-    assert text(record).count("compared with a single deterministic pass") == 2
+    assert words_of(record).count("compared with a single deterministic pass") == 2
     with edited(tmp_path / "s.h5") as record:
         compared = next(point["compared_with"] for point in record["points"] if point["compared_with"])
         del compared[POPULATION]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_origin
 
 import typer
-from msgspec import Meta
+from msgspec import NODEFAULT, Meta
 from typer.models import OptionInfo
 
 from bnuq.cli.paths import split_values
@@ -21,17 +21,20 @@ Help = str | tuple[str, str]  # a command's own help text, or help text and defa
 
 @dataclass(frozen=True)
 class SectionOptions:
-    """The settings of a section that a command takes as options: those named, or all that have help."""
+    """The settings of a section that a command takes as options: those named, or all that have help, less those of
+    `without`."""
 
     section: type[Section]
     names: str = ""
     help: Mapping[str, Help] = field(default_factory=dict)
+    without: str = ""
 
     def types(self) -> dict[str, Any]:
         """The type of each setting, by name."""
         every = settings_of(self.section)
         helped = (name for name, known in every.items() if "panel" in extra_of(known.type))
-        return {name: every[name].type for name in self.names.split() or helped}
+        names = self.names.split() or helped
+        return {name: every[name].type for name in names if name not in self.without.split()}
 
 
 def with_options(
@@ -85,7 +88,9 @@ def option(section: type[Section], name: str, helps: Mapping[str, Help] | None =
     setting = settings_of(section)[name]
     extra, long = extra_of(setting.type), option_name(name, setting.type)
     text = next(part.description for part in parts_of(setting.type) if isinstance(part, Meta) and part.description)
-    default = extra.get("shown", "" if any(setting.default is off for off in (None, (), False)) else setting.default)
+    default = extra.get(
+        "shown", "" if any(setting.default is off for off in (None, (), False, NODEFAULT)) else setting.default
+    )
     override = (helps or {}).get(name, text)
     text, default = override if isinstance(override, tuple) else (override, default)
     return typer.Option(

@@ -23,10 +23,10 @@ _HELP = {
 
 @with_options(
     options=(
-        SectionOptions(DataSection, "train test", _HELP),
-        SectionOptions(ModelSection, "arch"),
+        SectionOptions(DataSection, help=_HELP, without="ood validation normalize_targets"),
+        SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
-        SectionOptions(GivenOptions, "out limit device data_root trust_pickle trust_code", _HELP),
+        SectionOptions(GivenOptions, "out limit device threads data_root trust_pickle trust_code", _HELP),
     ),
     settings=SectionOptions(InspectSection),
     printing=SectionOptions(Printing, "json quiet strict debug"),

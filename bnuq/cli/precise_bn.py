@@ -22,10 +22,10 @@ _HELP = {
 
 @with_options(
     options=(
-        SectionOptions(DataSection, "train test", _HELP),
-        SectionOptions(ModelSection, "arch"),
+        SectionOptions(DataSection, help=_HELP, without="ood validation"),
+        SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
-        SectionOptions(GivenOptions, "device data_root trust_pickle trust_code"),
+        SectionOptions(GivenOptions, "device threads data_root trust_pickle trust_code"),
     ),
     settings=SectionOptions(PreciseBnSection),
     printing=SectionOptions(Printing, "json quiet strict debug"),

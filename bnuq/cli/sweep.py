@@ -24,11 +24,13 @@ _HELP = {
 @with_options(
     settings=(SectionOptions(SweepSection),),
     options=(
-        SectionOptions(DataSection, "train test ood validation"),
-        SectionOptions(ModelSection, "arch"),
+        SectionOptions(DataSection),
+        SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples layers seed mutual_information", _HELP),
         SectionOptions(ScoringSection),
-        SectionOptions(GivenOptions, "out device precision chunk_size limit data_root trust_pickle trust_code", _HELP),
+        SectionOptions(
+            GivenOptions, "out device precision chunk_size threads limit data_root trust_pickle trust_code", _HELP
+        ),
     ),
     printing=SectionOptions(Printing, "json quiet strict debug"),
 )

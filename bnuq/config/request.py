@@ -49,12 +49,14 @@ class Named:
 @dataclass(frozen=True)
 class Run:
     """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
-    from the network; everything else is final."""
+    from the network; everything else is final. `normalize_name` is the name that the numbers of `normalize` were
+    requested by; the record holds the numbers alone."""
 
     checkpoint: Path
     out: Path
     arch: Named | None = None
     arch_args: dict[str, Any] = field(default_factory=dict)
+    entry: str | None = None
     task: Task | None = None
     train_batch_size: int | None = None
     train: Named | None = None
@@ -62,9 +64,11 @@ class Run:
     ood: tuple[Named, ...] = ()
     validation: Named | Split | None = None
     train_size: int | None = None
+    target: str | None = None
     group: str | None = None
     channel_order: ChannelOrder = "rgb"
     normalize: Normalize | Literal["train"] | None = None
+    normalize_name: str | None = None
     normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
     methods: tuple[Method, ...] | None = None
@@ -81,6 +85,7 @@ class Run:
     device: str = "auto"
     precision: Precision = "float32"
     chunk_size: int | None = None
+    threads: int | None = None
     limit: int | None = None
     save_samples: bool = False
     data_root: Path | None = None
@@ -101,6 +106,7 @@ class Run:
                 else _absolute(self.validation)
             ),
             "train_size": self.train_size,
+            "target": self.target,
             "group": self.group,
             "channel_order": None if self.channel_order == "rgb" else self.channel_order,
             "normalize": msgspec.to_builtins(self.normalize),
@@ -111,6 +117,7 @@ class Run:
             "checkpoint": str(self.checkpoint),
             "arch": _absolute(self.arch),
             "arch_args": self.arch_args,
+            "entry": self.entry,
             "task": self.task,
             "train_batch_size": self.train_batch_size,
         }
@@ -130,6 +137,7 @@ class Run:
             "device": self.device,
             "precision": self.precision,
             "chunk_size": self.chunk_size,
+            "threads": self.threads,
             "limit": self.limit,
             "save_samples": self.save_samples,
             "data_root": None if self.data_root is None else str(self.data_root),

@@ -15,7 +15,18 @@ import msgspec
 
 from bnuq.config.request import Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
-from bnuq.config.schema import DETERMINISTIC, Method, RecordedRun, Request, RunFile, Sampler, SweepSection, settings_of
+from bnuq.config.schema import (
+    DETERMINISTIC,
+    Method,
+    RecordedRun,
+    Request,
+    RunFile,
+    Sampler,
+    SweepSection,
+    option_name,
+    settings_of,
+)
+from bnuq.config.shorthand import published_name, read_arguments, read_augment, read_normalize
 from bnuq.errors import RequestError
 from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
@@ -281,6 +292,10 @@ def _merged(
             else Named(text, Path((folders or {}).get(text, base)), named_by)
         )
 
+    def where(key: str) -> str:
+        option = option_name(key, settings_of(type(request.data))[key].type)
+        return f"--{option}" if key in options_given else f"{run_file}: data.{key}"
+
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint = Path(_clean(folder / checkpoint))
     return Run(
@@ -288,6 +303,7 @@ def _merged(
         out=folder / (computation.out or f"{checkpoint.stem}.bnuq.h5"),
         arch=None if model.arch is None else named("arch", model.arch),
         arch_args=model.arch_args,
+        entry=model.entry,
         task=model.task,
         train_batch_size=model.train_batch_size,
         train=None if data.train is None else named("train", data.train),
@@ -295,11 +311,13 @@ def _merged(
         ood=tuple(named("ood", text) for text in data.ood),
         validation=named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         train_size=data.train_size,
+        target=data.target,
         group=data.group,
         channel_order=data.channel_order,
-        normalize=data.normalize,
-        normalize_targets=data.normalize_targets,
-        augment=data.augment,
+        normalize=read_normalize(data.normalize, where("normalize")),
+        normalize_name=published_name(data.normalize),
+        normalize_targets=read_normalize(data.normalize_targets, where("normalize_targets"), published=False),
+        augment=read_augment(data.augment, where("augment")),
         methods=_methods(sampling.methods),
         samples=sampling.samples or samples,
         bank=sampling.bank,
@@ -314,6 +332,7 @@ def _merged(
         device=computation.device or "auto",
         precision=computation.precision or "float32",
         chunk_size=computation.chunk_size,
+        threads=computation.threads,
         limit=computation.limit,
         save_samples=computation.save_samples,
         data_root=None if computation.data_root is None else folder / expanded(computation.data_root),
@@ -328,6 +347,8 @@ def _request(content: RunFile, options: dict[str, Any]) -> Request:
     sections: dict[str, dict[str, Any]] = msgspec.to_builtins(content)
     for key, value in options.items():
         section = _SECTION_OF[key]
+        if key == "arch_args":  # an argument overrides the run file's of the same name
+            value = sections[section].get(key, {}) | read_arguments(value)
         sections[section] = sections.get(section, {}) | {key: value}
     _check_texts(options)
     return section_from(Request, sections)
@@ -365,10 +386,13 @@ def _run_file(model: str | None, folder: Path) -> tuple[Path | None, Path | None
     return (beside if is_file(beside) else None), path, True
 
 
+_TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "out", "data_root")
+
+
 def _check_texts(options: Mapping[str, Any]) -> None:
     """Raise RequestError for an option that is empty or contains a NUL character, and for an output that is named like
     a folder."""
-    for key in ("arch", "train", "test", "ood", "validation", "group", "layers", "out", "data_root"):
+    for key in _TEXTS:
         value = options.get(key)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and (not text.strip() or "\0" in text):

@@ -61,7 +61,7 @@ def _line_of(content: bytes, pattern: bytes) -> str:
     return "it"
 
 
-def _impossible(document: dict[str, Any]) -> str | None:
+def unusable(document: dict[str, Any]) -> str | None:
     """A sentence on the first value that cannot be used, with its key; None where all can."""
     pending: list[tuple[str, Any, int]] = [("", document, 0)]
     while pending:
@@ -91,12 +91,12 @@ def _dates(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 def converted(document: dict[str, Any], path: Path, kind: type[File]) -> File:
     """The document as a record of this kind; RequestError with file, key, value and expectation."""
-    if wrong := _impossible(document):
+    if wrong := unusable(document):
         raise RequestError(f"{path}: {wrong}")
     try:
         return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{path}: {_complaint(str(error), document, kind)}") from error
+        raise RequestError(f"{path}: {complaint_about(error, document, kind)}") from error
 
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -128,9 +128,9 @@ def _typed(value: Any) -> str:
     return as_toml(text)[1:-1] if text.strip() else as_toml(text)
 
 
-def _complaint(complaint: str, document: dict[str, Any], kind: type[Section]) -> str:
-    """What msgspec says of a document of this kind, in our words: the key, its value, and what was expected."""
-    complaint, _, where = complaint.partition(" - at `")
+def complaint_about(error: msgspec.ValidationError, document: dict[str, Any], kind: type[Section]) -> str:
+    """A sentence on the error in a document of this kind: the key, its value, and what was expected."""
+    complaint, _, where = str(error).partition(" - at `")
     key = where.rstrip("`").removeprefix("$").lstrip(".")
     value: Any = document
     if key.endswith("[...]"):  # a value of a table whose keys are free

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
 
 Method = Literal["deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical"]
@@ -35,6 +36,7 @@ MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
 Panel = Literal[  # of the help, in this order
     "Common options",
     "Data",
+    "Model",
     "Sampling",
     "Mini-batches of MCBN",
     "Analytic noise models",
@@ -108,15 +110,36 @@ class ModelSection(Section, frozen=True):
             metavar="FACTORY",
         ),
     ] = None
-    arch_args: dict[str, Any] = {}
-    task: Task | None = None
-    train_batch_size: Positive | None = None
+    arch_args: Annotated[
+        dict[str, Any],
+        setting(
+            "Keyword argument of the factory, such as num_classes=10. Repeat it.",
+            "Model",
+            option="arch-arg",
+            metavar="NAME=VALUE",
+            commas=False,
+        ),
+    ] = {}
+    entry: Annotated[
+        str | None,
+        setting(
+            "Entry of the checkpoint that holds the weights, where there are several: model_ema.",
+            "Model",
+            metavar="NAME",
+            shown="averaged weights first",
+        ),
+    ] = None
+    task: Annotated[
+        Task | None,
+        setting("classification or regression.", "Model", metavar="NAME", shown="by outputs and targets"),
+    ] = None
+    train_batch_size: Annotated[
+        Positive | None, setting("Batch size of the training.", "Model", shown="the checkpoint's record, if any")
+    ] = None
 
 
-_NORMALIZE = Meta(
-    extra={
-        "expected": '"train" (mean and std of the reference) or numbers, as in { mean = [0.5], std = [0.25] }',
-    }
+_NORMALIZE_EXPECTED = (
+    '"train" (mean and std of the reference), numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD"'
 )
 
 
@@ -134,7 +157,23 @@ class DataSection(Section, frozen=True):
         str | Split | None,
         setting("Held-out points, to which τ and the constant baselines are fitted.", "Data", metavar="REF"),
     ] = None
-    train_size: Positive | None = None
+    train_size: Annotated[
+        Positive | None,
+        setting(
+            "Size of the whole training set, where the reference is a part of it.",
+            "Data",
+            shown="size of the reference",
+        ),
+    ] = None
+    target: Annotated[
+        str | None,
+        setting(
+            "The column of a table (CSV, parquet) that holds the target.",
+            "Data",
+            metavar="COLUMN",
+            shown="label, target, class or y, else the last",
+        ),
+    ] = None
     group: Annotated[
         str | None,
         setting(
@@ -144,10 +183,34 @@ class DataSection(Section, frozen=True):
             shown="group",
         ),
     ] = None
-    channel_order: ChannelOrder = "rgb"
-    normalize: Annotated[Normalize | Literal["train"] | None, _NORMALIZE] = None
-    normalize_targets: Annotated[Normalize | Literal["train"] | None, _NORMALIZE] = None
-    augment: Augment | None = None
+    channel_order: Annotated[ChannelOrder, setting("Order of the channels that the network takes.", "Data")] = "rgb"
+    normalize: Annotated[
+        Normalize | str | None,
+        setting(
+            "Normalisation of the inputs, as in training: MEAN/STD (0.4914,0.4822,0.4465/0.2470,0.2435,0.2616; one "
+            "number serves all channels), train (mean and std of the reference), none, or a published one: "
+            f"{', '.join(PUBLISHED)}.",
+            metavar="NAME|MEAN/STD",
+            expected=f"{_NORMALIZE_EXPECTED}, or a published one: {', '.join(PUBLISHED)}",
+        ),
+    ] = None
+    normalize_targets: Annotated[
+        Normalize | str | None,
+        setting(
+            "Standardisation of the targets in training: MEAN/STD, or train (mean and std of the reference).",
+            "Regression",
+            metavar="MEAN/STD",
+            expected=_NORMALIZE_EXPECTED,
+        ),
+    ] = None
+    augment: Annotated[
+        Augment | str | None,
+        setting(
+            "Augmentation of the training, for reference batches: pad=4,crop=32,flip; or none.",
+            metavar="KEY=VALUE",
+            expected='a table such as { pad = 4, crop = 32, flip = true }, or "pad=4,crop=32,flip"',
+        ),
+    ] = None
 
 
 class Sampler(Section, frozen=True):
@@ -531,6 +594,10 @@ class RecordedOptions(Section, frozen=True):
             "Computation",
             shown="by the free memory",
         ),
+    ] = None
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None,
+        setting("Threads of the arithmetic on the CPU.", "Computation", shown="all cores"),
     ] = None
     limit: Annotated[
         Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")

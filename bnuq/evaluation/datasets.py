@@ -219,9 +219,14 @@ def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
     return Scale(**scale)
 
 
-def input_normalize(run: Run, train: Points | None) -> Normalize | None:
-    """The statistics that inputs are normalised with; "train" computes them from the reference, feature by feature."""
+def input_normalize(run: Run, train: Points | None, evaluated: Points | None = None) -> Normalize | None:
+    """The statistics that inputs are normalised with; "train" computes them from the reference, feature by feature.
+    RequestError for published ones of another number of channels than the `evaluated` points have (the reference, where
+    None): one number of MEAN/STD serves all channels, those of grey images do not."""
     if run.normalize != "train":
+        points = train if evaluated is None else evaluated
+        if run.normalize_name is not None and run.normalize is not None and points is not None:
+            _check_published(run.normalize_name, run.normalize, points)
         return run.normalize
     if train is None:
         raise RequestError(
@@ -230,6 +235,17 @@ def input_normalize(run: Run, train: Points | None) -> Normalize | None:
         )
     values = train.raw(slice(None))
     return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+
+
+def _check_published(name: str, normalize: Normalize, points: Points) -> None:
+    numbers, channels = len(normalize.mean), points.point_shape[0]
+    if numbers != channels:
+        written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
+        raise RequestError(
+            f"--normalize {name} is of images with {numbers} channel{'s' * (numbers > 1)}, and the points of "
+            f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
+            f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
+        )
 
 
 def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:

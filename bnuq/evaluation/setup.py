@@ -57,7 +57,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
-    pipeline = Pipeline(run, device, input_normalize(run, material.train))
+    pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
 

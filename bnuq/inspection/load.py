@@ -81,7 +81,7 @@ def load_network(
         run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
-    pipeline = Pipeline(run, device, input_normalize(run, train))
+    pipeline = Pipeline(run, device, input_normalize(run, train, test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     read = [points for points in (train, test) if points is not None]
     findings = [

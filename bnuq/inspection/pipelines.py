@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bnuq.catalogue import text_of
 from bnuq.config import Augment, ChannelOrder, Normalize, Run
+from bnuq.config.normalizations import PUBLISHED
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -41,17 +42,14 @@ _OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their ra
 _DATA_POINTS = 10_000  # for mean and standard deviation of the data
 
 DATA_OWN, MIN_MAX, RUN_FILE = "the data's own", "min-max", "the run file's"
-_RGB: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar10 (std 0.2023)": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),  # mean of the per-image stds
-    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-}
-_GREY: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "mnist": ((0.1307,), (0.3081,)),
-    "fashion-mnist": ((0.2860,), (0.3530,)),
-    "0.5/0.5": ((0.5,), (0.5,)),
+_TRIED = {  # by the label in records
+    "imagenet": "imagenet",
+    "cifar10": "cifar10",
+    "cifar10 (std 0.2023)": "cifar10-0.2023",
+    "cifar100": "cifar100",
+    "svhn": "svhn",
+    "mnist": "mnist",
+    "fashion-mnist": "fashion-mnist",
 }
 _IDENTITY = Normalize(mean=(0.0,), std=(1.0,))
 _CAFFE = (123.68, 116.779, 103.939)  # red, green, blue of 0–255; the standard deviation is not changed
@@ -217,13 +215,13 @@ def _image_settings(train: Points) -> Iterator[_Setting]:
         yield _Setting(DATA_OWN, data_normalize)
         yield _Setting(None, None)
         return
-    for name, (mean, std) in _RGB.items():
-        if channels == 3:
-            yield _named(name, mean, std, top=top)
+    for label, name in _TRIED.items():
+        mean, std = PUBLISHED[name]
+        if len(mean) in (1, channels):
+            yield _named(label, mean, std, top=top)
         elif channels == 1:
-            yield _named(name, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
-    for name, (mean, std) in _GREY.items():
-        yield _named(name, mean, std, top=top)
+            yield _named(label, (round(float(np.mean(mean)), 4),), (round(float(np.mean(std)), 4),), top=top)
+    yield _named("0.5/0.5", (0.5,), (0.5,), top=top)
     yield _Setting(DATA_OWN, data_normalize)
     yield _named(None, (0.0,), (1.0,), top=top)
     yield _named(None, (0.0,), (1.0,), top=top, scale=255)

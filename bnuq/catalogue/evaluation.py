@@ -116,6 +116,10 @@ EVALUATION: Catalogue = {
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
+    "dropout-rate-unset": Entry(
+        "no dropout is active: the factory's {argument} was not given and is 0, and a state dict holds no rate; if the "
+        "network was trained with dropout, give its rate, such as --arch-arg {argument}=0.1"
+    ),
     "not-stochastic": Entry("{kind} {layer} is not stochastic: {reason}"),
     "method-left-out": Entry("{method} was left out: {reason}"),
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),

@@ -67,6 +67,7 @@ INPUTS: Catalogue = {
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
     "entries-left-out": Entry("{count} entries that are no tensors were left out: {names}."),
     "architecture-unused": Entry("the file holds the whole network; the architecture {architecture} was not used."),
+    "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
     "weights-converted": Entry("{stored} weights were converted to {used}."),
     "no-batch-counters": Entry(
         "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; nothing here needs it."

@@ -43,12 +43,19 @@ class Plan:
 
 
 def plan(
-    run: Run, model: nn.Module, example: Tensor, *, test: Points, train: Points | None, trained_with: int | None
+    run: Run,
+    model: nn.Module,
+    example: Tensor,
+    *,
+    test: Points,
+    train: Points | None,
+    trained_with: int | None,
+    dropout_argument: str | None = None,
 ) -> Plan:
     """The plan of `run` for this network; SamplingError for requested methods that cannot be drawn.
 
     `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
-    checkpoint records, if any.
+    checkpoint records, if any; `dropout_argument` that of `LoadedModel`.
     """
     trained_with = run.train_batch_size or trained_with
     task, outputs = _task(run, _output(model, example, test), test)
@@ -56,8 +63,10 @@ def plan(
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
         reasons = {name: reason or _why_not_by_query(name) for name, reason in reasons.items()}
-    not_stochastic = [site for site in (*sites.batchnorms, *sites.dropouts) if site.reason]
-    findings = [note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason) for site in not_stochastic]
+    findings = [*_not_stochastic(sites, dropout_argument)]
+    rate_hint = ""
+    if dropout_argument is not None and not sites.live_dropouts:
+        rate_hint = f" The factory's {dropout_argument} is 0; give the rate: --arch-arg {dropout_argument}=0.1."
     if run.methods is None:
         usual = {name: reason for name, reason in reasons.items() if name not in ANALYTIC}
         methods = tuple(name for name, reason in usual.items() if not reason)
@@ -66,7 +75,9 @@ def plan(
         methods = run.methods
         for name in methods:
             if reasons[name]:
-                raise SamplingError(f"method {name} cannot be drawn: {reasons[name]}.")
+                raise SamplingError(
+                    f"method {name} cannot be drawn: {reasons[name]}.{rate_hint if 'mcdo' in name else ''}"
+                )
         if any(name in ANALYTIC for name in methods) and "mcbn" not in methods and not reasons["mcbn"]:
             methods = ("mcbn", *methods)
             findings.append(note("mcbn-added"))
@@ -97,6 +108,21 @@ def plan(
     findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
     findings += _findings_on_sites(sites)
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings))
+
+
+def findings_on_dropout_rate(sites: Sites, argument: str | None) -> Iterator[Finding]:
+    """A note where no dropout is live and the factory's parameter `argument` left its rate at 0: one for all layers."""
+    if argument is not None and not sites.live_dropouts:
+        yield note("dropout-rate-unset", argument=argument)
+
+
+def _not_stochastic(sites: Sites, argument: str | None) -> Iterator[Finding]:
+    """Notes on layers that cannot be sampled; `argument` is that of `findings_on_dropout_rate`."""
+    rate = tuple(findings_on_dropout_rate(sites, argument))
+    for site in (*sites.batchnorms, *sites.dropouts):
+        if site.reason and not (rate and site in sites.dropouts and site.p == 0):
+            yield note("not-stochastic", kind=site.kind, layer=site.name, reason=site.reason)
+    yield from rate
 
 
 def _unused_keys(sampler: Sampler, methods: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,41 +25,95 @@ _WEIGHT_ARGUMENTS = {
     "timm": ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable"),
     "torchvision": ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "progress"),
 }
+# What factories call the number of classes and the rate of dropout.
+_CLASSES = ("num_classes", "n_classes", "nb_classes", "classes", "num_labels", "n_labels", "num_class", "n_class")
+_DROPOUT = ("drop_rate", "dropout", "dropout_rate", "dropout_p", "dropout_prob", "p_drop", "p_dropout", "drop_prob")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network as its factory made it. `defaults` are the factory's parameters that were not given, with the defaults
+    that were used for them; `classes` is the parameter that was given the number of classes because it has no default.
+    """
+
+    module: nn.Module
+    defaults: Mapping[str, Any]
+    classes: str | None = None
+
+    @property
+    def classes_left_open(self) -> str | None:
+        """The parameter for the number of classes, where it was not given."""
+        return next((name for name in _CLASSES if name in self.defaults), None)
+
+    @property
+    def dropout_left_at_0(self) -> str | None:
+        """The parameter for the rate of dropout, where it was not given and its default is 0."""
+        return next(
+            (name for name in _DROPOUT if type(rate := self.defaults.get(name)) in (int, float) and rate == 0), None
+        )
 
 
 def build(
     arch: str,
     *,
     arch_args: Mapping[str, Any] | None = None,
+    classes: int | None = None,
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
     trust: bool = False,
-) -> nn.Module:
+) -> Built:
     """The network that `arch` names, freshly made: a factory of the user's, or a model of timm or torchvision.
 
-    A file is looked for from `base`, the working folder by default. No weights are fetched, and the global random
-    generators are left as they were. A factory may also be a class, or give one.
+    A factory that needs a number of classes, and is given none in `arch_args`, is given `classes`. A file is looked for
+    from `base`, the working folder by default. No weights are fetched, and the global random generators are left as
+    they were. A factory may also be a class, or give one.
 
     Raises RequestError for an `arch` that names nothing and for `arch_args` that do not fit, UntrustedCodeError for
     code that only a found file names, ModelError where what comes back is no network.
     """
     arguments = dict(arch_args or {})
     library, _, name = arch.partition(":")
+    needed = None
     with generators_restored():
         if library in _WEIGHT_ARGUMENTS:
-            built = _from_library(arch, library, name, arguments)
+            factory, network = _from_library(arch, library, name, arguments)
         else:
             if not arch.rpartition(":")[0]:
                 raise RequestError(f"model.arch is {arch!r}; expected {_FORMS}.")
             factory = resolve_factory(arch, base=base or Path.cwd(), named_by=named_by, trust=trust)
+            needed = next((key for key in _CLASSES if _parameters(factory).get(key) is inspect.Parameter.empty), None)
+            needed = None if classes is None or needed in arguments else needed
+            arguments |= {} if needed is None else {needed: classes}
             _check_arguments(arch, factory, arguments)
-            built = factory(**arguments)
-            if isinstance(built, type) and issubclass(built, nn.Module):
+            network = factory(**arguments)
+            if isinstance(network, type) and issubclass(network, nn.Module):
                 with running(arch, "calling it"):
-                    built = built()
-    if not isinstance(built, nn.Module):
-        raise ModelError(f"{arch}: gave a {type(built).__name__}; expected a torch.nn.Module, or a class of them.")
-    return built
+                    network = network()
+    if not isinstance(network, nn.Module):
+        raise ModelError(f"{arch}: gave a {type(network).__name__}; expected a torch.nn.Module, or a class of them.")
+    passed_on = _parameters(type(network)) if _takes_any(factory) else {}
+    defaults = {key: value for key, value in (passed_on | _parameters(factory)).items() if key not in arguments}
+    return Built(network, defaults, needed)
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of the named parameters of a function, or of a class; `inspect.Parameter.empty` for none."""
+    return {name: known.default for name, known in _signature(function) if known.kind in _NAMED}
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function takes any keyword argument, as one that passes them on."""
+    return any(known.kind is inspect.Parameter.VAR_KEYWORD for _, known in _signature(function))
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _signature(function: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parameter]]:
+    try:
+        yield from inspect.signature(function).parameters.items()
+    except (TypeError, ValueError):  # not every callable has one
+        return
 
 
 def _check_arguments(arch: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
@@ -72,11 +127,12 @@ def _check_arguments(arch: str, factory: Callable[..., Any], arguments: Mapping[
         passed = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
         raise RequestError(
             f"{arch}: model.arch_args do not fit ({error}): the factory takes {signature}, {passed} was given. "
-            f"Mend arch_args in the run file."
+            f"Correct --arch-arg, or arch_args in the run file."
         ) from error
 
 
-def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, Any]) -> Any:
+def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, Any]) -> tuple[Callable[..., Any], Any]:
+    """The function of the library that makes the network, and the network."""
     if not name or not all(c.isalnum() or c in "._-" for c in name):
         raise RequestError(f"model.arch is {arch!r}; expected the plain name of a model, like {library}:resnet50.")
     refused = [key for key in _WEIGHT_ARGUMENTS[library] if key in arguments]
@@ -98,10 +154,10 @@ def _from_library(arch: str, library: str, name: str, arguments: Mapping[str, An
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchvision's, of how weights are initialised that are replaced anyway
             if library == "timm":
-                return module.create_model(name, pretrained=False, **arguments)
-            takes = inspect.signature(module.models.get_model_builder(name)).parameters
-            backbone = {"weights_backbone": None} if "weights_backbone" in takes else {}
-            return module.models.get_model(name, weights=None, **backbone, **arguments)
+                return module.create_model, module.create_model(name, pretrained=False, **arguments)
+            factory = module.models.get_model_builder(name)
+            backbone = {"weights_backbone": None} if "weights_backbone" in _parameters(factory) else {}
+            return factory, module.models.get_model(name, weights=None, **backbone, **arguments)
     except Exception as error:
         passed = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
         reason = " ".join(str(error).split())[:200].rstrip(".")

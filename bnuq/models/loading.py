@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
-from bnuq.errors import ModelError, RequestError
+from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode
-from bnuq.models.architecture import build
+from bnuq.models.architecture import Built, build
 from bnuq.models.checkpoint import Checkpoint, fitted, read_checkpoint
 from bnuq.trust import BY_USER, NamedBy
 from bnuq.user_code import user_code
@@ -34,6 +36,7 @@ class LoadedModel:
     """A network in evaluation mode, with what is known of the file it came from; `checkpoint` is without its tensors.
 
     `findings` are notes for the user to see: what was chosen, stripped, converted or left out on the way.
+    `dropout_argument` is the factory's parameter for the rate of dropout, where it was left at a default of 0.
     """
 
     module: nn.Module
@@ -41,6 +44,7 @@ class LoadedModel:
     arch: str | None
     parameters: int
     findings: tuple[Finding, ...] = ()
+    dropout_argument: str | None = None
 
 
 def load(
@@ -85,14 +89,16 @@ def load_model(
         check_form(module)
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
-        arch = None
+        arch, dropout_argument = None, None
     else:
         if arch is None:
             raise RequestError(_ask_for_architecture(checkpoint))
-        module = _unwrapped(build(arch, arch_args=arch_args, base=base, named_by=named_by, trust=trust_code))
+        construct = partial(build, arch, base=base, named_by=named_by, trust=trust_code)
+        built, findings = _of_the_files_classes(construct, dict(arch_args or {}), checkpoint)
+        module, dropout_argument = built.module, built.dropout_left_at_0
         check_form(module)
-        checkpoint = fitted(checkpoint, {name for name in _names_of(module) if not name.endswith(_COUNTER)})
-        findings = _fill(module, checkpoint, arch)
+        checkpoint = fitted(checkpoint, _weight_names(module))
+        findings += _fill(module, checkpoint, arch)
     findings = [*_how_read(checkpoint), *findings]
     _finish_lazy(module, checkpoint.path)
     return LoadedModel(
@@ -101,7 +107,52 @@ def load_model(
         arch=arch,
         parameters=parameters_of(module),
         findings=about(str(checkpoint.path), findings),
+        dropout_argument=dropout_argument,
     )
+
+
+def _of_the_files_classes(
+    construct: Callable[..., Built], arguments: dict[str, Any], checkpoint: Checkpoint
+) -> tuple[Built, list[Finding]]:
+    """The network that `construct` makes, and notes. Where its number of classes was left open and only that does not
+    fit the file, it is made with the file's."""
+    assert checkpoint.state is not None
+    weights = [value for value in checkpoint.state.values() if value.ndim >= 2]
+    built = construct(arch_args=arguments, classes=len(weights[-1]) if weights else None)
+    built = replace(built, module=_unwrapped(built.module))
+    if built.classes is not None:
+        return built, [note("classes-from-file", argument=built.classes, classes=len(weights[-1]))]
+    wrong = _wrong_shapes(built.module, checkpoint)
+    rows = {len(value) for _, value, place in wrong if value.ndim and value.shape[1:] == place.shape[1:]}
+    if (name := built.classes_left_open) is None or len(rows) != 1:
+        return built, []
+    (classes,) = rows
+    with suppress(BnuqError):  # the message about the first network says what is wrong
+        other = construct(arch_args=arguments | {name: classes})
+        other = replace(other, module=_unwrapped(other.module))
+        if not _wrong_shapes(other.module, checkpoint):
+            return other, [note("classes-from-file", argument=name, classes=classes)]
+    return built, []
+
+
+def _wrong_shapes(module: nn.Module, checkpoint: Checkpoint) -> list[tuple[str, Tensor, Tensor]]:
+    """The tensors of the file that have another shape in the network: name, tensor, and its place in the network."""
+    expected, wanted = module.state_dict(), _names_of(module)
+    state = fitted(checkpoint, _weight_names(module)).state
+    assert state is not None
+    return [
+        (name, value, expected[name])
+        for name, value in state.items()
+        if name in wanted
+        and not is_lazy(expected[name])
+        and expected[name].shape != value.shape
+        # one number may be written as () or (1,): torch takes both
+        and not (value.numel() == expected[name].numel() == 1)
+    ]
+
+
+def _weight_names(module: nn.Module) -> set[str]:
+    return {name for name in _names_of(module) if not name.endswith(_COUNTER)}
 
 
 def parameters_of(module: nn.Module) -> int:
@@ -157,7 +208,7 @@ def _fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]
     assert state is not None
     expected = module.state_dict()
     wanted = _names_of(module)
-    _check_shapes(checkpoint, arch, expected, wanted)
+    _check_shapes(module, checkpoint, arch, expected, wanted)
     weights = {name for name, _ in module.named_parameters()} | {name for name in expected if name.endswith(_RUNNING)}
     for name, value in state.items():
         # Nothing here needs the counter, and averaging of weights makes it a fraction.
@@ -206,18 +257,12 @@ def _lost_values(value: Tensor, place: Tensor, *, allow_integers: bool) -> str |
     return "fractions" if not place.is_complex() and bool((value.double() != value.to(place.dtype)).any()) else None
 
 
-def _check_shapes(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor], wanted: set[str]) -> None:
+def _check_shapes(
+    module: nn.Module, checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor], wanted: set[str]
+) -> None:
     state = checkpoint.state
     assert state is not None
-    wrong = [
-        (name, value)
-        for name, value in state.items()
-        if name in wanted
-        and not is_lazy(expected[name])
-        and expected[name].shape != value.shape
-        # one number may be written as () or (1,): torch takes both
-        and not (value.numel() == expected[name].numel() == 1)
-    ]
+    wrong = [(name, value) for name, value, _ in _wrong_shapes(module, checkpoint)]
     if not wrong:
         return
     missing = [name for name in expected if name in wanted and name not in state and not name.endswith(_COUNTER)]
@@ -231,8 +276,8 @@ def _check_shapes(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tens
     hint = " Check that it is the network that was trained, and its arch_args."
     if len(heads) == 1 and first_only:
         hint = (
-            f" The network in the file has {wrong[0][1].shape[0]} outputs there: give that number to the factory in "
-            f"arch_args."
+            f" The network in the file has {wrong[0][1].shape[0]} outputs there: give that number to the factory "
+            f"(--arch-arg NAME={wrong[0][1].shape[0]}, or arch_args in the run file)."
         )
     raise ModelError(
         f"{checkpoint.path}: {len(wrong)} of its tensors have another shape than in {arch}: "

@@ -123,8 +123,15 @@ class _Planned:
 
 def _planned(run: Run, ready: Prepared) -> _Planned:
     material, model = ready.material, ready.model
-    trained_with = ready.loaded.checkpoint.train_batch_size
-    todo = plan(run, model, ready.example, test=material.test, train=material.train, trained_with=trained_with)
+    todo = plan(
+        run,
+        model,
+        ready.example,
+        test=material.test,
+        train=material.train,
+        trained_with=ready.loaded.checkpoint.train_batch_size,
+        dropout_argument=ready.loaded.dropout_argument,
+    )
     check_random(run, todo, material.train)
     sets, scorer = scored_sets(run, todo, material)
     odd_outputs = findings_on_outputs(ready, todo)

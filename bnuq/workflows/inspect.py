@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
-from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE
+from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
@@ -125,6 +125,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
             *health.findings_on_sites(rows, broken),
+            *findings_on_dropout_rate(sites, ready.loaded.dropout_argument),
             *ready.loaded.findings,
             *ready.findings,
             *suggestion_notes,

@@ -402,3 +402,23 @@ def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):
         monkeypatch.setattr(sys, "stdout", stream)
         done = cli(*arguments)
         assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, small):
+    (small / "net.py").write_text(
+        small_run.NET.replace("rate: float = 0.4", "drop_rate: float = 0.0").replace("(rate)", "(drop_rate)")
+    )
+    evaluated = json.loads(cli("evaluate", "run.toml", *TINY, "-o", "r.h5", "--json").out)
+    assert [text for text in evaluated["notes"] if "drop_rate=0.1" in text and "not given" in text]
+    assert not [text for text in evaluated["notes"] if "is not stochastic" in text]
+    inspected = json.loads(cli("inspect", "run.toml", "-o", "i.h5", "--json").out)
+    assert [text for text in inspected["notes"] if "--arch-arg drop_rate=0.1" in text]
+    refused = cli("evaluate", "run.toml", "--method", "mcdo")
+    assert refused.code == 2 and "give the rate: --arch-arg drop_rate=0.1" in refused.message
+    assert (
+        "mcdo"
+        in json.loads(cli("evaluate", "run.toml", *TINY, "--arch-arg", "drop_rate=0.1", "-o", "r.h5", "--json").out)[
+            "methods"
+        ]
+    )

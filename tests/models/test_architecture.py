@@ -46,11 +46,11 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("factory", ["make", "Net", "makes_a_class"])
 def test_a_factory_a_class_and_a_factory_of_a_class_give_a_network(folder, factory):
-    assert isinstance(build(f"net.py:{factory}", base=folder), nn.Module)
+    assert isinstance(build(f"net.py:{factory}", base=folder).module, nn.Module)
 
 
 def test_arch_args_reach_the_factory(folder):
-    assert build("net.py:make", arch_args={"width": 9}, base=folder).layer.out_features == 9
+    assert build("net.py:make", arch_args={"width": 9}, base=folder).module.layer.out_features == 9
 
 
 def test_arch_args_that_do_not_fit_are_told_with_the_signature(folder):
@@ -124,7 +124,7 @@ def stand_in_for_timm(monkeypatch):
 
 
 def test_timm_is_asked_for_an_untrained_network(stand_in_for_timm):
-    assert build("timm:resnet18", arch_args={"num_classes": 10}).out_features == 10
+    assert build("timm:resnet18", arch_args={"num_classes": 10}).module.out_features == 10
     assert stand_in_for_timm.calls == [("resnet18", {"pretrained": False, "num_classes": 10})]
 
 
@@ -156,4 +156,4 @@ def test_the_libraries_themselves_give_networks(arch):
             importlib.import_module(library)
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"{library} cannot be imported here: {error}")
-    assert any(isinstance(layer, nn.BatchNorm2d) for layer in build(arch).modules())
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in build(arch).module.modules())

@@ -56,6 +56,7 @@ def command(
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
     if (runs := _runs(model, again, options)) is not None:
+        from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
         from bnuq.report.render import print_record
@@ -65,7 +66,8 @@ def command(
             raise RequestError(
                 f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
             )
-        aggregate = evaluate_several(runs, work=work, progress=progress, forecast_listener=forecast_listener)
+        with threads(runs.all[0].run.threads):
+            aggregate = evaluate_several(runs, work=work, progress=progress, forecast_listener=forecast_listener)
         print_result(
             aggregate,
             summary=multirun.summary,
@@ -77,13 +79,15 @@ def command(
         return
     run = _run(model, again, options)
     gate = None if baseline is None else Gate(baseline, run, full=printing.full, quiet=printing.quiet)
+    from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
     from bnuq.report.render import print_record
     from bnuq.workflows.evaluate import evaluate
 
     look = None if gate is None else gate.check_sets
-    result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
+    with threads(run.threads):
+        result = evaluate(run, work=work, progress=progress, look=look, forecast_listener=forecast_listener)
     if gate is None:
         show = partial(print_record, report, full=printing.full)
         print_result(

@@ -50,6 +50,7 @@ def command(
         drawing.check()
         drawing.make_folder(figures)
     from bnuq.cli.progress import bars
+    from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.records.inspection import summary
     from bnuq.report.inspection import report
@@ -66,7 +67,8 @@ def command(
         input_shape=settings.input_shape,
         needs_reference="train" in options,
     )
-    result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
+    with threads(run.threads):
+        result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
     drawn = () if figures is None else draw_pictures(report(result), figures)
 
     def show(record: Any, stream: TextIO) -> None:

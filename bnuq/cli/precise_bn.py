@@ -51,6 +51,7 @@ def command(
     were never computed. Prints what changed and, with a test set, whether it improved the network."""
     run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
     from bnuq.cli.progress import bars
+    from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.records.precise_bn import summary
     from bnuq.report.precise_bn import report
@@ -58,9 +59,10 @@ def command(
     from bnuq.workflows.precise_bn import precise_bn
 
     progress = silent if printing.quiet else bars
-    result = precise_bn(
-        run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
-    )
+    with threads(run.threads):
+        result = precise_bn(
+            run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
+        )
     print_result(
         result,
         summary=summary,

@@ -60,6 +60,7 @@ def command(
         drawing.check()
         drawing.make_folder(figures)
     from bnuq.cli.progress import Bars
+    from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.records.sweep import summary
     from bnuq.report.render import draw_pictures, print_record
@@ -68,7 +69,8 @@ def command(
 
     bars = Bars()
     progress, forecast_listener = (silent, None) if printing.quiet else (bars, bars.forecast_listener)
-    result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
+    with threads(runs[0].threads):
+        result = sweep(runs, swept, work=work, progress=progress, forecast_listener=forecast_listener)
     drawn = () if figures is None else draw_pictures(report(result), figures)
 
     def show(record: Any, stream: TextIO) -> None:

@@ -348,7 +348,7 @@ def _request(content: RunFile, options: dict[str, Any]) -> Request:
     for key, value in options.items():
         section = _SECTION_OF[key]
         if key == "arch_args":  # an argument overrides the run file's of the same name
-            value = sections[section].get(key, {}) | read_arguments(value)
+            value = sections.get(section, {}).get(key, {}) | read_arguments(value)
         sections[section] = sections.get(section, {}) | {key: value}
     _check_texts(options)
     return section_from(Request, sections)

@@ -41,6 +41,7 @@ def load_points(
     named_by: NamedBy = BY_USER,
     trust_code: bool = False,
     group: str | None = None,
+    target: str | None = None,
     beside: Collection[str] = (),
     room: int | None = None,
 ) -> Points:
@@ -49,7 +50,8 @@ def load_points(
     Tried in this order: an existing path, `file.py:factory`, a known name with or without split (`split_default`),
     `package.module:factory`. Without a `name` the set is called by its registered name, its factory or the stem of its
     file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and keeps reserved names away.
-    `group` names the array or the column of its groups, where a file has such a one (default: "group"). `beside` are
+    `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
+    the column of a table that holds the targets, which an `ood` set need not have. `beside` are
     the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
     more than half of `room` bytes.
 
@@ -64,7 +66,7 @@ def load_points(
 
     if exists(path):
         label, where = called(_stem(path)), str(path)
-        return points_of(_read_path(path, group or GROUP), name=label, reference=reference, where=where)
+        return points_of(_read_path(path, group or GROUP, target, ood), name=label, reference=reference, where=where)
     if known := known_set(reference):
         label = called(known.name)
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
@@ -102,7 +104,7 @@ def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
     raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
 
 
-def _read_path(path: Path, group: str) -> Contents:
+def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Contents:
     kind = kind_of(path)
     if wrong := what_is_wrong_with(kind):
         raise DataError(f"{path}: {wrong}")
@@ -112,8 +114,10 @@ def _read_path(path: Path, group: str) -> Contents:
         return _read_gzip(path)
     if kind == "hdf5":
         return read_mat(path, group=group) if path.suffix.lower() == ".mat" else read_hdf5(path, group=group)
-    if reader := _GROUPED.get(kind):
-        return reader(path, group=group)
+    if reader := _TABLES.get(kind):
+        return reader(path, group=group, target=target, needs_target=not ood)
+    if kind == "mat":
+        return read_mat(path, group=group)
     if reader := _READERS.get(kind):
         return reader(path)
     raise DataError(
@@ -122,7 +126,7 @@ def _read_path(path: Path, group: str) -> Contents:
     )
 
 
-_GROUPED: dict[Kind, Callable[..., Contents]] = {"mat": read_mat, "parquet": read_parquet, "text": read_csv}
+_TABLES: dict[Kind, Callable[..., Contents]] = {"parquet": read_parquet, "text": read_csv}
 _READERS: dict[Kind, Callable[[Path], Contents]] = {"folder": read_image_folder, "npy": read_npy, "idx": read_idx}
 
 _KIND_WORDS: dict[Kind, str] = {

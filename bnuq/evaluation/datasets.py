@@ -96,6 +96,7 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points
         named_by=ref.named_by,
         trust_code=run.trust_code,
         group=run.group,
+        target=run.target,
         beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
         room=memory.available(torch.device("cpu")),
     )

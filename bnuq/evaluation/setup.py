@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from bnuq.config import Run
@@ -13,6 +15,7 @@ from bnuq.data import Points, check_labels, check_targets
 from bnuq.errors import ModelError, RequestError
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.batch_composition import check_classes
+from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.datasets import Material, Pipeline, input_normalize, load_material, target_scale
 from bnuq.evaluation.plan import Plan, device_and_notes
 from bnuq.evaluation.runner import VALIDATION, Scorer
@@ -42,6 +45,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
         arch_args=run.arch_args,
+        entry=run.entry,
         base=run.arch.base if run.arch else None,
         named_by=run.arch.named_by if run.arch else BY_USER,
         trust_code=run.trust_code,
@@ -60,6 +64,19 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
     pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Inside the block, torch computes with `count` threads on the CPU; with as many as before, where None."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if count is not None:
+            torch.set_num_threads(before)
 
 
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
@@ -84,17 +101,14 @@ def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
     return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)
 
 
-def check_request(run: Run) -> None:
-    """Raise BnuqError for every error in `run` that can be found before anything is read or computed."""
+def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
+    """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
+    that it lacks."""
     if problem := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {problem}")
     if run.task == "segmentation":
         raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
-    if run.test is None:
-        file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
-        raise RequestError(
-            f'there is no test set to evaluate on. Add --test REF, or to {file}:\n\n[data]\ntest = "cifar10:test"'
-        )
+    check_complete(run, needs=needs)
     if kind_of(run.out.parent) != "folder":
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
     result_file.check_replaceable(run.out)

@@ -64,6 +64,7 @@ def load_network(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
         arch_args=run.arch_args,
+        entry=run.entry,
         base=run.arch.base if run.arch else None,
         named_by=run.arch.named_by if run.arch else BY_USER,
         trust_code=run.trust_code,
@@ -106,12 +107,6 @@ def load_network(
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:
     if run.train is None:
-        if required:
-            file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
-            raise RequestError(
-                "there is no reference to measure statistics on. Add --train REF, or to "
-                f'{file}:\n\n[data]\ntrain = "cifar10:train"'
-            )
         return None, ()
     try:
         train = read_named(run, run.train, "train")

@@ -52,19 +52,20 @@ def load(
     *,
     arch: str | None = None,
     arch_args: Mapping[str, Any] | None = None,
+    entry: str | None = None,
     base: Path | None = None,
     trust_pickle: bool = False,
 ) -> nn.Module:
     """The trained network, in evaluation mode on the CPU: the weights of `path` in the architecture that `arch` names.
 
     `arch` is file.py:factory (from `base`, the working folder by default), package.module:factory, timm:NAME or
-    torchvision:NAME; `arch_args` are the factory's keyword arguments. The code that `arch` names runs; nothing is
-    unpickled without `trust_pickle`.
+    torchvision:NAME; `arch_args` are the factory's keyword arguments, and `entry` the entry of the file that holds the
+    weights, where there are several. The code that `arch` names runs; nothing is unpickled without `trust_pickle`.
 
     Raises ModelError for a file or architecture that cannot be used or do not fit, RequestError where `arch` is
     missing or wrong, UntrustedCodeError where a pickle's code would have to run.
     """
-    return load_model(path, arch=arch, arch_args=arch_args, base=base, trust_pickle=trust_pickle).module
+    return load_model(path, arch=arch, arch_args=arch_args, entry=entry, base=base, trust_pickle=trust_pickle).module
 
 
 def load_model(
@@ -72,6 +73,7 @@ def load_model(
     *,
     arch: str | None = None,
     arch_args: Mapping[str, Any] | None = None,
+    entry: str | None = None,
     trust_pickle: bool = False,
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
@@ -83,7 +85,7 @@ def load_model(
     The code that `arch` names does not run where it was `named_by` a file that was merely found, unless `trust_code`.
     Weights that are NaN or infinite are refused with `only_finite`, and loaded as they are without it.
     """
-    checkpoint = read_checkpoint(path, trust_pickle=trust_pickle, only_finite=only_finite)
+    checkpoint = read_checkpoint(path, entry=entry, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
         module, findings = _unwrapped(checkpoint.module), list[Finding]()
         check_form(module)
@@ -181,15 +183,22 @@ def _how_read(checkpoint: Checkpoint) -> list[Finding]:
     return [*findings, *checkpoint.findings]
 
 
-def _ask_for_architecture(checkpoint: Checkpoint) -> str:
+def described(checkpoint: Checkpoint) -> str:
+    """What a file of weights holds, after its name: how many tensors, the first and the last."""
     assert checkpoint.state is not None
     state = checkpoint.state
     names = list(state)
     weights = [value for value in state.values() if value.ndim >= 2]
     outputs = f", probably {weights[-1].shape[0]} outputs" if weights else ""
     return (
-        f"{checkpoint.path}: holds weights without the network they belong to: {len(names)} tensors, "
-        f"{names[0]} {_shape(state[names[0]])} to {names[-1]} {_shape(state[names[-1]])}{outputs}. "
+        f"holds weights without the network they belong to: {len(names)} tensors, "
+        f"{names[0]} {_shape(state[names[0]])} to {names[-1]} {_shape(state[names[-1]])}{outputs}"
+    )
+
+
+def _ask_for_architecture(checkpoint: Checkpoint) -> str:
+    return (
+        f"{checkpoint.path}: {described(checkpoint)}. "
         f"Name the function that builds the network, on the command line:\n"
         f"    --arch file.py:factory\n"
         f"or in the run file:\n"

@@ -300,7 +300,7 @@ def _tensors_read_back(
     """
     file.flush()
     try:
-        reread = read_checkpoint(Path(file.name), only_finite=False)
+        reread = read_checkpoint(Path(file.name), entry=checkpoint.key, only_finite=False)
     except UntrustedCodeError:
         reread = None
     if reread is not None and reread.state is not None:

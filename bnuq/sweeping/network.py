@@ -105,11 +105,7 @@ class Network:
     def __init__(
         self, number: int, name: str, run: Run, prepared: Prepared, settings: SweepSection, *, several: bool
     ) -> None:
-        if prepared.material.train is None:
-            raise RequestError(
-                'a sweep draws mini-batches from a reference, and there is none. Add --train REF, or train = "REF" '
-                "under [data]."
-            )
+        assert prepared.material.train is not None  # ensured by check_complete
         self._number, self.name, self.run, self.ready, self._settings = number, name, run, prepared, settings
         self._train: Points = prepared.material.train
         self.trained_with = run.train_batch_size or prepared.loaded.checkpoint.train_batch_size

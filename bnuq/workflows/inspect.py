@@ -13,6 +13,7 @@ import numpy as np
 from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
+from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.exactness import check_mcbn, mini_batch
 from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
@@ -147,6 +148,8 @@ def _check(run: Run, settings: Settings) -> None:
     """Raise BnuqError for every error that can be found before anything is read."""
     if problem := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {problem}")
+    on_data = bool(settings.domains) or settings.suggest_pipeline
+    check_complete(run, needs=("train",) if settings.needs_reference or on_data else ())
     if kind_of(run.out.parent) != "folder":
         raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
     check_replaceable(run.out)

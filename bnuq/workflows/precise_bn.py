@@ -18,6 +18,7 @@ from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
+from bnuq.evaluation.completeness import check_complete
 from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_named
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
@@ -151,12 +152,7 @@ def _check(run: Run, points: int, batch_size: int | None) -> None:
     if problem := what_is_wrong_with(kind_of(run.checkpoint)):
         raise ModelError(f"{run.checkpoint}: {problem}")
     section_from(PreciseBnSection, {"points": points, "batch_size": batch_size})
-    if run.train is None:
-        file = (run.run_file or run.checkpoint.with_suffix(".toml")).name
-        raise RequestError(
-            "there is no reference to take statistics of. Add --train REF, or to "
-            f'{file}:\n\n[data]\ntrain = "cifar10:train"'
-        )
+    check_complete(run, needs=("train",))
     _check_out(run)
 
 

@@ -16,6 +16,7 @@ from bnuq.catalogue import distinct
 from bnuq.config import DEFAULT_SAMPLER, Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError
+from bnuq.evaluation.completeness import Need
 from bnuq.evaluation.datasets import Material
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.setup import check_request, notes_on_request, prepare
@@ -122,8 +123,9 @@ def _foresee(networks: Sequence[Network], forecast_listener: ForecastListener) -
 
 
 def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
+    needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
     for run in runs:
-        check_request(replace(run, out=out, bank=None, samples=samples_of(run)))
+        check_request(replace(run, out=out, bank=None, samples=samples_of(run)), needs=needs)
     for run in runs:
         for key in ("variance", "batches", "replacement", "query_in_batch", "per_query"):
             value, default = getattr(run.sampler, key), getattr(DEFAULT_SAMPLER, key)
@@ -135,8 +137,6 @@ def _check(runs: Sequence[Run], settings: Settings, out: Path) -> None:
                 )
     if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
-    if settings.criterion == "auroc" and not runs[0].ood:
-        raise RequestError("--criterion auroc needs an OOD set; add --ood REF.")
     prior_of(settings)
 
 

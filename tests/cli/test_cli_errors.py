@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -264,10 +265,10 @@ def test_a_device_that_is_not_there_is_one_message(cli):
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (("--arch", "net.py:net"), ['Add --test REF, or to model.toml:\n\n[data]\ntest = "cifar10:test"']),
+        (("--augment", "pad=1,flip"), ['Add "--normalize", "mnist"']),
         (("--test", "test.npz"), ["--arch file.py:factory", '[model]\n    arch = "file.py:factory"']),
-        (("--arch", "net.py:net", "--test", "test.npz", "--method", "mcbn"), ["add --train REF"]),
-    ],
+        (("Add to the command: --arch", "net.py:net", "--test", "test.npz", "--method", "mcbn"), ["add --train REF"]),
+ layer" in done.message ],
     ids=["test set", "architecture", "reference"],
 )
 @pytest.mark.usefixtures("small")

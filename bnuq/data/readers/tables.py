@@ -24,8 +24,9 @@ _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
 _TARGETS = ("label", "labels", "target", "targets", "class", "y")  # y is a coordinate where an x comes before it
 
 
-def read_csv(path: Path, *, group: str = GROUP) -> Contents:
-    """A text table separated by commas, semicolons or tabs; its first line may name the columns."""
+def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
+    """A text table separated by commas, semicolons or tabs; its first line may name the columns. `target` names that of
+    the targets; where the table has none, DataError if it `needs_target`."""
     with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
         check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
         first = file.readline()
@@ -78,11 +79,12 @@ def read_csv(path: Path, *, group: str = GROUP) -> Contents:
         at = fields.index(group)
         groups = _group_of_texts(list(codes))[table[:, at].astype(np.intp)]
         table, names = np.delete(table, at, axis=1), [name for name in names if name != group]
-    return _contents(path, table, names, groups)
+    return _contents(path, table, names, groups, target, needs_target)
 
 
-def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
-    """A parquet table of numeric columns; that of the groups may hold words."""
+def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
+    """A parquet table of numeric columns; that of the groups may hold words. `target` and `needs_target` are those of
+    `read_csv`."""
     if not _can_read_parquet():
         raise DataError(
             f'{path}: reading parquet needs pyarrow. Install it with `pip install "bnuq[parquet]"`, or convert to .csv.'
@@ -103,7 +105,7 @@ def read_parquet(path: Path, *, group: str = GROUP) -> Contents:
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
-    return _contents(path, table, numeric, groups)
+    return _contents(path, table, numeric, groups, target, needs_target)
 
 
 def _can_read_parquet() -> bool:
@@ -133,10 +135,19 @@ def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
     return np.array([str(value) for value in values], dtype=object)  # each text has its own length
 
 
-def _contents(path: Path, table: NDArray[Any], names: list[str], groups: NDArray[Any] | None) -> Contents:
+def _contents(
+    path: Path,
+    table: NDArray[Any],
+    names: list[str],
+    groups: NDArray[Any] | None,
+    requested: str | None,
+    needs_target: bool,
+) -> Contents:
+    if requested is not None and requested not in names and not needs_target:
+        return Contents(table, None, groups)
     if len(names) < 2:
         raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
-    target, by_name = _target(path, names)
+    target, by_name = _target(path, names) if requested is None else (_requested(path, names, requested), True)
     return Contents(
         np.delete(table, target, axis=1),
         table[:, [target]],
@@ -158,9 +169,18 @@ def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
     if len(called) > 1:
         raise DataError(
             f"{path}: columns {', '.join(repr(names[at]) for at in called)} all have the name of a target; expected "
-            "one. Move the target to the last column, or rename the others."
+            "one. Name it with --target COLUMN, or target under [data]; or move it to the last column."
         )
     return called[0], True
+
+
+def _requested(path: Path, names: Sequence[str], target: str) -> int:
+    """The column that is called `target`; DataError where there is none, or more than one."""
+    if (count := names.count(target)) != 1:
+        shown = ", ".join(repr(name[:50]) for name in names[:20]) + ", …" * (len(names) > 20)
+        called = "no column is" if count == 0 else f"{count} columns are"
+        raise DataError(f"{path}: --target is {target!r}, and {called} called so; expected one of {shown}.")
+    return names.index(target)
 
 
 def _is_number(field: str) -> bool:

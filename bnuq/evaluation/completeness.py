@@ -1,0 +1,145 @@
+"""Says at once everything that a request lacks: the options to add, and the lines of a run file that completes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bnuq.config import Run, Split
+from bnuq.config.schema import DataSection, ModelSection, settings_of
+from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.models.checkpoint import Checkpoint, read_checkpoint
+from bnuq.models.loading import described
+
+Need = Literal["test", "train", "ood"]
+_DRAW_FROM_REFERENCE = ("mcbn", "mcbn+mcdo", "mcbn-empirical")
+
+
+def check_complete(run: Run, *, needs: Collection[Need]) -> None:
+    """Raise RequestError that lists all that `run` lacks, where it lacks the architecture of its weights or one of the
+    sets in `needs`; a reference that it would use is listed with them, unless it needs no set. The checkpoint is read
+    for this only where something is missing, and ModelError says why it cannot be."""
+    checkpoint = None
+    if run.arch is None:
+        with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say
+            checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
+    without_arch = checkpoint is not None and checkpoint.state is not None
+    if not without_arch and all(getattr(run, need) for need in needs):
+        return
+    if checkpoint is None:
+        with suppress(BnuqError):  # what loading it will say
+            checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, only_finite=False)
+    lacks = [*_lacks(run, checkpoint if without_arch else None, needs, _batchnorms(checkpoint))]
+    raise RequestError(_message(run, lacks))
+
+
+@dataclass(frozen=True)
+class _Lack:
+    """A part that is missing: its section and key in a run file, a value to start from, its option, and what it is."""
+
+    section: Literal["model", "data"]
+    key: str
+    value: Any
+    option: str
+    sentence: str
+
+
+def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchnorms: int) -> Iterator[_Lack]:
+    absent = {need for need in needs if not getattr(run, need)}
+    if weights is not None:
+        sentence = f"no architecture: the file {described(weights)}"
+        yield _Lack("model", "arch", "file.py:factory", "--arch file.py:factory", sentence)
+    uses = [*_uses_of_reference(run, batchnorms)] if needs else []
+    if "train" in absent or (run.train is None and uses):
+        sentence = f"no reference, the training set{f': {uses[0]}' if uses else ''}"
+        yield _Lack("data", "train", "cifar10:train", "--train REF", sentence)
+    if "test" in absent:
+        yield _Lack("data", "test", "cifar10:test", "--test REF", "no labelled test set to evaluate on")
+    if "ood" in absent:
+        yield _Lack("data", "ood", ["svhn"], "--ood REF", "no OOD set, which --criterion auroc needs")
+
+
+def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
+    """What a reference would be used for."""
+    if batchnorms and (run.methods is None or any(name in _DRAW_FROM_REFERENCE for name in run.methods)):
+        yield f"mini-batches for its {batchnorms} BatchNorm layer{'s' * (batchnorms > 1)} are drawn from it"
+    if "train" in (run.normalize, run.normalize_targets):
+        yield 'inputs or targets are normalised by its mean and std ("train")'
+    if isinstance(run.validation, Split) and run.validation.split_of == "train":
+        yield "the validation points are a part of it"
+
+
+def _batchnorms(checkpoint: Checkpoint | None) -> int:
+    if checkpoint is None:
+        return 0
+    names = (
+        checkpoint.state
+        if checkpoint.state is not None
+        else checkpoint.module.state_dict()
+        if checkpoint.module
+        else ()
+    )
+    return sum(name.rpartition(".")[2] == "running_mean" for name in names)
+
+
+def _message(run: Run, lacks: Sequence[_Lack]) -> str:
+    """What is missing, the options to add to the command, and the lines of the run file."""
+    if len(lacks) == 1:
+        head = f"{run.checkpoint}: there is {lacks[0].sentence}."
+    else:
+        listed = "\n".join(f"  - {lack.sentence}" for lack in lacks)
+        head = f"{run.checkpoint}: {len(lacks)} things are missing:\n{listed}"
+    options = " ".join(lack.option for lack in lacks)
+    message = f"{head}\nAdd to the command: {options}"
+    if run.run_file is None:
+        name = run.checkpoint.with_suffix(".toml").name
+        return f"{message}\nor write {name} beside the checkpoint:\n\n{_lines(run, lacks)}"
+    if run.run_file.suffix.lower() == ".toml":
+        return f"{message}\nor to {run.run_file.name}:\n\n{_lines(None, lacks)}"
+    return message
+
+
+def _lines(run: Run | None, lacks: Sequence[_Lack]) -> str:
+    """The lines of a run file: what is missing and, where `run` is given, what was requested of it."""
+    requested: dict[str, Any] = {} if run is None else run.record()
+    if run is not None and run.normalize_name is not None:
+        requested["data"]["normalize"] = run.normalize_name
+    text = []
+    for name, section in (("model", ModelSection), ("data", DataSection)):
+        missing = {lack.key: lack.value for lack in lacks if lack.section == name}
+        values = {**requested.get(name, {}), **missing}
+        if not values:
+            continue
+        lines = [
+            f"{key} = {_toml(values[key], run)}{_COMMENTS.get(key, '') * (key in missing)}"
+            for key in settings_of(section)
+            if key in values
+        ]
+        if run is not None:
+            lines += [line for key, line in _OPTIONAL[name].items() if key not in values]
+        text.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(text)
+
+
+_COMMENTS = {"arch": '      # or "package.module:factory", "timm:NAME", "torchvision:NAME"'}
+_OPTIONAL = {  # lines that most run files have, and that cannot be known here
+    "model": {"train_batch_size": "# train_batch_size = 128"},
+    "data": {
+        "normalize": '# normalize = "imagenet"      # as in training, where inputs were normalised',
+        "augment": '# augment = "pad=4,crop=32,flip"      # as in training, where inputs were augmented',
+    },
+}
+
+
+def _toml(value: Any, run: Run | None) -> str:
+    """A value as TOML; paths below the checkpoint's folder are relative to it, as in a run file there."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_toml(inner, run)}' for key, inner in value.items() if inner is not None)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(inner, run) for inner in value)}]"
+    if isinstance(value, str) and run is not None:
+        value = value.replace(f"{run.checkpoint.parent}/", "")
+    return json.dumps(value, ensure_ascii=False)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import hashlib
 import io
 import json
 import os
 import shlex
 import sys
+import types
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn, TypeGuard
 
 import safetensors.torch
@@ -72,9 +75,15 @@ class Checkpoint:
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], *, trust_pickle: bool = False, only_finite: bool = True
+    path: str | os.PathLike[str],
+    *,
+    entry: str | None = None,
+    trust_pickle: bool = False,
+    only_finite: bool = True,
 ) -> Checkpoint:
     """The weights in the file at `path`, on the CPU, with the prefixes that wrappers add taken off.
+
+    `entry` is the dotted path of the dict entry that holds them; without it, averaged weights come first.
 
     Raises ModelError for a file that is not a checkpoint, is damaged, asks for more memory than it fills, or, with
     `only_finite`, holds NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is
@@ -86,6 +95,8 @@ def read_checkpoint(
         data = read_whole(path, copies=2, error=ModelError)  # the file's bytes and, for a while, the tensors
         size, sha256 = len(data), hashlib.sha256(data).hexdigest()
         if kind == "safetensors":
+            if entry is not None:
+                raise ModelError(f"{path}: is a safetensors file, which has no entries; leave out --entry {entry}.")
             state, metadata = _from_safetensors(data)
             checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
             return _checked(checkpoint, size=size, only_finite=only_finite)
@@ -93,7 +104,7 @@ def read_checkpoint(
         holds = _unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
     form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
-    key, weights = _weights_in(path, holds)
+    key, weights = _weights_in(path, holds, entry)
     if isinstance(weights, nn.Module):
         _check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
         return Checkpoint(path, sha256, "pickled module", None, weights, key, (), _plain_values(holds))
@@ -262,11 +273,24 @@ def _survey_of_legacy(path: Path, data: bytes) -> Survey:
     return survey
 
 
+# Objects of the standard library that scripts save with weights. Making one runs no code but its own, which only stores
+# what it is given; paths of any system become pure ones, which cannot touch a file.
+_PATHS = {"PosixPath": PurePosixPath, "PurePosixPath": PurePosixPath, "WindowsPath": PureWindowsPath,
+          "PureWindowsPath": PureWindowsPath, "Path": PurePath, "PurePath": PurePath}  # fmt: skip
+_PLAIN_OBJECTS: list[Any] = [
+    argparse.Namespace,
+    types.SimpleNamespace,
+    *(getattr(datetime, name) for name in ("datetime", "date", "time", "timedelta", "timezone")),
+    *((kind, f"{module}.{name}") for module in ("pathlib", "pathlib._local") for name, kind in _PATHS.items()),
+]
+
+
 def _unpickled(path: Path, data: bytes, survey: Survey, *, trust_pickle: bool) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
         try:
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(_PLAIN_OBJECTS):
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as refusal:
             if trust_pickle:
                 return _run(path, data)
@@ -304,10 +328,20 @@ def _run(path: Path, data: bytes) -> Any:
             sys.path.reverse()
 
 
-def _weights_in(path: Path, holds: Any) -> tuple[str | None, dict[str, Any] | nn.Module]:
-    """The state dict or network in what a file holds, and the dotted path of the entry it was found under."""
+def _weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, dict[str, Any] | nn.Module]:
+    """The state dict or network in what a file holds, or in its `entry`, and the dotted path of the entry it was found
+    under."""
     way: list[str] = []
-    at = holds
+    at: Any = holds
+    for name in _path_of(holds, entry):
+        at = at.get(name) if isinstance(at, Mapping) else None
+        if not _leads_to_weights(at):
+            entries = [str(key) for key, value in _entries(holds) if _leads_to_weights(value)]
+            there = (
+                f"the entries with weights are {_listed(entries, order=False)}" if entries else "no entry has weights"
+            )
+            raise ModelError(f"{path}: --entry is {_cut(str(entry))!r}, which holds no weights; {there}.")
+        way.append(name)
     for _ in range(_DEEPEST_NEST + 1):
         nest = _nest_of(path, at)
         if nest is None:
@@ -323,6 +357,17 @@ def _weights_in(path: Path, holds: Any) -> tuple[str | None, dict[str, Any] | nn
     raise ModelError(f"{path}: holds no state dict but {content}; {_EXPECTED}.")
 
 
+def _path_of(holds: Any, entry: str | None) -> Sequence[str]:
+    """The names on the way to `entry`, a dotted path; a name of the outermost dict may have full stops in it."""
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(holds, Mapping) and entry in holds else entry.split(".")
+
+
+def _entries(holds: Any) -> Iterable[tuple[Any, Any]]:
+    return holds.items() if isinstance(holds, Mapping) else ()
+
+
 def _nest_of(path: Path, at: Any) -> str | None:
     if not isinstance(at, Mapping):
         return None
@@ -335,9 +380,14 @@ def _nest_of(path: Path, at: Any) -> str | None:
     if len(others) > 1:
         raise ModelError(
             f"{path}: holds several state dicts, {_listed(others)}, and nothing says which is the network's. "
-            f'Save that one alone, or under the key "state_dict".'
+            f'Name it with --entry {others[0]}, or under [model]: entry = "{others[0]}".'
         )
     return others[0] if others else None
+
+
+def _leads_to_weights(value: Any) -> bool:
+    """Whether a value holds weights: a state dict, a network, or a dict with one in it."""
+    return _leads_to_tensors(value) or any(_leads_to_tensors(item) for _, item in _entries(value))
 
 
 def _leads_to_tensors(value: Any, depth: int = 0) -> bool:

@@ -18,12 +18,14 @@ _ELEMENT_SIZE = {
     **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
 }
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-# What tensors, and dicts of them, are made of.
+# What tensors, and dicts of them, are made of; and objects that only store what they are given.
 _HARMLESS = re.compile(
     r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.serialization\._get_layout"
     r"|torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)|torch\.nn\.parameter\.Parameter|torch\.(Size|device)"
     r"|torch\.(b?float|u?int|qu?int|complex|bool|half|double|long)\w*"
     r"|collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
+    r"|argparse\.Namespace|types\.SimpleNamespace|pathlib(\._local)?\.(Pure)?(Posix|Windows)?Path"
+    r"|datetime\.(datetime|date|time|timedelta|timezone)"
 )
 _TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)")  # checkpoints name them, as types
 
@@ -134,6 +136,8 @@ class _InertUnpickler(BoundedUnpickler):
         name = getattr(function, "asks", "")
         if not _HARMLESS.fullmatch(name):
             return values
+        if name.startswith("pathlib.") and not all(isinstance(value, str) for value in values):
+            raise ValueError("it makes a path of other things than texts")  # of paths, it doubles each time
         if _TENSOR_CLASS.fullmatch(name):
             raise ValueError(f"it calls {name}, which makes a tensor of nothing")
         for value in values:

@@ -1,11 +1,14 @@
 """What `read_checkpoint` finds in the files that training scripts write."""
 
+import datetime
 import os
 from argparse import Namespace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hostile_pickles import zip_of
 from nets import Small, trained_small
 from safetensors.torch import save_file
 from torch import nn
@@ -132,15 +135,39 @@ def test_a_lightning_checkpoint_of_plain_values_is_read_as_a_dict(tmp_path):
     assert checkpoint.metadata["epoch"] == 9
 
 
+class Settings:
+    """An object of code that is not the standard library's."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_plain_objects_of_the_standard_library_beside_the_weights_need_no_trust(tmp_path, legacy):
+    now = datetime.datetime.now(datetime.UTC)
+    args = Namespace(batch_size=32, out=tmp_path / "out", data=PureWindowsPath("c:/data"), since=now)
+    holds = {"model": dict(STATE), "args": args, "when": [now, now.date(), now - now], "more": SimpleNamespace(a=1)}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", holds, legacy=legacy))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.train_batch_size == 32 and checkpoint.metadata == {"args.batch_size": 32}
+
+
+def test_paths_of_paths_are_refused_before_they_double_without_end(tmp_path):
+    half = b"cpathlib\nPurePosixPath\n(X\x01\x00\x00\x00atR"
+    data = half + b"".join(b"q%c0cpathlib\nPurePosixPath\n(h%ch%ctR" % (n, n, n) for n in range(11, 90))
+    with pytest.raises(ModelError, match="it makes a path of other things than texts"):
+        read_checkpoint(zip_of(tmp_path / "m.pt", data + b"."))
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_objects_beside_the_weights_need_trust_and_then_give_their_plain_values(tmp_path, legacy):
     holds = {
         "pytorch-lightning_version": "2.4.0",
         "state_dict": dict(STATE),
-        "hyper_parameters": Namespace(batch_size=32),
+        "hyper_parameters": Settings(batch_size=32),
     }
     path = saved(tmp_path / "last.ckpt", holds, legacy=legacy)
-    with pytest.raises(UntrustedCodeError, match=r"argparse\.Namespace would have to run.*Lightning.*--trust-pickle"):
+    with pytest.raises(UntrustedCodeError, match=r"\.Settings would have to run.*Lightning.*--trust-pickle"):
         read_checkpoint(path)
     assert read_checkpoint(path, trust_pickle=True).train_batch_size == 32
 

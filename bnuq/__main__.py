@@ -39,6 +39,7 @@ def main() -> None:
     """Run the command line as a process of its own."""
     with contextlib.suppress(Exception):  # standard error is closed
         faulthandler.enable()  # os.abort and crashes in code that bnuq runs: at which line
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded: threads that wait do not spin
     if surroundings.too_small():
         _refuse(f"out of memory. {surroundings.limited_address_space()}")
     try:

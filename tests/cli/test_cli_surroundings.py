@@ -67,3 +67,19 @@ def test_no_folder_for_temporary_files(small, cli, monkeypatch):
     done = cli("report", "model.bnuq.h5", "--html", "page.html")
     assert done.code == 2
     assert done.message == "there is no folder for temporary files. Set TMPDIR to a writable folder."
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_that_wait_do_not_spin_unless_the_user_says_so(given, policy):
+    stand_in = (
+        "import os, sys, types\n"
+        "command = types.ModuleType('bnuq.cli.main')\n"
+        "command.main = lambda: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)\n"
+        "sys.modules |= {'bnuq.cli': types.ModuleType('bnuq.cli'), 'bnuq.cli.main': command}\n"
+        "from bnuq.__main__ import main\n"
+        "main()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    done = subprocess.run([sys.executable, "-c", stand_in], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{policy} False\n"

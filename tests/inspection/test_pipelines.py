@@ -155,7 +155,7 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
 def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_are_named(tmp_path, monkeypatch):
     train = pictures(channels=1)
     own = pipelines._data_statistics(train)[0]
-    monkeypatch.setitem(pipelines._GREY, "mnist", (own.mean, own.std))
+    monkeypatch.setitem(pipelines.PUBLISHED, "mnist", (own.mean, own.std))
     found = suggested(trained(train, as_in(own, None)), train)
     assert [one.normalize for one in found.candidates[:2]] == ["mnist", DATA_OWN]
     assert "normalize: mnist and the data's own agree equally well" in found.undetermined

@@ -636,7 +636,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
         ({"samples": 1}, "--samples is 1; expected at least 2"),
         ({"samples": "auto"}, 'samples is "auto", which a sweep does not support'),
         ({"mutual_information": "jackknife"}, "--mutual-information jackknife is not available in a sweep"),
-        ({"criterion": "auroc", "ood": ()}, "--criterion auroc needs an OOD set"),
+        ({"criterion": "auroc", "ood": ()}, "no OOD set, which --criterion auroc needs"),
         ({"out": Path("run.toml")}, "run.toml"),
         ({"out": Path("nowhere/s.h5")}, "does not exist"),
         ({"layers": ("nothing.*",)}, "matches no stochastic BatchNorm layer"),

@@ -9,17 +9,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bnuq import metrics
+    from bnuq.api import Result, check, evaluate, inspect, open, sweep_batch_size  # noqa: A004
     from bnuq.errors import BnuqError
     from bnuq.evaluation.datasets import held_out_rows
     from bnuq.evaluation.population import population_statistics
     from bnuq.models.loading import load
-    from bnuq.records.evaluation import Result
     from bnuq.sampling.batch_statistics import BatchStatistics
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import Predictor, predict
     from bnuq.sampling.statistics import draw, statistics_of
-    from bnuq.workflows.evaluate import evaluate
-    from bnuq.workflows.inspect import inspect
     from bnuq.workflows.precise_bn import precise_bn
 
 __version__ = "0.1.0"
@@ -32,12 +30,15 @@ _HOMES = {
     "predict": "bnuq.sampling.engine",
     "Predictor": "bnuq.sampling.engine",
     "Dropout": "bnuq.sampling.dropout",
-    "evaluate": "bnuq.workflows.evaluate",
-    "inspect": "bnuq.workflows.inspect",
+    "evaluate": "bnuq.api",
+    "sweep_batch_size": "bnuq.api",
+    "inspect": "bnuq.api",
+    "check": "bnuq.api",
+    "open": "bnuq.api",
     "precise_bn": "bnuq.workflows.precise_bn",
     "population_statistics": "bnuq.evaluation.population",
     "held_out_rows": "bnuq.evaluation.datasets",
-    "Result": "bnuq.records.evaluation",
+    "Result": "bnuq.api",
     "BnuqError": "bnuq.errors",
 }
 
@@ -48,16 +49,19 @@ __all__ = [
     "Predictor",
     "Result",
     "__version__",
+    "check",
     "draw",
     "evaluate",
     "held_out_rows",
     "inspect",
     "load",
     "metrics",
+    "open",
     "population_statistics",
     "precise_bn",
     "predict",
     "statistics_of",
+    "sweep_batch_size",
 ]
 
 

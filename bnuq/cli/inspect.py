@@ -10,7 +10,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.report import print_figures
-from bnuq.config import Named, Options, Run, resolve
+from bnuq.config import Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 
 _HELP = {
@@ -57,16 +57,7 @@ def command(
     from bnuq.report.render import draw_pictures, print_record
     from bnuq.workflows.inspect import Settings, inspect
 
-    inspect_settings = Settings(
-        points=settings.points,
-        draws=settings.draws,
-        batch_size=settings.batch_size,
-        domains=tuple(Named(text, Path.cwd()) for text in settings.domain),
-        samples=settings.samples,
-        suggest_pipeline=settings.suggest_pipeline,
-        input_shape=settings.input_shape,
-        needs_reference="train" in options,
-    )
+    inspect_settings = Settings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
     drawn = () if figures is None else draw_pictures(report(result), figures)

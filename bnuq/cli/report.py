@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
-    from bnuq.report.document import Report
+    from bnuq.report.kinds import Kind
 
 AsMarkdown = Annotated[
     str | None,
@@ -125,16 +124,6 @@ def print_figures(paths: Sequence[Path]) -> None:
         print_paths([PathLine(paths[0].parent, "Figures")], stdout(), names=[path.name for path in paths])
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How results of one kind are read and shown: `of` what they are, their JSON `summary`, and their `report`."""
-
-    of: str
-    read: Callable[[Path], Any]
-    summary: Callable[[Any], Any]
-    report: Callable[..., Report]
-
-
 # ── which results ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -143,13 +132,14 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
     from bnuq.files.apart import start
 
     start()
+    from bnuq.report.kinds import kind_named, side_by_side
     from bnuq.store.codec import kind_of_result
 
     results = [_name_and_path(text) for text in arguments]
     if len(results) == 1:
         path = results[0][1]
         kind = kind_of_result(path)
-        shown = _KINDS[kind]()
+        shown = kind_named(kind)
         return shown, shown.read(path)
     for _, path in results:
         if (kind := kind_of_result(path)) != "evaluate":
@@ -159,7 +149,7 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
             )
     if duplicates := [path for path, times in Counter(path.absolute() for _, path in results).items() if times > 1]:
         raise RequestError(f"{duplicates[0]} is named twice; name each result once.")
-    shown = _KINDS["evaluate"]()
+    shown = kind_named("evaluate")
     records = {
         name: shown.read(path) for name, path in zip(_names(results), (path for _, path in results), strict=True)
     }
@@ -167,7 +157,7 @@ def _read(arguments: Sequence[str]) -> tuple[Kind, Any]:
     if len(set(tasks.values())) > 1:
         tasks_of_results = ", ".join(f"{name} of a {task}" for name, task in tasks.items())
         raise RequestError(f"the results share no estimates: {tasks_of_results}. Name results of one task.")
-    return _side_by_side(), records
+    return side_by_side(), records
 
 
 def _name_and_path(text: str) -> tuple[str | None, Path]:
@@ -192,49 +182,3 @@ def _names(results: Sequence[tuple[str | None, Path]]) -> list[str]:
             name = f"{name.partition(' (')[0]} ({number})"
         names.append(name)
     return names
-
-
-# ── every kind ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _evaluate() -> Kind:
-    from bnuq.records.evaluation_file import read
-    from bnuq.records.summary import summary
-    from bnuq.report.evaluation import report
-
-    return Kind("bnuq evaluate", read, summary, report)
-
-
-def _side_by_side() -> Kind:
-    from bnuq.report.comparison import report, summary
-
-    return Kind("bnuq evaluate, side by side", _evaluate().read, summary, report)
-
-
-def _several() -> Kind:
-    from bnuq.records.multirun import read, summary
-    from bnuq.report.multirun import report
-
-    return Kind("bnuq evaluate for several runs", read, summary, report)
-
-
-def _sweep() -> Kind:
-    from bnuq.records.sweep import read, summary
-    from bnuq.report.sweep import report
-
-    return Kind("bnuq sweep-batch-size", read, summary, report)
-
-
-def _inspection() -> Kind:
-    from bnuq.records.inspection import read, summary
-    from bnuq.report.inspection import report
-
-    return Kind("bnuq inspect", read, summary, report)
-
-
-_KINDS: dict[str, Callable[[], Kind]] = {
-    "evaluate": _evaluate,
-    "several": _several,
-    "sweep": _sweep,
-    "inspection": _inspection,
-}

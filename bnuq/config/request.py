@@ -39,11 +39,13 @@ class Options(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Named:
-    """A reference or a factory: its text, the folder that relative paths start from, and who named it."""
+    """A reference or a factory: its text, the folder that relative paths start from, and who named it. A set that is
+    in memory is its `data` (arrays, tensors, a Dataset, an iterable of batches), and `text` is its name."""
 
     text: str
     base: Path
     named_by: NamedBy = BY_USER
+    data: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Run:
 
     checkpoint: Path
     out: Path
+    network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
     arch: Named | None = None
     arch_args: dict[str, Any] = field(default_factory=dict)
     entry: str | None = None
@@ -190,8 +193,8 @@ class Runs:
 
 def _absolute(named: Named | None) -> str | None:
     """The text of a reference or a factory; its path, if it has one, is made absolute."""
-    if named is None:
-        return None
+    if named is None or named.data is not None:
+        return None if named is None else f"{named.text} (in memory)"
     direct = named.base / expanded(named.text)
     if exists(direct):  # a path with a = in it is a path
         return str(direct)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -50,6 +51,73 @@ def resolve(model: str | None, options: Options, *, folder: Path) -> Run:
     if content.runs is not None:
         raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
     return _resolved(content, options, path=path, checkpoint=checkpoint, is_implicit=is_implicit, folder=folder)
+
+
+def resolve_live(
+    model: Any, sets: Mapping[str, Any], settings: Mapping[str, Any], *, folder: Path, samples: int = SAMPLES
+) -> Run:
+    """The run of `model`, a network in memory or the path of a checkpoint or a run file, with `settings` by their keys
+    in a run file.
+
+    `sets` holds "train", "test" and "validation", each a reference or data in memory, and "ood", which holds those by
+    name; None where the run file decides. Raises RequestError as `resolve` does, and for a setting that is not known.
+    """
+    for key in settings:
+        if key not in _SECTION_OF:
+            close = difflib.get_close_matches(key, _SECTION_OF, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(_SECTION_OF))}."
+            raise RequestError(f"{key} is not a setting. {hint}")
+    by_key = {key: source for key, source in sets.items() if source is not None and key != "ood"}
+    references = {key: source for key, source in by_key.items() if _is_reference(source)}
+    options = Options({**settings, **references})
+    if isinstance(model, str | Path):
+        path, checkpoint, is_implicit = _run_file(os.fspath(model), folder)
+        content = read_run_file(path) if path is not None else RunFile()
+        if content.runs is not None:
+            raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
+        run = _resolved(
+            content, options, path=path, checkpoint=checkpoint, is_implicit=is_implicit, folder=folder, samples=samples
+        )
+    else:
+        name = Path(type(model).__name__)
+        run = _merged(
+            RunFile(),
+            options,
+            checkpoint=name,
+            base=folder,
+            named_by=BY_USER,
+            folder=folder,
+            run_file=None,
+            samples=samples,
+        )
+        run = replace(run, checkpoint=name, network=model)
+    live: dict[str, Any] = {
+        key: Named(key, folder, data=source) for key, source in by_key.items() if key not in references
+    }
+    if (ood := sets.get("ood")) is not None:
+        live["ood"] = tuple(_named_ood(ood, folder))
+    return replace(run, **live)
+
+
+def _is_reference(source: Any) -> bool:
+    """Whether this names a set, or a part of one, rather than being its data."""
+    return isinstance(source, str | Path) or (isinstance(source, Mapping) and "split_of" in source)
+
+
+def _named_ood(ood: Any, folder: Path) -> Iterator[Named]:
+    """OOD sets by name, references without a name, or a single set, which is then called "ood"."""
+    if isinstance(ood, Mapping) and "x" not in ood:
+        for name, source in ood.items():
+            if isinstance(source, str | Path):
+                yield Named(f"{name}={os.fspath(source)}", folder)
+            else:
+                yield Named(str(name), folder, data=source)
+    elif isinstance(ood, list | tuple) and all(isinstance(source, str | Path) for source in ood):
+        yield from (Named(os.fspath(source), folder) for source in ood)
+    elif isinstance(ood, str | Path):
+        yield Named(os.fspath(ood), folder)
+    else:
+        yield Named("ood", folder, data=ood)
 
 
 def resolve_sweep(

@@ -3,7 +3,7 @@
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.pipeline import augmented, normalized
 from bnuq.data.points import Points, check_labels, check_targets, points_of
-from bnuq.data.reading import load_points, parse_reference, set_name
+from bnuq.data.reading import load_points, parse_reference, points_in_memory, set_name
 
 __all__ = [
     "KnownSet",
@@ -15,6 +15,7 @@ __all__ = [
     "load_points",
     "normalized",
     "parse_reference",
+    "points_in_memory",
     "points_of",
     "set_name",
 ]

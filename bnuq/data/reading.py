@@ -8,11 +8,12 @@ import re
 import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from bnuq.data.known import known_set, known_sets, read_known
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.common import GROUP, readable
-from bnuq.data.readers.factory import read_factory
+from bnuq.data.readers.factory import read_factory, read_object
 from bnuq.data.readers.hdf5 import read_hdf5
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder, read_image_zip
@@ -76,6 +77,13 @@ def load_points(
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
         return points_of(read_factory(reference, factory, room=room), name=label, reference=reference)
     raise DataError(_not_found(reference, path, beside))
+
+
+def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None) -> Points:
+    """The points that `data` holds: arrays or tensors (x, y), a Dataset, or an iterable of batches, such as a
+    DataLoader, which is read once. Errors are those of `load_points`."""
+    label = set_name(name, reference="REF", reserved=True) if ood else name
+    return points_of(read_object(name, data, room=room), name=label, reference=label if ood else f"{name} (in memory)")
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bnuq.catalogue import distinct
 from bnuq.config import Augment, Named, Normalize, Run, Split
-from bnuq.data import Points, augmented, load_points, normalized, parse_reference
+from bnuq.data import Points, augmented, load_points, normalized, parse_reference, points_in_memory
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import memory
 from bnuq.findings import Finding, about, note, warning
@@ -85,6 +85,8 @@ def load_material(run: Run) -> Material:
 def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
     """The points of one set that `run` names; `split` is the default for a known data set named without a split.
     DataError, RequestError or UntrustedCodeError where they cannot be read."""
+    if ref.data is not None:
+        return points_in_memory(ref.data, name=ref.text, ood=ood, room=memory.available(torch.device("cpu")))
     name, text = parse_reference(ref.text, base=ref.base)
     return load_points(
         text,

@@ -22,7 +22,7 @@ from bnuq.evaluation.runner import VALIDATION, Scorer
 from bnuq.evaluation.task import check_outputs
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, note
-from bnuq.models.loading import LoadedModel, load_model
+from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.trust import BY_USER
 
@@ -41,7 +41,7 @@ class Prepared:
 def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
     """Read the network and the points of `run`, unless `material` is given; BnuqError where they cannot be read or do
     not fit together. With `only_finite`, weights that are NaN or infinite are refused."""
-    loaded = load_model(
+    loaded = network_of(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
         arch_args=run.arch_args,
@@ -49,9 +49,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
         base=run.arch.base if run.arch else None,
         named_by=run.arch.named_by if run.arch else BY_USER,
         trust_code=run.trust_code,
-        trust_pickle=run.trust_pickle,
-        only_finite=only_finite,
-    )
+        trust_pickle=run, only_finite=only_finite)
     material = material or load_material(run)
     if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
         raise RequestError(
@@ -79,6 +77,29 @@ def threads(count: int | None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:
+    """The network of `run`, in memory or read from its checkpoint; see `load_model` for errors."""
+    if run.network is not None:
+        return live_model(run.network, run.checkpoint, only_finite=only_finite)
+    arch = run.arch
+    return load_model(
+        run.checkpoint,
+        arch=arch.text if arch else None,
+        arch_args=run.arch_args,
+        base=arch.base if arch else None,
+        named_by=arch.named_by if arch else BY_USER,
+        trust_code=run.trust_code,
+        trust_pickle=run.trust_pickle,
+        only_finite=only_finite,
+    )
+
+
+def check_readable(run: Run) -> None:
+    """Raise ModelError where the checkpoint of `run` cannot be one."""
+    if run.network is None and (problem := what_is_wrong_with(kind_of(run.checkpoint))):
+        raise ModelError(f"{run.checkpoint}: {problem}")
+
+
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:
     """The sets in the order of evaluation, and the scorer; SamplingError for stratified mini-batches of a
     regression."""
@@ -104,8 +125,7 @@ def findings_on_outputs(prepared: Prepared, todo: Plan) -> tuple[Finding, ...]:
 def check_request(run: Run, *, needs: Collection[Need] = ("test",)) -> None:
     """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
     that it lacks."""
-    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {problem}")
+    check_readable(run)
     if run.task == "segmentation":
         raise RequestError('task is "segmentation"; this version evaluates classification and regression.')
     check_complete(run, needs=needs)

@@ -17,10 +17,10 @@ from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
 from bnuq.evaluation.plan import device_and_notes
+from bnuq.evaluation.setup import network_of
 from bnuq.findings import Finding, about, note, warning
-from bnuq.models.loading import LoadedModel, load_model
+from bnuq.models.loading import LoadedModel
 from bnuq.sampling.interception import forward, undisturbed
-from bnuq.trust import BY_USER
 from bnuq.user_code import is_failure
 
 Shape = tuple[int, ...]
@@ -60,7 +60,7 @@ def load_network(
     points, of `input_shape` or of the first shape that it accepts. Raises RequestError, with the option to name a
     shape, where it accepts none.
     """
-    loaded = load_model(
+    loaded = network_of(
         run.checkpoint,
         arch=run.arch.text if run.arch else None,
         arch_args=run.arch_args,
@@ -68,9 +68,7 @@ def load_network(
         base=run.arch.base if run.arch else None,
         named_by=run.arch.named_by if run.arch else BY_USER,
         trust_code=run.trust_code,
-        trust_pickle=run.trust_pickle,
-        only_finite=False,
-    )
+        trust_pickle=run, only_finite=False)
     train, no_reference = _reference(run, needs_reference)
     test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
     if train is not None and test is not None and test.point_shape != train.point_shape:

@@ -30,7 +30,7 @@ from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.models.pickles import Survey, survey_legacy, survey_pickle
 
-Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module"]
+Form = Literal["state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module", "in memory"]
 Plain = str | int | float | bool
 
 # Where training scripts put the weights, averaged ones first: they are what the script evaluated.

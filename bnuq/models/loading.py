@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,19 +158,39 @@ def _weight_names(module: nn.Module) -> set[str]:
     return {name for name in _names_of(module) if not name.endswith(_COUNTER)}
 
 
+def parameters_of(module: nn.Module, name: Path, *, only_finite: bool = True) -> LoadedModel:
+    """A network in memory, called `name`, as if it were loaded; its SHA-256 is that of its parameters and buffers.
+
+    Raises ModelError for what cannot be sampled, and, with `only_finite`, for weights that are NaN or infinite.
+    """
+    check_form(network)
+    module, digest = _unwrapped(network, nested=False), hashlib.sha256()
+    for key, tensor in module.state_dict().items():
+        if is_lazy(tensor):
+            raise ModelError(f"{name}: {key} has no shape yet; run the network once on a batch, then evaluate it.")
+        values = tensor.detach().cpu().contiguous()
+        if only_finite and values.is_floating_point() and not values.isfinite().all():
+            raise ModelError(f"{name}: {key} holds NaN or infinity; did the training diverge?")
+        digest.update(f"{key} {values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.view(torch.uint8).numpy().data if values.ndim else bytes(values.view(1).view(torch.uint8)))
+    checkpoint = Checkpoint(name, digest.hexdigest(), form="in memory", state=None, module=None)
+    return LoadedModel(module, checkpoint, arch=None, parameters=parameters_of(module))
+
+
 def parameters_of(module: nn.Module) -> int:
     """How many parameters a network has; shared ones count once."""
     return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name; its parts likewise."""
+def _unwrapped(module: nn.Module, *, nested: bool = True) -> nn.Module:
+    """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name; with `nested`, its parts
+    likewise, which modifies it."""
     while True:
         inner = module.module if isinstance(module, nn.DataParallel) else getattr(module, "_orig_mod", module)
         if inner is module or not isinstance(inner, nn.Module):
             break
         module = inner
-    for layer in list(module.modules()):
+    for layer in list(module.modules()) if nested else ():
         for name, part in layer.named_children():
             if isinstance(original := getattr(part, "_orig_mod", None), nn.Module):
                 setattr(layer, name, original)

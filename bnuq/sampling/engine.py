@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -21,6 +20,7 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
 from bnuq.sampling.executor import Executor, Work
+from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
 from bnuq.sampling.plain_loop import Engine, PlainLoop
 from bnuq.sampling.planning import Plan, plan
@@ -365,8 +365,8 @@ class Predictor:
         self._engines: dict[tuple, _Independent] = {}
         self._weights: _Weights | None = None  # that they were made for
 
-    def __call__(self, inputs: Tensor | np.ndarray) -> Tensor:
-        inputs = torch.as_tensor(inputs)
+    def __call__(self, inputs: Data) -> Tensor:
+        inputs = tensor_of(inputs)
         engine = self._engine(inputs)
         size = self._chunk_size or default_chunk(inputs.shape[1:])
         blocks = chunks(
@@ -422,13 +422,14 @@ class _Weights:
 
 def predict(
     model: nn.Module,
-    inputs: Tensor | np.ndarray,
+    inputs: Data,
     omega: BatchStatistics | None = None,
     *,
     dropout: Dropout | None = None,
     chunk_size: int | None = None,
 ) -> Tensor:
     """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
+    A DataLoader or a Dataset gives its inputs in its order.
 
     With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active. `chunk_size`
     bounds memory and changes no output beyond rounding. The model is left as it was. For several calls with the same

@@ -24,6 +24,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
+from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, forward, undisturbed
 from bnuq.sampling.measure import Measurement, MeasurementMode, MeasurementProgram
 from bnuq.sampling.planning import plan
@@ -41,7 +42,7 @@ from bnuq.sampling.trace import NotTraceableError, on_other_inputs, other_inputs
 
 def draw(
     model: nn.Module,
-    train_images: Tensor | np.ndarray,
+    train_images: Data,
     *,
     samples: int = 64,
     batch_size: int = 128,
@@ -49,7 +50,8 @@ def draw(
     layers: str | Sequence[str] = "all",
     variance: Variance = "biased",
 ) -> BatchStatistics:
-    """T joint draws of ω from random mini-batches of `train_images` (N, *input), preprocessed as for training.
+    """T joint draws of ω from random mini-batches of `train_images` (N, *input), preprocessed as for training; of a
+    DataLoader or a Dataset, its inputs.
 
     A mini-batch is drawn without replacement, independently of the others. Draw t depends only on (seed, t), and a
     smaller mini-batch is the beginning of a larger one. `variance` "unbiased" divides by n − 1, unlike training. The
@@ -58,7 +60,7 @@ def draw(
     Raises SamplingError where there is no BatchNorm to sample, the batch exceeds N, or a layer would see fewer than two
     values per channel. Source: Teye et al. 2018, Algorithm 1.
     """
-    images = torch.as_tensor(train_images)
+    images = tensor_of(train_images)
     check_batch_size(batch_size, len(images))
     check_seed(seed)
     if samples < 1:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_SAMPLER, InspectSection, Named, Run, Sampler, section_from
+from bnuq.config.schema import settings_of
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.completeness import check_complete
@@ -20,8 +22,8 @@ from bnuq.evaluation.plan import DEFAULT_BATCH_SIZE, findings_on_dropout_rate
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
-from bnuq.evaluation.setup import notes_on_request
-from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.evaluation.setup import check_readable, notes_on_request
+from bnuq.files.content import kind_of
 from bnuq.findings import Finding, note
 from bnuq.inspection import health
 from bnuq.inspection.domains import domains
@@ -62,6 +64,13 @@ class Settings:
     noise_only: bool = False
     input_shape: tuple[int, ...] | None = None
     needs_reference: bool = False
+
+    @staticmethod
+    def of(section: InspectSection, *, folder: Path, needs_reference: bool) -> Settings:
+        """The settings of the options; paths of domains are relative to `folder`."""
+        settings = {key: getattr(section, key) for key in settings_of(InspectSection) if key != "domain"}
+        domains = tuple(Named(text, folder) for text in section.domain)
+        return Settings(**settings, domains=domains, needs_reference=needs_reference)
 
 
 DEFAULT = Settings()
@@ -146,8 +155,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
 
 def _check(run: Run, settings: Settings) -> None:
     """Raise BnuqError for every error that can be found before anything is read."""
-    if problem := what_is_wrong_with(kind_of(run.checkpoint)):
-        raise ModelError(f"{run.checkpoint}: {problem}")
+    check_readable(run)
     on_data = bool(settings.domains) or settings.suggest_pipeline
     check_complete(run, needs=("train",) if settings.needs_reference or on_data else ())
     if kind_of(run.out.parent) != "folder":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,19 @@ _OBJECT = 200  # bytes of an array beside its numbers
 
 
 def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = None) -> Contents:
-    """All points that the factory's Dataset holds, or its batches joined, or the arrays that it gives; tensors become
-    arrays.
+    """The points of what the factory gives, see `read_object`."""
+    contents = read_object(spec, factory(), room=room)
+    return replace(contents, findings=(note("read-from-factory", factory=spec), *contents.findings))
+
+
+def read_object(spec: str, data: Any, *, room: int | None = None) -> Contents:
+    """All points that a Dataset holds, or the batches of an iterable joined, or arrays; tensors become arrays.
 
     DataError where they take more than `room` bytes while they are joined, or never end.
     """
-    data = factory()
     with running(spec, "reading its points"):
         if (arrays := _arrays(data)) is not None:
-            return Contents(
-                arrays[0], arrays[1] if len(arrays) > 1 else None, findings=(note("read-from-factory", factory=spec),)
-            )
+            return Contents(arrays[0], arrays[1] if len(arrays) > 1 else None)
         single = _gives_single_points(data)
         if single and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             pieces = _pieces_of(spec, (data[index] for index in range(len(data))), single, room)
@@ -44,9 +47,7 @@ def read_factory(spec: str, factory: Callable[[], Any], *, room: int | None = No
     if len({len(piece) for piece in pieces}) > 1:
         raise DataError(f"{spec}: gives targets with some points and not with others.")
     joined = [_joined(spec, part, single) for part in zip(*pieces, strict=True)]
-    return Contents(
-        joined[0], joined[1] if len(joined) > 1 else None, findings=(note("read-from-factory", factory=spec),)
-    )
+    return Contents(joined[0], joined[1] if len(joined) > 1 else None)
 
 
 def _pieces_of(spec: str, data: Iterable[Any], single: bool, room: int | None) -> list[tuple[NDArray[Any], ...]]:

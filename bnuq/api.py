@@ -1,0 +1,315 @@
+"""bnuq from Python: the commands on a network and data in memory, and the result that they return."""
+
+from __future__ import annotations
+
+import copy
+import html
+import io
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bnuq.config import CheckSection, InspectSection, Options, SweepSection, resolve_live, resolve_sweep, section_from
+from bnuq.config.resolving import SWEEP_SAMPLES
+from bnuq.config.schema import settings_of
+from bnuq.errors import RequestError, ResultError
+from bnuq.files.writing import write_bytes
+from bnuq.progress import Progress, silent
+from bnuq.report.kinds import Kind, kind_named
+from bnuq.store.codec import kind_of_result
+
+_DTYPES = {"torch.float64": "float64"}  # of a network → its precision; all others are evaluated in float32
+
+
+class Result:
+    """The result of a command, with its file: the record's fields (`result.methods`, `result.findings`, …), and forms
+    to look at it. A notebook shows it as the page of `bnuq report --html`, `print` as its terminal report.
+
+    Without `out`, its file is a temporary one, which goes when the object goes; `save` keeps it.
+    """
+
+    def __init__(self, record: Any, kind: Kind, *, folder: Path | None = None) -> None:
+        self.record, self._kind, self._folder = record, kind, folder
+        if folder is not None:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "record":  # not there yet, as in copying
+            raise AttributeError(name)
+        return getattr(self.record, name)
+
+    def __repr__(self) -> str:
+        return f"<bnuq.Result of {self._kind.of}>"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, full: bool = False) -> str:
+        """The terminal report; with `full`, all scores and curves."""
+        from bnuq.report.render import print_record
+
+        stream = io.StringIO()
+        print_record(self._kind.report, self._shown(), stream, full=full)
+        return stream.getvalue()
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` prints; infinities and NaN are the texts "inf", "-inf" and "nan"."""
+        return json.loads(json.dumps(self._kind.summary(self._shown()), allow_nan=False))
+
+    def to_pandas(self) -> Any:
+        """Every estimate as a row: its coordinates (method, set, score, metric, …), unit, value, standard errors `se`
+        and `mc_se`, and interval; of a check, every comparison. Needs pandas."""
+        pandas = _library("pandas")
+        if hasattr(self.record, "comparisons"):
+            return pandas.DataFrame(self.summary()["comparisons"])
+        from bnuq.store.table import rows_of
+
+        names = ("value", "se", "mc_se", "low", "high")
+        rows = [
+            {**row.coordinates, "unit": row.unit, **{name: getattr(row.estimate, name) for name in names}}
+            for row in rows_of(self.record)
+        ]
+        return pandas.DataFrame(rows)
+
+    def to_xarray(self) -> Any:
+        """The result file as an `xarray.DataTree`, read into memory. Needs xarray and h5netcdf."""
+        xarray = _library("xarray", "h5netcdf")
+        with xarray.open_datatree(self._file(), engine="h5netcdf") as tree:
+            return tree.load()
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the result file to `path`, whole or not at all."""
+        from bnuq.store.codec import check_replaceable
+
+        target = Path(path)
+        check_replaceable(target)
+        write_bytes(target, self._file().read_bytes())
+        return target
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of the report's pictures, for `figure`."""
+        return tuple(" ".join(picture.kind) for picture in self._kind.report(self._shown()).pictures)
+
+    def figure(self, name: str) -> Figure:
+        """A picture of the report; RequestError for a name that is not in `figures`, or without matplotlib."""
+        from bnuq.report import drawing
+
+        drawing.check()
+        pictures = {" ".join(picture.kind): picture for picture in self._kind.report(self._shown()).pictures}
+        if name not in pictures:
+            raise RequestError(f"there is no figure {name!r}; this result has {', '.join(pictures) or 'none'}.")
+        return Figure(pictures[name].draw)
+
+    def _repr_html_(self) -> str:
+        from bnuq.report.render import page
+
+        source = html.escape(page(self._kind.report(self._shown(), columns=100)), quote=True)
+        return f'<iframe srcdoc="{source}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+    def _shown(self) -> Any:
+        """The record, without the path of a temporary file."""
+        return self.record if self._folder is None else replace(self.record, path=None)
+
+    def _file(self) -> Path:
+        if (path := getattr(self.record, "path", None)) is None:
+            raise ResultError(f"a result of {self._kind.of} has no file.")
+        return path
+
+
+class Figure:
+    """A picture, which a notebook shows; `save` writes it as SVG or PNG."""
+
+    def __init__(self, draw: Any) -> None:
+        self._draw = draw
+
+    def save(self, path: str | Path) -> Path:
+        """Draw it into a file, SVG or PNG by its name."""
+        if Path(path).suffix not in (".svg", ".png"):
+            raise RequestError(f"{path}: pictures are .svg or .png files.")
+        self._draw(Path(path))
+        return Path(path)
+
+    def _repr_svg_(self) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            return self.save(Path(folder) / "figure.svg").read_text(encoding="utf-8")
+
+
+def evaluate(
+    model: nn.Module | str | Path,
+    *,
+    train: Any = None,
+    test: Any = None,
+    ood: Any = None,
+    validation: Any = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Evaluate the uncertainty of `model`: `bnuq evaluate` on a network in memory, which is left as it was, or on a
+    checkpoint or a run file.
+
+    `train` (the reference), `test` and `validation` are each a DataLoader, a Dataset, arrays or tensors (x, y), or a
+    reference as on the command line; `ood` holds such sets by name, or a single one. Data in memory are taken as the
+    network takes them, normalised and augmented, unless `normalize` or `augment` are given; uint8 is scaled to 0–1. A
+    DataLoader is read once: each point then has one random augmentation. `settings` are the keys of a run file:
+    methods, samples, batch_size, layers, seed, task, precision, …
+
+    A network is evaluated on its device and in its precision, unless `device` or `precision` name others; it is copied
+    for that. Raises BnuqError where the request cannot be carried out.
+    """
+    from bnuq.workflows.evaluate import evaluate as run_evaluation
+
+    sets = {"train": train, "test": test, "ood": ood, "validation": validation}
+    with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
+        run = replace(resolve_live(network, sets, placed, folder=Path.cwd()), out=target)
+        return Result(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
+
+
+def sweep_batch_size(
+    model: nn.Module | str | Path,
+    *,
+    train: Any = None,
+    test: Any = None,
+    ood: Any = None,
+    validation: Any = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """Sweep MCBN's mini-batch size: `bnuq sweep-batch-size` for one network. Arguments are those of `evaluate`;
+    `settings` may also hold keys of [sweep]: batch_sizes, draw_sets, criterion, …"""
+    from bnuq.workflows.sweep import sweep
+
+    sets = {"train": train, "test": test, "ood": ood, "validation": validation}
+    of_sweep = {key: settings.pop(key) for key in settings_of(SweepSection) if key in settings}
+    if isinstance(model, nn.Module):
+        section = section_from(SweepSection, of_sweep)
+    else:
+        section = resolve_sweep([str(model)], Options(), of_sweep, folder=Path.cwd())[1]
+    with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
+        run = resolve_live(network, sets, placed, folder=Path.cwd(), samples=SWEEP_SAMPLES)
+        record = sweep([replace(run, out=target)], section, progress=_progress(progress))
+        return Result(record, kind_named("sweep"), folder=folder)
+
+
+def inspect(
+    model: nn.Module | str | Path,
+    *,
+    train: Any = None,
+    test: Any = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Result:
+    """What in `model` can be stochastic, and how healthy its BatchNorm is: `bnuq inspect`. Arguments are those of
+    `evaluate`; `settings` may also hold the options of `bnuq inspect`: points, draws, suggest_pipeline, input_shape, …
+    """
+    from bnuq.workflows.inspect import Settings
+    from bnuq.workflows.inspect import inspect as run_inspection
+
+    keys = [key for key in settings_of(InspectSection) if key in settings]
+    section = section_from(InspectSection, {key: settings.pop(key) for key in keys})
+    with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
+        run = resolve_live(network, {"train": train, "test": test}, placed, folder=Path.cwd())
+        record = run_inspection(
+            replace(run, out=target),
+            Settings.of(section, folder=Path.cwd(), needs_reference=train is not None),
+            progress=_progress(progress),
+        )
+        return Result(record, kind_named("inspection"), folder=folder)
+
+
+def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
+    """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
+    so; `settings` are the keys of [check]: tolerance, require, allow. ResultError where the two cannot be compared."""
+    from bnuq.gate import Settings
+    from bnuq.gate import check as compared
+    from bnuq.gate.summary import summary
+    from bnuq.report.check import report
+
+    section = section_from(CheckSection, settings)
+    criteria = Settings.of(
+        tolerances=[f"{key}={amount}" for key, amount in section.tolerance.items()],
+        floors=section.require,
+        allow=section.allow,
+    )
+    verdict = compared(_record(current), None if baseline is None else _record(baseline), criteria)
+    return Result(verdict, Kind("bnuq check", _record, summary, report))
+
+
+def open(path: str | Path) -> Result:  # noqa: A001 - bnuq.open, like PIL.Image.open
+    """The result in a file that a command wrote. ResultError for any other file."""
+    kind = kind_named(kind_of_result(Path(path)))
+    return Result(kind.read(Path(path)), kind)
+
+
+def _record(result: Result | str | Path) -> Any:
+    record = result.record if isinstance(result, Result) else open(result).record
+    return open(record.path).record if isinstance(result, Result) and record.path is not None else record
+
+
+@contextmanager
+def _placed(out: str | Path | None) -> Iterator[tuple[Path, Path | None]]:
+    """The path that the result is written to, and the temporary folder that it is in, if it is."""
+    if out is not None:
+        yield Path.cwd() / out, None
+        return
+    folder = Path(tempfile.mkdtemp(prefix="bnuq-"))
+    try:
+        yield folder / "result.h5", folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The network in evaluation mode, restored afterwards, and the settings with its device and precision; a copy of it
+    where they name others."""
+    if not isinstance(model, nn.Module):
+        yield model, dict(settings)
+        return
+    first = next((tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()), None)
+    at = {} if first is None else {"device": str(first.device), "precision": _DTYPES.get(str(first.dtype), "float32")}
+    chosen = at | dict(settings)
+    dtype = "torch.float64" if chosen.get("precision") == "float64" else "torch.float32"
+    modes = [(module, module.training) for module in model.modules()]
+    network = model
+    if first is not None and (chosen["device"] != at["device"] or str(first.dtype) != dtype):
+        network = copy.deepcopy(model)
+    try:
+        yield network.eval(), chosen
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _progress(shown: bool) -> Progress:
+    if not shown:
+        return silent
+    from bnuq.cli.progress import bars
+
+    return bars
+
+
+def _library(*names: str) -> Any:
+    """The first of these packages; RequestError with the command that installs them where one is missing."""
+    from importlib import import_module
+
+    try:
+        modules = [import_module(name) for name in names]
+    except ImportError as error:
+        raise RequestError(f"this needs {' and '.join(names)}: pip install {' '.join(names)}") from error
+    return modules[0]
+
+
+__all__: Sequence[str] = ("Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size")

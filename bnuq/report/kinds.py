@@ -1,0 +1,68 @@
+"""Every kind of result: how its file is read, its JSON summary, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bnuq.report.document import Report
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How results of one kind are read and shown: `of` what they are, their JSON `summary`, and their `report`."""
+
+    of: str
+    read: Callable[[Path], Any]
+    summary: Callable[[Any], Any]
+    report: Callable[..., Report]
+
+
+def kind_named(name: str) -> Kind:
+    """The kind that a result file says it is of, see `store.codec.kind_of_result`."""
+    return _KINDS[name]()
+
+
+def _evaluate() -> Kind:
+    from bnuq.records.evaluation_file import read
+    from bnuq.records.summary import summary
+    from bnuq.report.evaluation import report
+
+    return Kind("bnuq evaluate", read, summary, report)
+
+
+def side_by_side() -> Kind:
+    from bnuq.report.comparison import report, summary
+
+    return Kind("bnuq evaluate, side by side", _evaluate().read, summary, report)
+
+
+def _several() -> Kind:
+    from bnuq.records.multirun import read, summary
+    from bnuq.report.multirun import report
+
+    return Kind("bnuq evaluate for several runs", read, summary, report)
+
+
+def _sweep() -> Kind:
+    from bnuq.records.sweep import read, summary
+    from bnuq.report.sweep import report
+
+    return Kind("bnuq sweep-batch-size", read, summary, report)
+
+
+def _inspection() -> Kind:
+    from bnuq.records.inspection import read, summary
+    from bnuq.report.inspection import report
+
+    return Kind("bnuq inspect", read, summary, report)
+
+
+_KINDS: dict[str, Callable[[], Kind]] = {
+    "evaluate": _evaluate,
+    "several": _several,
+    "sweep": _sweep,
+    "inspection": _inspection,
+}

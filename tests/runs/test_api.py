@@ -1,0 +1,217 @@
+"""bnuq from Python: the commands on a network and data in memory, and the forms of their results."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_run
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bnuq
+from bnuq.errors import BnuqError, DataError, ModelError, RequestError, ResultError
+from bnuq.store.table import rows_of
+
+Arrays = tuple[np.ndarray, np.ndarray]
+SETTINGS = {"samples": small_run.SAMPLES, "train_batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live")
+    small_run.write(folder)
+    return folder
+
+
+@pytest.fixture
+def model(folder: Path) -> nn.Module:
+    return bnuq.load(folder / "model.pt", arch=f"{folder}/net.py:net")
+
+
+@pytest.fixture(scope="module")
+def sets(folder: Path) -> dict[str, Any]:
+    arrays = {name: dict(np.load(folder / f"{name}.npz")) for name in ("train", "test", "other")}
+    labelled = {name: (arrays[name]["x"], arrays[name]["y"]) for name in ("train", "test")}
+    return labelled | {"ood": {"other": arrays["other"]["x"]}}
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path, sets: dict[str, Any]) -> bnuq.Result:
+    return bnuq.evaluate(bnuq.load(folder / "model.pt", arch=f"{folder}/net.py:net"), **sets, **SETTINGS)
+
+
+def values(result: Any) -> dict[str, float]:
+    return {row.path: row.estimate.value for row in rows_of(getattr(result, "record", result))}
+
+
+def tensors(arrays: Arrays) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+
+
+FORMS = {
+    "tensors": tensors,
+    "dictionary": lambda arrays: {"x": arrays[0], "y": arrays[1]},
+    "Dataset": lambda arrays: TensorDataset(*tensors(arrays)),
+    "DataLoader": lambda arrays: DataLoader(TensorDataset(*tensors(arrays)), batch_size=7),
+    "list of batches": lambda arrays: [(arrays[0][:50], arrays[1][:50]), (arrays[0][50:], arrays[1][50:])],
+}
+
+
+def test_a_network_in_memory_scores_as_its_checkpoint_does(folder: Path, result: bnuq.Result) -> None:
+    assert values(result) == values(small_run.evaluated(folder, out=str(folder / "command.h5")))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_data_gives_the_same_estimates(
+    form: str, model: nn.Module, sets: dict[str, Any], result: bnuq.Result
+) -> None:
+    in_form = {name: FORMS[form](sets[name]) for name in ("train", "test")}
+    other = bnuq.evaluate(model, **in_form, ood={"other": torch.from_numpy(sets["ood"]["other"])}, **SETTINGS)
+    assert values(other) == values(result)
+
+
+def test_references_and_data_in_memory_go_together(
+    folder: Path, sets: dict[str, Any], result: bnuq.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    of_run_file = bnuq.evaluate("run.toml", test=sets["test"])
+    assert values(of_run_file) == values(result)
+    assert values(bnuq.evaluate("run.toml", ood=["other=other.npz"])) == values(result)
+
+
+def test_the_network_is_left_as_it_was(model: nn.Module, sets: dict[str, Any]) -> None:
+    model.train()
+    model[1].eval()  # pyright: ignore[reportIndexIssue]
+    modes = [module.training for module in model.modules()]
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    bnuq.evaluate(model, **sets, **SETTINGS)
+    with pytest.raises(DataError):
+        bnuq.evaluate(model, train=sets["train"], test=(sets["test"][0], sets["test"][1] + 7))
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_keeps_its_precision(dtype: torch.dtype, model: nn.Module, sets: dict[str, Any]) -> None:
+    wide = bnuq.evaluate(model.to(dtype), **sets, **SETTINGS)
+    assert wide.sampling["precision"] == ("float64" if dtype == torch.float64 else "float32")
+    assert {tensor.dtype for tensor in model.parameters()} == {dtype}
+    converted = bnuq.evaluate(model, **sets, **SETTINGS, precision="float64")
+    assert converted.sampling["precision"] == "float64"
+    assert {tensor.dtype for tensor in model.parameters()} == {dtype}
+
+
+def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[str, Any], result: bnuq.Result) -> None:
+    wrapped = nn.DataParallel(model)
+    assert values(bnuq.evaluate(wrapped, **sets, **SETTINGS)) == values(result)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"sampels": 3}, RequestError, "sampels is not a setting. Did you mean samples?"),
+        ({"test": None}, RequestError, "there is no test set"),
+        ({"test": []}, DataError, "test: gave no points"),
+        ({"test": 3}, DataError, "test: gave a int; expected a torch Dataset or an iterable of batches"),
+        ({"ood": {"test": np.zeros((3, 1, 6, 6), np.float32)}}, RequestError, "would be called 'test'"),
+        ({"ood": {"other": np.zeros((3, 1, 5, 5), np.float32)}}, DataError, "points of shape"),
+        ({"train": (np.full((40, 1, 6, 6), np.nan, np.float32),)}, DataError, "holds NaN or infinity"),
+    ],
+    ids=["setting", "no test", "empty", "number", "name", "shape", "NaN"],
+)
+def test_a_bad_request_is_one_message(
+    changes: dict[str, Any], error: type[BnuqError], message: str, model: nn.Module, sets: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=message):
+        bnuq.evaluate(model, **(sets | SETTINGS | changes))
+
+
+def test_weights_that_diverged_are_named(model: nn.Module, sets: dict[str, Any]) -> None:
+    with torch.no_grad():
+        model[0].weight[0] = torch.nan  # pyright: ignore[reportIndexIssue]
+    with pytest.raises(ModelError, match=r"Sequential: 0\.weight holds NaN or infinity; did the training diverge\?"):
+        bnuq.evaluate(model, **sets)
+
+
+def test_a_result_has_every_form(result: bnuq.Result, tmp_path: Path) -> None:
+    path = result.path
+    assert result.summary()["methods"]["mcbn"]["sets"]["test"].keys() >= {"accuracy", "pll", "mutual_information"}
+    assert json.dumps(result.summary(), allow_nan=False)
+    frame = result.to_pandas()
+    assert len(frame) == len(values(result)) and {"method", "set", "metric", "value", "mc_se"} <= set(frame.columns)
+    assert "methods" in result.to_xarray().children
+    assert str(path) not in str(result) and "In short" in str(result)
+    assert "srcdoc" in result._repr_html_() and "bnuq evaluate" in result._repr_html_()
+    assert result.figure(result.figures[0])._repr_svg_().endswith("</svg>\n")
+    assert result.figure("reliability").save(tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(RequestError, match="there is no figure 'x'; this result has reliability"):
+        result.figure("x")
+    saved = bnuq.open(result.save(tmp_path / "kept.h5"))
+    assert values(saved) == values(result) and saved.path == tmp_path / "kept.h5"
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BnuqError, match=r"notes\.txt"):
+        result.save(tmp_path / "notes.txt")
+    with pytest.raises(ResultError):
+        bnuq.open(tmp_path / "notes.txt")
+    assert path.exists()
+
+
+def test_a_temporary_file_goes_with_its_result(model: nn.Module, sets: dict[str, Any]) -> None:
+    result = bnuq.evaluate(model, **sets, **SETTINGS)
+    folder = result.path.parent
+    assert folder.exists()
+    del result
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_named_file_is_what_the_command_writes(
+    model: nn.Module, sets: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = bnuq.evaluate(model, **sets, **SETTINGS, out="live.h5")
+    assert result.path == tmp_path / "live.h5" and str(result).rstrip().endswith("live.h5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["live.h5"]
+
+
+def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(
+    model: nn.Module, sets: dict[str, Any], result: bnuq.Result
+) -> None:
+    same = bnuq.check(result, bnuq.evaluate(model, **sets, **SETTINGS))
+    assert same.passed and (same.to_pandas()["change"] == 0).all()
+    with torch.no_grad():
+        model[-1].weight.neg_()  # pyright: ignore[reportIndexIssue]
+    worse = bnuq.check(bnuq.evaluate(model, **sets, **SETTINGS), result)
+    assert not worse.passed and "accuracy" in str(worse)
+    assert bnuq.check(result, require=["mcbn.sets.test.accuracy>=1.01"]).passed is False
+    with pytest.raises(ResultError, match="a result of bnuq check has no file"):
+        worse.to_xarray()
+
+
+def test_a_sweep_and_an_inspection_of_a_network_in_memory(model: nn.Module, sets: dict[str, Any]) -> None:
+    sweep = bnuq.sweep_batch_size(model, **sets, batch_sizes=[8, 32], draw_sets=2, samples=3, train_points=20)
+    assert [point.batch_size for point in sweep.points] == [8, 32] and "Recommended" in str(sweep)
+    assert {"batch_size"} <= set(sweep.to_pandas().columns)
+    inspection = bnuq.inspect(model, train=sets["train"], draws=8, points=40)
+    assert [site["kind"] for site in inspection.summary()["sites"]] == ["batchnorm", "dropout"]
+    assert "reference  train (in memory)" in str(inspection)
+    assert bnuq.inspect(model, input_shape=[1, 6, 6]).summary()["sites"] == inspection.summary()["sites"]
+
+
+def test_statistics_and_samples_take_loaders(model: nn.Module, sets: dict[str, Any]) -> None:
+    (train, _), (test, labels) = tensors(sets["train"]), tensors(sets["test"])
+    omega = bnuq.draw(model, DataLoader(TensorDataset(train), batch_size=10), samples=3, batch_size=16)
+    assert all(map(np.array_equal, omega.indices, bnuq.draw(model, train, samples=3, batch_size=16).indices))
+    expected = bnuq.predict(model, test, omega)
+    for data in (DataLoader(TensorDataset(test, labels), batch_size=9), TensorDataset(test, labels), test.numpy()):
+        assert torch.equal(bnuq.predict(model, data, omega), expected)
+    with pytest.raises(DataError, match="no inputs"):
+        bnuq.predict(model, [], omega)

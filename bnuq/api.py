@@ -233,7 +233,7 @@ def check(current: Result | str | Path, baseline: Result | str | Path | None = N
     so; `settings` are the keys of [check]: tolerance, require, allow. ResultError where the two cannot be compared."""
     from bnuq.gate import Settings
     from bnuq.gate import check as compared
-    from bnuq.gate.summary import summary
+    from bnuq.gate.records import summary
     from bnuq.report.check import report
 
     section = section_from(CheckSection, settings)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from bnuq import evaluate
 from bnuq.catalogue import texts
 from bnuq.config import DETERMINISTIC, Run, Split
 from bnuq.errors import RequestError
@@ -26,6 +25,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, Row, Section, Table, dim
 from bnuq.report.numbers import count, number, of_reference, signed, total
 from bnuq.store import codec
+from bnuq.workflows.evaluate import evaluate
 from experiments.summary import summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"

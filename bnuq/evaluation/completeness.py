@@ -22,6 +22,10 @@ def check_complete(run: Run, *, needs: Collection[Need]) -> None:
     """Raise RequestError that lists all that `run` lacks, where it lacks the architecture of its weights or one of the
     sets in `needs`; a reference that it would use is listed with them, unless it needs no set. The checkpoint is read
     for this only where something is missing, and ModelError says why it cannot be."""
+    if run.network is not None:
+        if absent := [need for need in needs if not getattr(run, need)]:
+            raise RequestError(f"missing: {', '.join(f'{need}=…' for need in absent)} (data in memory or a reference).")
+        return
     checkpoint = None
     if run.arch is None:
         with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say

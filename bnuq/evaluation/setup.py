@@ -41,15 +41,7 @@ class Prepared:
 def prepare(run: Run, material: Material | None = None, *, only_finite: bool = True) -> Prepared:
     """Read the network and the points of `run`, unless `material` is given; BnuqError where they cannot be read or do
     not fit together. With `only_finite`, weights that are NaN or infinite are refused."""
-    loaded = network_of(
-        run.checkpoint,
-        arch=run.arch.text if run.arch else None,
-        arch_args=run.arch_args,
-        entry=run.entry,
-        base=run.arch.base if run.arch else None,
-        named_by=run.arch.named_by if run.arch else BY_USER,
-        trust_code=run.trust_code,
-        trust_pickle=run, only_finite=only_finite)
+    loaded = network_of(run, only_finite=only_finite)
     material = material or load_material(run)
     if run.train_size is not None and material.train is not None and run.train_size < len(material.train):
         raise RequestError(
@@ -86,6 +78,7 @@ def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:
         run.checkpoint,
         arch=arch.text if arch else None,
         arch_args=run.arch_args,
+        entry=run.entry,
         base=arch.base if arch else None,
         named_by=arch.named_by if arch else BY_USER,
         trust_code=run.trust_code,

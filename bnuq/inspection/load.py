@@ -60,15 +60,7 @@ def load_network(
     points, of `input_shape` or of the first shape that it accepts. Raises RequestError, with the option to name a
     shape, where it accepts none.
     """
-    loaded = network_of(
-        run.checkpoint,
-        arch=run.arch.text if run.arch else None,
-        arch_args=run.arch_args,
-        entry=run.entry,
-        base=run.arch.base if run.arch else None,
-        named_by=run.arch.named_by if run.arch else BY_USER,
-        trust_code=run.trust_code,
-        trust_pickle=run, only_finite=False)
+    loaded = network_of(run, only_finite=False)
     train, no_reference = _reference(run, needs_reference)
     test, no_test = _test(run, needs_test) if needs_test or train is None else (None, ())
     if train is not None and test is not None and test.point_shape != train.point_shape:

@@ -158,7 +158,7 @@ def _weight_names(module: nn.Module) -> set[str]:
     return {name for name in _names_of(module) if not name.endswith(_COUNTER)}
 
 
-def parameters_of(module: nn.Module, name: Path, *, only_finite: bool = True) -> LoadedModel:
+def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> LoadedModel:
     """A network in memory, called `name`, as if it were loaded; its SHA-256 is that of its parameters and buffers.
 
     Raises ModelError for what cannot be sampled, and, with `only_finite`, for weights that are NaN or infinite.

@@ -118,7 +118,7 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
     ("changes", "error", "message"),
     [
         ({"sampels": 3}, RequestError, "sampels is not a setting. Did you mean samples?"),
-        ({"test": None}, RequestError, "there is no test set"),
+        ({"test": None}, RequestError, "missing: test=…"),
         ({"test": []}, DataError, "test: gave no points"),
         ({"test": 3}, DataError, "test: gave a int; expected a torch Dataset or an iterable of batches"),
         ({"ood": {"test": np.zeros((3, 1, 6, 6), np.float32)}}, RequestError, "would be called 'test'"),

@@ -163,6 +163,7 @@ EVALUATION: Catalogue = {
         "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and that it is the trained one.",
     ),
+    "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
     "probability-outputs": Entry(
         "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "
         "itself. If the architecture ends in a sigmoid or another map to probabilities, remove it."

@@ -15,6 +15,7 @@ from bnuq.config.schema import (
     ChannelOrder,
     Method,
     Normalize,
+    Outputs,
     Precision,
     Sampler,
     Samples,
@@ -61,6 +62,7 @@ class Run:
     arch_args: dict[str, Any] = field(default_factory=dict)
     entry: str | None = None
     task: Task | None = None
+    outputs: Outputs = "logits"
     train_batch_size: int | None = None
     train: Named | None = None
     test: Named | None = None
@@ -122,6 +124,7 @@ class Run:
             "arch_args": self.arch_args,
             "entry": self.entry,
             "task": self.task,
+            "outputs": None if self.outputs == "logits" else self.outputs,
             "train_batch_size": self.train_batch_size,
         }
         sampling = {

@@ -373,6 +373,7 @@ def _merged(
         arch_args=model.arch_args,
         entry=model.entry,
         task=model.task,
+        outputs=model.outputs,
         train_batch_size=model.train_batch_size,
         train=None if data.train is None else named("train", data.train),
         test=None if data.test is None else named("test", data.test),

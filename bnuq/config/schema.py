@@ -21,6 +21,7 @@ SINGLE_SAMPLE_METHODS: tuple[str, ...] = (DETERMINISTIC, POPULATION)
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Samples = int | Literal["auto"]
 Task = Literal["classification", "regression", "segmentation"]
+Outputs = Literal["logits", "probabilities", "log_probabilities", "binary"]  # what a classifier's outputs are
 Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
 SizeCriterion = Literal["elbo", "pll", "auroc"]  # the criterion for a mini-batch size

@@ -15,7 +15,7 @@ from torch import Tensor
 from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.errors import is_out_of_memory
+from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.units import Blocks, merged
@@ -24,6 +24,7 @@ from bnuq.findings import Finding
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
+from bnuq.sampling.outputs import PROBABILITY_TOLERANCE
 
 _ANY, _SHARE = (-math.inf, math.inf), (0.0, 1.0)
 _RANGE = {"pll": _ANY, "brier": (0.0, 2.0)} | dict.fromkeys(
@@ -59,7 +60,8 @@ def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.devi
 class Reduction:
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
-    `estimator` is used for every mutual information: per point, in means, and where points are ranked by it.
+    `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
+    that `are_log_probabilities` are checked to be.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Reduction:
         estimator: Estimator = "plug-in",
         first: int = 0,
         where: str = "",
+        are_log_probabilities: bool = False,
     ) -> None:
         self._draws = weights
+        self._are_log_probabilities = are_log_probabilities
         self._all = estimates.Weights.of(weights)
         self._labels = labels
         self._estimator: Estimator = estimator
@@ -127,6 +131,8 @@ class Reduction:
         if self._labels is not None:
             y = torch.tensor(self._labels[self._n : self._n + points], device=logits.device)
         sample_scores = _sample_scores(logits, y, buffers)
+        if self._are_log_probabilities:
+            self._check_sum_to_one(sample_scores.log_total)
         values = _scores_of_means(torch.mm(weights, buffers.p.view(samples, -1), out=buffers.mean), y, buffers)
         predicted = values.pop("predicted")
         expected = weights @ sample_scores.entropy
@@ -161,6 +167,18 @@ class Reduction:
         self._blocks.add("sum", means)
         self._blocks.add("most", differences)
         self._n += points
+
+    def _check_sum_to_one(self, log_total: Float[Tensor, "sample chunk"]) -> None:
+        """Raise SamplingError where the probabilities of a point do not sum to 1 in every sample."""
+        wrong = log_total.expm1().abs() > PROBABILITY_TOLERANCE
+        if bool(wrong.any()):
+            sample, point = wrong.nonzero()[0].tolist()
+            of_set = self._where and f" of those evaluated of {self._where}"
+            raise SamplingError(
+                f"the probabilities that the network gives for point {self._n + point}{of_set} (counted from 0) sum to "
+                f"{float(log_total[sample, point].exp()):.4g}; expected 1. Check that the outputs are what --outputs "
+                "says."
+            )
 
     def _buffers(self, block: Float[Tensor, "sample chunk class"], replicates: int) -> _Buffers:
         samples, points, classes = block.shape
@@ -262,11 +280,13 @@ class _Buffers:
 
 @dataclass(frozen=True)
 class _SampleScores:
-    """The scores of each sample alone: its entropy, the class it predicts, and the log-likelihood of the true class."""
+    """The scores of each sample alone: its entropy, the class it predicts, the log-likelihood of the true class, and
+    the logarithm of the sum of what its logits are logarithms of, which is 0 for probabilities."""
 
     entropy: Float[Tensor, "sample chunk"]
     vote: Int64[Tensor, "sample chunk"]
     log_likelihood: Float[Tensor, "sample chunk"] | None
+    log_total: Float[Tensor, "sample chunk"]
 
 
 def _sample_scores(
@@ -287,7 +307,7 @@ def _sample_scores(
         log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
     p.scatter_(-1, vote, 1.0).div_(1 + rest)
     inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
-    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood)
+    return _SampleScores(log_sum[..., 0] - inner, vote[..., 0], log_likelihood, (largest + log_sum)[..., 0])
 
 
 def _scores_of_means(
@@ -481,6 +501,7 @@ class Scorer:
 
     def __init__(self, run: Run, classes: int) -> None:
         self._estimator: Estimator = run.mutual_information
+        self._are_log_probabilities = run.outputs in ("probabilities", "log_probabilities")
         self._classes = classes
 
     def reduction(
@@ -499,6 +520,7 @@ class Scorer:
             estimator=self._estimator,
             first=first,
             where=points.reference,
+            are_log_probabilities=self._are_log_probabilities,
         )
 
     def fitted(self, validation: Scores | None, draws: DrawWeights) -> Fitted | None:

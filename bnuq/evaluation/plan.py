@@ -18,7 +18,7 @@ from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
-from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
 from bnuq.user_code import is_failure
@@ -107,6 +107,9 @@ def plan(
             check_mini_batches(run.sampler, train, batch_size)
     findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
     findings += _findings_on_sites(sites)
+    with undisturbed(model):
+        _, where = located_forward(unconverted(model), example.clone())
+    findings += [note("output-taken-from", where=where)] if where else []
     return Plan(task, sites, outputs, methods, layers, batch_size, trained_with, tuple(findings))
 
 
@@ -176,7 +179,9 @@ def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classificati
     columns = targets.shape[1] if targets.ndim == 2 else 1
     if task == "classification" and outputs < 2:
         raise DataError(
-            f"the network has {outputs} output; expected one per class, at least 2. For a regression write {TASK_KEY}."
+            f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
+            "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
+            f"regression: --task regression, or {TASK_KEY}."
         )
     if task == "regression" and (targets.ndim > 2 or columns != outputs):
         raise DataError(

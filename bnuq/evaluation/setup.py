@@ -24,6 +24,7 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
+from bnuq.sampling.outputs import as_logits
 from bnuq.trust import BY_USER
 
 
@@ -52,7 +53,7 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
     pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
-    model = loaded.module.to(pipeline.device, pipeline.dtype)
+    model = as_logits(loaded.module.to(pipeline.device, pipeline.dtype), run.outputs)
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
 
 

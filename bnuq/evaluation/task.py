@@ -1,4 +1,4 @@
-"""The task of a network, classification or regression, and the check that a classifier's outputs are logits."""
+"""The task of a network, classification or regression, and the check of what a classifier's outputs are."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import Run
+from bnuq.config import Outputs, Run
 from bnuq.data import Points
-from bnuq.errors import DataError, ModelError
+from bnuq.errors import DataError, ModelError, RequestError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.plain_loop import Evaluation
 
 TASK_KEY = 'task = "regression" under [model] of the run file'
+PROBABILITIES_KEY = 'outputs = "probabilities" under [model] of the run file'
+BINARY_KEY = 'outputs = "binary" under [model] of the run file'
 _CHECKED_POINTS = 64  # points whose outputs are checked
 _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 
@@ -25,9 +27,15 @@ _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classification", "regression"]:
     """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`.
 
-    Raises DataError for ambiguous targets, and for several labels per point.
+    Raises DataError for ambiguous targets, and for several labels per point; RequestError for a regression with
+    `outputs` of a classifier.
     """
-    if run.task is not None:
+    if run.task == "regression" and run.outputs != "logits":
+        raise RequestError(
+            f'outputs is "{run.outputs}", which only the outputs of a classifier are, and task is "regression". Leave '
+            "one of them out."
+        )
+    if run.task is not None or run.outputs != "logits":
         return "regression" if run.task == "regression" else "classification"
     if points is None or points.targets is None:
         return "classification" if outputs > 1 else "regression"
@@ -37,8 +45,9 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
         if zero_or_one:
             raise DataError(
                 f"the network has one output and the targets of {points.reference} are all 0 or 1: that may be a "
-                "classifier of two classes, which bnuq takes with an output for each, or a regression. For the latter "
-                f"write {TASK_KEY}."
+                "classifier of two classes, or a regression. Say which: --outputs binary for the logit of class 1 "
+                f"({BINARY_KEY}); --outputs probabilities for its probability, where the network ends in a sigmoid; "
+                f"--task regression for a regression ({TASK_KEY})."
             )
         return "regression"
     columns = targets.shape[1] if targets.ndim == 2 else 1
@@ -53,39 +62,68 @@ def task_of(run: Run, outputs: int, points: Points | None) -> Literal["classific
         raise DataError(
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
             f"are {values}. bnuq scores classifiers with one label per point: provide one class per point, or one-hot "
-            f"rows. If you mean a regression onto these numbers, write {TASK_KEY}."
+            f"rows. If you mean a regression onto these numbers: --task regression, or {TASK_KEY}."
         )
     return "regression"
 
 
 def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Finding, ...]:
-    """Raise ModelError where a classifier's outputs come from a softmax or a sigmoid and are not logits; a warning
-    where they only look like those of a sigmoid. `feed` gives rows of `points` as network input."""
-    if not _within_0_and_1(Evaluation(model).passes(feed(slice(0, 3)))):
+    """Raise ModelError where the outputs of a classifier are not what they are said to be; a warning where logits only
+    look like the outputs of a sigmoid. `feed` gives rows of `points` as network input."""
+    outputs, network = outputs_of(model), Evaluation(unconverted(model))
+    if outputs in ("logits", "binary") and not _within_0_and_1(network.passes(feed(slice(0, 3)))):
         return ()
     count, size = min(_CHECKED_POINTS, len(points)), default_chunk(points.point_shape)
     with _LatestSigmoid() as recorder:
-        blocks = [
-            (block[0], recorder.made_by_sigmoid(block)) for block in chunks(Evaluation(model), count, feed, size=size)
-        ]
-    outputs, made_by_sigmoid = torch.cat([block for block, _ in blocks]), all(by_sigmoid for _, by_sigmoid in blocks)
-    if not _within_0_and_1(outputs):
+        blocks = [(block[0], recorder.made_by_sigmoid(block)) for block in chunks(network, count, feed, size=size)]
+    values, made_by_sigmoid = torch.cat([block for block, _ in blocks]), all(by_sigmoid for _, by_sigmoid in blocks)
+    where = f"{count} points of {points.reference}"
+    if outputs in ("probabilities", "log_probabilities"):
+        _check_probabilities(values, outputs, where)
         return ()
-    where = f"on {count} points of {points.reference} all lie between 0 and 1"
-    if torch.allclose(outputs.sum(-1), torch.ones_like(outputs[:, 0]), atol=1e-3):
+    if not _within_0_and_1(values):
+        return ()
+    where = f"on {where} all lie between 0 and 1"
+    if values.shape[1] > 1 and torch.allclose(values.sum(-1), torch.ones_like(values[:, 0]), atol=1e-3):
         raise ModelError(
-            f"the network's outputs look like the probabilities of a softmax: {where}, and each row sums to 1. bnuq "
-            "treats outputs as logits and applies the softmax itself; this would score a softmax of a softmax. "
-            "Remove the last softmax from the architecture, or return the logarithm of these outputs from the --arch "
-            "factory."
+            f"the network's outputs look like the probabilities of a softmax: {where}, and each row sums to 1. "
+            "Taken for logits, a softmax of a softmax would be scored. Say what they are: --outputs probabilities, or "
+            f"{PROBABILITIES_KEY}."
+        )
+    if made_by_sigmoid and outputs == "binary":
+        raise ModelError(
+            f'outputs is "binary", which is one logit per point, and the network ends in a sigmoid: its outputs '
+            f"{where}. Say that these are probabilities of class 1: --outputs probabilities, or {PROBABILITIES_KEY}."
         )
     if made_by_sigmoid:
         raise ModelError(
-            f"the network ends in a sigmoid: its outputs {where}. bnuq treats outputs as logits and applies a softmax "
-            "over the classes, which this sigmoid flattens. Remove the last sigmoid from the architecture. "
-            "Multi-label networks are not supported by this version."
+            f"the network ends in a sigmoid: its outputs {where}, and rows do not sum to 1. Taken for logits, they "
+            "would be flattened by a softmax. If each point has one class, remove the last sigmoid from the "
+            "architecture. Several labels per point are not scored by this version; their errors are with --task "
+            f"regression, or {TASK_KEY}."
         )
-    return (warning("probability-outputs", range=where),)
+    return (warning("probability-outputs", range=where),) if outputs == "logits" else ()
+
+
+def _check_probabilities(values: Tensor, outputs: Outputs, where: str) -> None:
+    """Raise ModelError where these outputs (n, K) are not probabilities, or their logarithms."""
+    p = values.double() if outputs == "probabilities" else values.double().exp()
+    low, high = float(values.min()), float(values.max())
+    if not bool(((p >= 0) & (p <= 1 + PROBABILITY_TOLERANCE)).all()):
+        expected = "numbers from 0 to 1" if outputs == "probabilities" else "numbers of at most 0"
+        instead = "binary, if they are logits of class 1" if values.shape[1] == 1 else "logits"
+        raise ModelError(
+            f'outputs is "{outputs}", and on {where} the network gives values from {low:.3g} to {high:.3g}; expected '
+            f"{expected}. Name what they are, such as --outputs {instead}."
+        )
+    sums = p.sum(-1)
+    if values.shape[1] > 1 and bool(((sums - 1).abs() > PROBABILITY_TOLERANCE).any()):
+        raise ModelError(
+            f'outputs is "{outputs}", and on {where} the probabilities of a point sum to values from '
+            f"{float(sums.min()):.4g} to {float(sums.max()):.4g}; expected 1. Probabilities of several labels per "
+            "point are not scored by this version; for one class per point remove the last sigmoid, and leave "
+            "--outputs out."
+        )
 
 
 def _within_0_and_1(outputs: Tensor) -> bool:

@@ -92,7 +92,7 @@ def load_network(
     else:
         example, finding = _random_points(model, input_shape, pipeline)
         findings.append(finding)
-    return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings))
+    return LoadedNetwork(loaded, as_logits(model, run.outputs), train, test, pipeline, example, tuple(findings))
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:

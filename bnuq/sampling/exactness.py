@@ -467,10 +467,8 @@ class _TrainingForward:
 
 
 def _main(output: Any) -> Any:
-    """The first of several outputs: auxiliary heads of training come behind it."""
-    if isinstance(output, dict) and output:
-        return next(iter(output.values()))
-    return output[0] if isinstance(output, tuple | list) and output else output
+    """The first entry of a dict: auxiliary heads of training come behind it."""
+    return next(iter(output.values())) if isinstance(output, dict) and output else output
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:

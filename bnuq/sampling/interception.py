@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.randomness import generators_restored
+from bnuq.sampling.outputs import as_column, scored_output
 from bnuq.user_code import user_code
 
 aten = torch.ops.aten
@@ -227,16 +228,21 @@ def _precision_settings() -> list[Any]:
 
 
 def forward(model: nn.Module, inputs: Tensor) -> Any:
-    """The output of `model` for `inputs`, as a column where it is one number per point.
+    """The output of `located_forward`."""
+    return located_forward(model, inputs)[0]
+
+
+def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str]:
+    """The output of `model` for `inputs`: the tensor to be scored where it is found in what the network returns, as a
+    column where it is one number per point; and where in what the network returns it is.
 
     Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
     failure = f"the network's forward fails on inputs of shape {tuple(inputs.shape)} with"
     with user_code(failure, advice=_advice, error=SamplingError):
         output = model(inputs)
-    if isinstance(output, Tensor) and output.ndim == 1 and len(output) == len(inputs):
-        return output[:, None]
-    return output
+    tensor, where = scored_output(output)
+    return as_column(tensor, len(inputs)), where
 
 
 def _advice(error_text: str) -> str:

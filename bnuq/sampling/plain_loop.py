@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from bnuq.errors import SamplingError
+from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import BatchNormCall, DropoutCall, Mode, forward, stochastic_call, undisturbed
@@ -123,7 +123,14 @@ class SamplePass(Mode):
 
 
 def tensor_output(output: Any) -> Tensor:
-    """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError."""
+    """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError, or ModelError
+    for a dict in which several may be meant."""
+    if isinstance(output, Mapping):
+        keys = ", ".join(map(repr, output)) or "none"
+        raise ModelError(
+            f"the network's output is a dict with the keys {keys}; expected one tensor in it, or one under "
+            '"logits" or "out". Wrap the network in an --arch factory that returns the tensor to be scored.'
+        )
     if not isinstance(output, Tensor) or output.ndim < 2:
         form = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(

@@ -1,0 +1,107 @@
+"""The tensor to be scored in what a network returns, and the logits that it stands for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bnuq.config import Outputs
+from bnuq.errors import ModelError
+
+PROBABILITY_TOLERANCE = 1e-2  # of the sum of a point's probabilities, which reduced precision rounds
+_KEYS = ("logits", "out")  # of a dict, in this order: transformers, torchvision's segmentation
+
+
+def scored_output(output: Any) -> tuple[Any, str]:
+    """The tensor to be scored in what a network returned, and where in it: `["logits"]`, `["out"]` or the only tensor
+    of a dict, the attribute `.logits`, or `[0]` of a tuple; empty for the output itself, or where none was found."""
+    if isinstance(output, Tensor):
+        return output, ""
+    if isinstance(output, Mapping):
+        tensors = tensors_of_dict(output)
+        key = next((key for key in _KEYS if key in tensors), tensors[0] if len(tensors) == 1 else None)
+        return (output, "") if key is None else (output[key], f"[{key!r}]".replace("'", '"'))
+    if isinstance(logits := getattr(output, "logits", None), Tensor):
+        return logits, ".logits"
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0], "[0]"
+    return output, ""
+
+
+def tensors_of_dict(output: Mapping[Any, Any]) -> list[Any]:
+    """The keys of the tensors in a dict."""
+    return [key for key, value in output.items() if isinstance(value, Tensor)]
+
+
+def as_column(output: Any, points: int) -> Any:
+    """One number per point as a column; anything else as it is."""
+    is_row = isinstance(output, Tensor) and output.ndim == 1 and len(output) == points
+    return output[:, None] if is_row else output
+
+
+class AsLogits(nn.Module):
+    """A network whose outputs are converted to logits (points, classes). The network itself is not modified; its layers
+    and tensors have the same names here.
+
+    softmax(logits) are the probabilities that the network gives, or those of the classes 0 and 1.
+    """
+
+    def __init__(self, network: nn.Module, outputs: Outputs) -> None:
+        super().__init__()
+        self.network = network
+        self.outputs: Outputs = outputs
+        self.training = network.training
+
+    def forward(self, inputs: Tensor) -> Any:
+        points = len(inputs)
+        output = as_column(scored_output(self.network(inputs))[0], points)
+        return _logits(output, self.outputs) if isinstance(output, Tensor) and output.ndim > 1 else output
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network.named_modules(*args, **kwargs)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        return self.network.get_submodule(target)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network.state_dict(*args, **kwargs)
+
+
+def as_logits(network: nn.Module, outputs: Outputs) -> nn.Module:
+    """`network` with outputs that are logits; itself where they are."""
+    return network if outputs == "logits" else AsLogits(network, outputs)
+
+
+def outputs_of(model: nn.Module) -> Outputs:
+    """What the outputs of the network as it was loaded are."""
+    return model.outputs if isinstance(model, AsLogits) else "logits"
+
+
+def unconverted(model: nn.Module) -> nn.Module:
+    """The network as it was loaded."""
+    return model.network if isinstance(model, AsLogits) else model
+
+
+def _logits(output: Tensor, outputs: Outputs) -> Tensor:
+    """The logits of a network's outputs (points, K, …); NaN for what is no probability.
+
+    A probability of 0 counts as the smallest normal number of its type, whose logarithm is -87.3 in float32.
+    """
+    classes = output.shape[1]
+    if outputs == "binary":
+        if classes != 1:
+            raise ModelError(
+                f'outputs is "binary", and the network gives {tuple(output.shape)}; expected one logit per point. With '
+                "an output for each class leave --outputs out."
+            )
+        return torch.cat([torch.zeros_like(output), output], 1)
+    lowest = math.log(torch.finfo(output.dtype).tiny)
+    if outputs == "probabilities":
+        logits = output.log() if classes > 1 else torch.cat([(-output).log1p(), output.log()], 1)
+    else:
+        logits = output if classes > 1 else torch.cat([(-output.expm1()).log(), output], 1)
+    return logits.clamp_min(lowest)

@@ -1,0 +1,154 @@
+"""`--outputs`: the same classifier gives the same figures, whatever form its outputs have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FORMS = '''"""The tiny network of small_run, with outputs of several forms."""
+
+import torch
+from net import net as logits_of
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.body, self.form = logits_of(), form
+
+    def forward(self, x):
+        z = self.body(x)
+        return FORMS[self.form](z, z[:, 1] - z[:, 0])
+
+
+FORMS = {
+    "logits": lambda z, d: z,
+    "probabilities": lambda z, d: z.softmax(1),
+    "log_probabilities": lambda z, d: z.log_softmax(1),
+    "nested": lambda z, d: {"features": -z, "logits": z},
+    "ambiguous": lambda z, d: {"a": z, "b": z},
+    "sigmoids": lambda z, d: z.sigmoid(),
+    "two": lambda z, d: torch.stack([torch.zeros_like(d), d], 1),
+    "one": lambda z, d: d,
+    "sigmoid": lambda z, d: d.sigmoid(),
+}
+
+
+def net(form):
+    return Net(form)
+'''
+
+
+@pytest.fixture
+def evaluated(cli, small):
+    """Calls `bnuq evaluate` of the network in one form, on labels of so many classes; the JSON, or the message."""
+    (small / "forms.py").write_text(FORMS)
+    state = torch.load(small / "model.pt")
+    torch.save({f"body.{name}": value for name, value in state.items()}, small / "model.pt")
+    for name in ("train", "test"):
+        points = np.load(small / f"{name}.npz")
+        np.savez(small / f"{name}2.npz", x=points["x"], y=np.minimum(points["y"], 1))
+
+    def call(form: str, *options: str | Path, classes: int = 3, command: str = "evaluate"):
+        text = (
+            (small / "run.toml").read_text().replace('"net.py:net"', f'"forms.py:net"\narch_args = {{form = "{form}"}}')
+        )
+        if classes == 2:
+            text = text.replace("train.npz", "train2.npz").replace("test.npz", "test2.npz")
+        (small / "form.toml").write_text(text)
+        done = cli(command, "form.toml", "--json", *options)
+        return json.loads(done.out) if done.code == 0 else (done.code, done.message)
+
+    return call
+
+
+def values(summary: dict) -> dict[str, float]:
+    """Every value of every method, by its place."""
+
+    def walk(part, place=""):
+        if isinstance(part, dict):
+            for key, inner in part.items():
+                yield from walk(inner, f"{place}.{key}")
+        elif place.endswith(".value"):
+            yield place, part
+
+    return dict(walk(summary["methods"]))
+
+
+@pytest.mark.parametrize("form", ["probabilities", "log_probabilities"])
+def test_probabilities_and_their_logarithms_have_the_figures_of_the_logits(evaluated, form):
+    expected, found = values(evaluated("logits")), values(evaluated(form, "--outputs", form))
+    assert len(expected) > 100 and found == pytest.approx(expected, abs=2e-3)  # of ranks: 1 of 3000 pairs
+    of_points = [place for place in expected if ".ood." not in place and "aurc" not in place]
+    assert [found[place] for place in of_points] == pytest.approx([expected[place] for place in of_points], abs=1e-5)
+
+
+def test_a_binary_classifier_has_the_figures_of_the_same_network_with_two_logits(evaluated):
+    expected = values(evaluated("two", classes=2))
+    assert "accuracy" in " ".join(expected)
+    assert values(evaluated("one", "--outputs", "binary", classes=2)) == expected
+    found = values(evaluated("sigmoid", "--outputs", "probabilities", classes=2))
+    assert found == pytest.approx(expected, abs=2e-3)
+
+
+def test_nested_outputs_have_the_figures_of_the_tensor_and_a_note_says_where_it_was(evaluated):
+    found = evaluated("nested")
+    assert values(found) == values(evaluated("logits"))
+    assert [text for text in found["notes"] if '["logits"]' in text]
+
+
+def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
+    first = evaluated("one", "--outputs", "binary", "-o", "first.h5", classes=2)
+    done = cli("evaluate", "--from", "first.h5", "-o", "again.h5", "--json", "--trust-code")
+    assert values(json.loads(done.out)) == values(first)
+    assert cli("check", "again.h5", "first.h5").code == 0
+
+
+def test_a_sweep_and_an_inspection_take_the_outputs(evaluated):
+    sizes = ("--batch-sizes", "8,16", "-T", "4", "--draw-sets", "2")
+    two = evaluated("two", *sizes, classes=2, command="sweep-batch-size")
+    one = evaluated("one", *sizes, "--outputs", "binary", classes=2, command="sweep-batch-size")
+    assert one["points"] == two["points"] and one["points"][0]["pll"]
+    domain = ("--domain", "other=other.npz", "--outputs", "binary")
+    assert evaluated("one", *domain, classes=2, command="inspect")["command"] == "inspect"
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "classes", "message"),
+    [
+        (
+            "probabilities",
+            (),
+            3,
+            r"look like the probabilities of a softmax: .*: --outputs probabilities, or outputs =",
+        ),
+        ("sigmoids", (), 3, r"ends in a sigmoid: .* remove the last sigmoid .* not scored by this version"),
+        ("sigmoids", ("--outputs", "probabilities"), 3, r"probabilities of a point sum to values from .* expected 1"),
+        (
+            "logits",
+            ("--outputs", "probabilities"),
+            3,
+            r"gives values from -.*; expected numbers from 0 to 1\. .* logits",
+        ),
+        ("logits", ("--outputs", "log_probabilities"), 3, r"expected numbers of at most 0"),
+        ("logits", ("--outputs", "binary"), 3, r"gives \(3, 3\); expected one logit per point"),
+        ("one", (), 2, r"one output .* all 0 or 1: .*--outputs binary .*--outputs probabilities .*--task regression"),
+        ("one", ("--outputs", "probabilities"), 2, r"expected numbers from 0 to 1\. .*--outputs binary"),
+        ("sigmoid", ("--outputs", "binary"), 2, r"ends in a sigmoid: .*: --outputs probabilities"),
+        ("ambiguous", (), 3, r"^the network's output is a dict with the keys 'a', 'b'; expected one tensor"),
+        ("logits", ("--outputs", "odds"), 3, r"--outputs is odds; expected .* binary"),
+    ],
+)
+def test_outputs_that_are_not_what_was_said_are_an_error_that_names_the_option(
+    evaluated, form, options, classes, message, small
+):
+    code, text = evaluated(form, *options, classes=classes)
+    assert code == 2
+    assert re.search(message, text), text
+    assert not list(small.glob("*.h5"))

@@ -163,6 +163,10 @@ EVALUATION: Catalogue = {
         "Check that the checkpoint holds `running_mean` and `running_var` of these layers under the names that the "
         "architecture gives them, and that it is the trained one.",
     ),
+    "test-unlabelled": Entry(
+        "the test set ({test}) has no labels: accuracy, likelihoods, calibration and all that is compared with labels "
+        "are left out; entropies, mutual information and the separation of OOD sets need none"
+    ),
     "output-taken-from": Entry("the network returns several things; scored is its output{where}"),
     "probability-outputs": Entry(
         "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "

@@ -389,8 +389,10 @@ def convergence(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
 
 
 def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarray]:
-    """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty)."""
-    assert scores.bins is not None
+    """The reliability diagram: points, mean confidence and accuracy of each bin of confidence (NaN where empty);
+    empty where there are no labels."""
+    if scores.bins is None:
+        return {}
     row = draws.full.start
     count = scores.bins.count[row]
     with np.errstate(invalid="ignore"):
@@ -399,7 +401,8 @@ def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarra
 
 
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
-    """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages."""
+    """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages;
+    empty where there are no labels."""
     return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 
@@ -548,6 +551,7 @@ class Scorer:
         raw_samples: Mapping[str, Samples],
     ) -> MethodResult:
         test = scores["test"]
+        bounded = fitted if "accuracy" in test.points else None  # bounds are of the same predictions, right or wrong
         return MethodResult(
             sets={
                 name: SetResult(
@@ -567,6 +571,6 @@ class Scorer:
             convergence=convergence(test, draws),
             calibration=calibration_curve(test, draws),
             risk=risk_curve(test),
-            bounds={} if fitted is None else bounds(test, fitted, draws, self._classes),
-            normalized={} if fitted is None else normalized(test, fitted, draws, self._classes),
+            bounds={} if bounded is None else bounds(test, bounded, draws, self._classes),
+            normalized={} if bounded is None else normalized(test, bounded, draws, self._classes),
         )

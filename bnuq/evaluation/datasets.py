@@ -44,8 +44,6 @@ def load_material(run: Run) -> Material:
 
     assert run.test is not None
     test = read_named(run, run.test, "test")
-    if test.targets is None:
-        raise DataError(f"test set {test.reference} has no labels; accuracy and likelihoods need them.")
     train = read_named(run, run.train, "train") if run.train else None
     ood: dict[str, Points] = {}
     for ref in run.ood:

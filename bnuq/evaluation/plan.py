@@ -58,7 +58,7 @@ def plan(
     checkpoint records, if any; `dropout_argument` that of `LoadedModel`.
     """
     trained_with = run.train_batch_size or trained_with
-    task, outputs = _task(run, _output(model, example, test), test)
+    task, outputs = _task(run, _output(model, example, test), test, train)
     sites = find_sites(model, example)
     reasons = _why_not(run, sites, train, unsampled="" if sites.batchnorms else _unsampled(model, sites, example))
     if run.sampler.by_query:
@@ -107,6 +107,8 @@ def plan(
             check_mini_batches(run.sampler, train, batch_size)
     findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
     findings += _findings_on_sites(sites)
+    if test.targets is None:
+        findings.append(note("test-unlabelled", test=test.reference))
     with undisturbed(model):
         _, where = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
@@ -171,18 +173,27 @@ def _output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     return output
 
 
-def _task(run: Run, output: Tensor, test: Points) -> tuple[Literal["classification", "regression"], int]:
+def _task(
+    run: Run, output: Tensor, test: Points, train: Points | None
+) -> tuple[Literal["classification", "regression"], int]:
     """The task of the network, and its number of outputs."""
     outputs, targets = output.shape[1], test.targets
-    assert targets is not None
-    task = task_of(run, outputs, test)
-    columns = targets.shape[1] if targets.ndim == 2 else 1
+    task = task_of(run, outputs, test if targets is not None or train is None else train)
     if task == "classification" and outputs < 2:
         raise DataError(
             f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "
             "output is: --outputs binary for the logit of class 1, --outputs probabilities for its probability. For a "
             f"regression: --task regression, or {TASK_KEY}."
         )
+    if targets is None:
+        if task == "regression":
+            raise DataError(
+                f"test set {test.reference} has no targets, and a regression is not evaluated without them. Add them; "
+                "for a classifier of two classes with one output, say what the output is: --outputs binary or "
+                "--outputs probabilities."
+            )
+        return task, outputs
+    columns = targets.shape[1] if targets.ndim == 2 else 1
     if task == "regression" and (targets.ndim > 2 or columns != outputs):
         raise DataError(
             f"the network has {outputs} outputs and the targets of {test.reference} have shape {targets.shape}; "

@@ -104,7 +104,11 @@ def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Poi
     if material.train is not None and todo.batch_size is not None:
         check_classes(run.sampler, todo.task, material.train)
     labelled = {VALIDATION: material.validation, "test": material.test}
-    checked = {name: check(points, todo.outputs) for name, points in labelled.items() if points is not None}
+    checked = {
+        name: points if name == "test" and points.targets is None else check(points, todo.outputs)
+        for name, points in labelled.items()
+        if points is not None
+    }
     return checked | material.ood, scorer
 
 

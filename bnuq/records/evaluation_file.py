@@ -215,7 +215,9 @@ def _check_complete(result: Result) -> None:
         raise ValueError("a set out of distribution is called validation")
     required = _OF_TASK[result.model["task"]]
     test = result.sets["test"]
-    if (test.labels if result.model["task"] == "classification" else test.targets) is None:
+    if test.labels is None and result.model["task"] == "classification":
+        required = _WITHOUT_LABELS
+    elif test.targets is None and result.model["task"] == "regression":
         raise ValueError("the truth about the test set is missing")
     for evaluated in result.sets.values():
         if any(len(v) != evaluated.n for v in (evaluated.labels, evaluated.targets, evaluated.group) if v is not None):
@@ -227,6 +229,8 @@ def _check_complete(result: Result) -> None:
         for name, set_result in method_result.sets.items():
             needed = {*required.anywhere, *(() if single_sample else required.of_several)}
             needed |= required.on_test if name == "test" else set()
+            if required is _WITHOUT_LABELS and (scored := _OF_TASK["classification"].on_test & {*set_result.estimates}):
+                raise ValueError(f"estimate {min(scored)} of {method} on {name} is of labels that are missing")
             if missing := needed - set(set_result.estimates) or set(set_result.estimates) - set(METRICS):
                 raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing or unknown")
             shape = result.sets[name].n, *((result.model["outputs"],) if result.model["task"] == "regression" else ())
@@ -291,6 +295,7 @@ class _Needed:
     points: set[str]
 
 
+_WITHOUT_LABELS = _Needed({"predictive_entropy", "max_probability"}, {"mutual_information"}, set(), set())
 _OF_TASK = {
     "classification": _Needed(
         {"predictive_entropy", "max_probability"},

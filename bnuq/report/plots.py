@@ -65,7 +65,7 @@ HOW = {
 
 def calibration(result: Result) -> Iterator[Picture]:
     """Accuracy over confidence, or the coverage of central intervals, where they were computed."""
-    if result.model.get("task") != "regression":
+    if all("confidence" in each.calibration for each in result.methods.values()):
         yield _picture("reliability", draw=partial(_reliability, result))
     elif calibrated := {name: each for name, each in result.methods.items() if "level" in each.calibration}:
         yield _picture("interval_calibration", draw=partial(_interval_calibration, result, calibrated))

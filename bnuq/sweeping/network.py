@@ -144,6 +144,11 @@ class Network:
         )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = self._training_points()
+        if settings.criterion == "pll" and (self._validation or prepared.material.test).targets is None:
+            raise RequestError(
+                f"--criterion pll: the test set {prepared.material.test.reference} has no labels; name "
+                "--validation REF, or --criterion elbo or auroc."
+            )
         if settings.criterion == "pll" and self.todo.task == "regression" and not (run.scoring.tau or self._validation):
             raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
 

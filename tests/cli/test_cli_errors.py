@@ -63,10 +63,6 @@ def empty_test(folder: Path) -> None:
     np.savez(folder / "test.npz", x=np.zeros((0, 1, 6, 6), np.float32), y=np.zeros(0, np.int64))
 
 
-def without_labels(folder: Path) -> None:
-    np.savez(folder / "test.npz", x=arrays(folder, "test.npz")["x"])
-
-
 def without_norm(folder: Path) -> None:
     small_run.write(folder, norm=False, text=small_run.RUN.replace("[data]", "arch_args = { norm = false }\n[data]"))
 
@@ -124,7 +120,6 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "labels that are no whole numbers": (change("test.npz", "y", lambda y: y + 0.5), (), "not whole numbers"),
     "fewer labels than points": (change("test.npz", "y", lambda y: y[:-1]), (), "x has 60 points and y has 59"),
     "empty test set": (empty_test, (), "holds no points"),
-    "test set without labels": (without_labels, (), "has no labels"),
     "no BatchNorm for mcbn": (without_norm, ("--method", "mcbn"), "the network has no BatchNorm layer"),
     "no dropout for mcdo": (without_dropout, ("--method", "mcdo"), "method mcdo cannot be drawn"),
     "reference of one repeated point": (same_points, ("--method", "mcbn"), "is the reference one point repeated"),

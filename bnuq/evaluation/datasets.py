@@ -258,11 +258,13 @@ def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Turns points into the network's input on its device: as in evaluation, or as in training."""
+    """Turns points into the network's input on its device: as in evaluation, or as in training. Points that are
+    `integers`, such as token numbers, are passed as int64, as they are."""
 
     run: Run
     device: torch.device
     normalize: Normalize | None = None
+    integers: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -270,6 +272,8 @@ class Pipeline:
 
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
+        if self.integers:
+            return torch.from_numpy(points.inputs[indices].astype(np.int64)).to(self.device)
         return self._tensor(points.raw(indices))
 
     def trained(
@@ -280,6 +284,8 @@ class Pipeline:
         `point` is the number of the evaluated point that the batch belongs to, where every point has batches of its
         own.
         """
+        if self.integers:
+            return self.evaluated(points, indices)
         raw = points.raw(indices)
         if self.run.augment is not None:
             _check_padding_fits(raw, self.run.augment)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets
-from bnuq.errors import ModelError, RequestError
+from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation import classification, memory, regression
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.completeness import Need, check_complete
@@ -25,6 +25,7 @@ from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.outputs import as_logits
+from bnuq.sampling.passes import Evaluation
 from bnuq.trust import BY_USER
 
 
@@ -54,6 +55,10 @@ def prepare(run: Run, material: Material | None = None, *, only_finite: bool = T
     memory.reset_peak(device)
     pipeline = Pipeline(run, device, input_normalize(run, material.train, material.test))
     model = as_logits(loaded.module.to(pipeline.device, pipeline.dtype), run.outputs)
+    sets = (material.test, material.train, material.validation, *material.ood.values())
+    if takes_integers(model, pipeline, [points for points in sets if points is not None]):
+        pipeline = replace(pipeline, integers=True)
+        loaded = replace(loaded, findings=(*loaded.findings, note("integer-inputs")))
     return Prepared(loaded, model, material, pipeline, pipeline.evaluated(material.test, slice(0, 3)))
 
 

@@ -81,6 +81,9 @@ def load_network(
         *no_test,
     ]
     points = train if train is not None else test
+    if read and takes_integers(model, pipeline, read):
+        pipeline = replace(pipeline, integers=True)
+        findings.append(note("integer-inputs"))
     if points is not None:
         if input_shape is not None and input_shape != points.point_shape:
             raise RequestError(

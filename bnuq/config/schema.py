@@ -134,6 +134,14 @@ class ModelSection(Section, frozen=True):
         Task | None,
         setting("classification or regression.", "Model", metavar="NAME", shown="by outputs and targets"),
     ] = None
+    outputs: Annotated[
+        Outputs,
+        setting(
+            "What the network's outputs are: logits, probabilities (a softmax or sigmoid at the end), "
+            "log_probabilities, or binary (one logit, of class 1).",
+            "Classification",
+        ),
+    ] = "logits"
     train_batch_size: Annotated[
         Positive | None, setting("Batch size of the training.", "Model", shown="the checkpoint's record, if any")
     ] = None

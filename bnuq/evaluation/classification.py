@@ -403,6 +403,8 @@ def calibration_curve(scores: Scores, draws: DrawWeights) -> dict[str, np.ndarra
 def risk_curve(scores: Scores) -> dict[str, np.ndarray]:
     """Error rate of the most certain points (by predictive entropy) by coverage, at up to 200 coverages;
     empty where there are no labels."""
+    if "accuracy" not in scores.points:
+        return {}
     return estimates.risk_by_coverage(scores.points["predictive_entropy"], 1 - scores.points["accuracy"])
 
 

@@ -19,6 +19,7 @@ from bnuq.evaluation.task import TASK_KEY, task_of
 from bnuq.findings import Finding, note, warning
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
+from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import BatchNormSite, Sites, find_sites, largest_batch, select_layers, slices_in_training
 from bnuq.user_code import is_failure

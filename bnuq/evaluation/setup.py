@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from bnuq.findings import Finding, note
 from bnuq.models.loading import LoadedModel, live_model, load_model
 from bnuq.records import evaluation_file as result_file
 from bnuq.sampling.outputs import as_logits
-from bnuq.sampling.passes import Evaluation
+from bnuq.sampling.plain_loop import Evaluation
 from bnuq.trust import BY_USER
 
 
@@ -97,6 +98,30 @@ def check_readable(run: Run) -> None:
     """Raise ModelError where the checkpoint of `run` cannot be one."""
     if run.network is None and (problem := what_is_wrong_with(kind_of(run.checkpoint))):
         raise ModelError(f"{run.checkpoint}: {problem}")
+
+
+def takes_integers(model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]) -> bool:
+    """Whether the network fails on these points as floating-point numbers and takes them as integers, as an embedding
+    of token numbers does. Only rows of whole numbers, which nothing normalises or augments, may be integers."""
+    first = sets[0]
+    changed = pipeline.run.normalize is not None or pipeline.run.augment is not None
+    if changed or len(first.point_shape) != 1 or not _whole(first.inputs[:3]):
+        return False
+    try:
+        Evaluation(model).passes(pipeline.evaluated(first, slice(0, 3)))
+    except SamplingError as error:
+        if not all(_whole(points.inputs[:]) for points in sets):
+            return False
+        if "Long" in str(error):  # "Expected tensor for argument 'indices' to have one of the scalar types: Long, Int"
+            return True
+        with suppress(SamplingError):
+            Evaluation(model).passes(replace(pipeline, integers=True).evaluated(first, slice(0, 3)))
+            return True
+    return False
+
+
+def _whole(values: np.ndarray) -> bool:
+    return values.dtype.kind in "iub" or bool((values == np.floor(values)).all())
 
 
 def scored_sets(run: Run, todo: Plan, material: Material) -> tuple[dict[str, Points], Scorer]:

@@ -15,6 +15,7 @@ from bnuq.errors import DataError, ModelError, RequestError
 from bnuq.findings import Finding, warning
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
+from bnuq.sampling.outputs import PROBABILITY_TOLERANCE, outputs_of, unconverted
 from bnuq.sampling.plain_loop import Evaluation
 
 TASK_KEY = 'task = "regression" under [model] of the run file'

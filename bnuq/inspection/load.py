@@ -17,10 +17,11 @@ from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
 from bnuq.evaluation.plan import device_and_notes
-from bnuq.evaluation.setup import network_of
+from bnuq.evaluation.setup import network_of, takes_integers
 from bnuq.findings import Finding, about, note, warning
 from bnuq.models.loading import LoadedModel
 from bnuq.sampling.interception import forward, undisturbed
+from bnuq.sampling.outputs import as_logits
 from bnuq.user_code import is_failure
 
 Shape = tuple[int, ...]

@@ -97,6 +97,8 @@ def _samples_batches(method: str) -> bool:
 
 def _of_classification(result: Result) -> Iterator[Finding]:
     test = result.methods[DETERMINISTIC].sets["test"].estimates
+    if "accuracy" not in test:  # of points without labels
+        return
     yield verdict("deterministic-classification", accuracy=test["accuracy"], pll=test["pll"])
     yield from _population(result, "pll")
     yield from (_labels(name, result) for name in result.methods if name not in SINGLE_SAMPLE_METHODS)

@@ -21,7 +21,7 @@ from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import forward
 from bnuq.sampling.outputs import AsLogits, as_logits, scored_output, unconverted
-from bnuq.sampling.passes import Evaluation, PlainLoop
+from bnuq.sampling.plain_loop import Evaluation, PlainLoop
 from bnuq.sampling.sites import find_sites, fingerprint
 
 Z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))

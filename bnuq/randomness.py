@@ -33,6 +33,16 @@ def generators_restored() -> Iterator[None]:
             restore(state)
 
 
+@contextmanager
+def generators_seeded(seed: int) -> Iterator[None]:
+    """The generators of Python, numpy and torch (CPU) start from `seed` in the block, and are restored at its end."""
+    with generators_restored():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 def states_outside_torch() -> dict[str, object]:
     """The states of the global generators of Python and numpy, by name; a state changes with every draw."""
     return {"Python's random": random.getstate(), "numpy": pickle.dumps(np.random.get_state(legacy=False))}

@@ -7,6 +7,13 @@ from collections.abc import Sequence
 from bnuq.findings import Catalogue, Entry
 
 
+def _adapted(channels: Sequence[int], size: Sequence[str], resized: bool) -> str:
+    changes = [f"from {size[0]}{' sizes' * (size[0] == 'several')} to {size[1]} pixels"] if resized else []
+    if channels[0] != channels[1]:
+        changes.append("from grey to RGB" if channels[1] == 3 else "from RGB to grey (luma)")
+    return f"pictures are converted {' and '.join(changes)}, as the test set's"
+
+
 def _shape(shape: Sequence[int]) -> str:
     return str(tuple(shape))
 
@@ -26,6 +33,7 @@ INPUTS: Catalogue = {
     "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
     "no-class-folders": Entry("no class folders: no labels"),
     "class-folders": Entry("{count} class folders"),
+    "set-adapted": Entry(_adapted),
     "picture-mode": Entry("pictures are {mode}"),
     "target-column": Entry("the target is the {last:last column|column that is called so}, {column!r}"),
     "split-file": Entry("split {split} by {file}"),

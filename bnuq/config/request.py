@@ -13,6 +13,7 @@ from bnuq.config.schema import (
     DETERMINISTIC,
     Augment,
     ChannelOrder,
+    Interpolation,
     Method,
     Normalize,
     Outputs,
@@ -71,6 +72,9 @@ class Run:
     train_size: int | None = None
     target: str | None = None
     group: str | None = None
+    resize: int | tuple[int, int] | None = None  # the shorter side, or height and width
+    crop: tuple[int, int] | None = None
+    interpolation: Interpolation = "bilinear"
     channel_order: ChannelOrder = "rgb"
     normalize: Normalize | Literal["train"] | None = None
     normalize_name: str | None = None
@@ -113,6 +117,9 @@ class Run:
             "train_size": self.train_size,
             "target": self.target,
             "group": self.group,
+            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize,
+            "crop": None if self.crop is None else list(self.crop),
+            "interpolation": None if self.interpolation == "bilinear" else self.interpolation,
             "channel_order": None if self.channel_order == "rgb" else self.channel_order,
             "normalize": msgspec.to_builtins(self.normalize),
             "normalize_targets": msgspec.to_builtins(self.normalize_targets),

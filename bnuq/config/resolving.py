@@ -18,11 +18,13 @@ from bnuq.config.request import Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
     DETERMINISTIC,
+    MAX_SIDE,
     Method,
     RecordedRun,
     Request,
     RunFile,
     Sampler,
+    Size,
     SweepSection,
     option_name,
     settings_of,
@@ -382,6 +384,9 @@ def _merged(
         train_size=data.train_size,
         target=data.target,
         group=data.group,
+        resize=_size("resize", data.resize),
+        crop=(side, side) if isinstance(side := _size("crop", data.crop), int) else side,
+        interpolation=data.interpolation,
         channel_order=data.channel_order,
         normalize=read_normalize(data.normalize, where("normalize")),
         normalize_name=published_name(data.normalize),
@@ -428,6 +433,16 @@ _SECTION_OF = {  # setting → its section
     for name in ("model", "data", "sampling", "scoring", "options")
     for key in settings_of(settings_of(Request)[name].type)
 }
+
+
+def _size(key: str, size: Size | None) -> int | tuple[int, int] | None:
+    """The side, or height and width, of a setting."""
+    if size is None or isinstance(size, int):
+        return size
+    height, width = map(int, re.split("[x×]", size)) if isinstance(size, str) else size
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise RequestError(f"data.{key} is {as_toml(size)}; expected height and width of 1 to {MAX_SIDE} pixels.")
+    return height, width
 
 
 def _is_given(options: Options, key: str) -> bool:

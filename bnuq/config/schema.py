@@ -31,6 +31,7 @@ Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; o
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
+Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized pictures, antialiased but for nearest
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 
 MAX_COUNT = 10**12  # upper bound of every count: points, draws, sizes
@@ -68,6 +69,16 @@ PositiveNumber = Annotated[float, Meta(gt=0)]
 FinitePositive = Annotated[float, Meta(gt=0, le=sys.float_info.max, extra=_ABOVE_0)]
 MonteCarloError = Annotated[float, Meta(gt=0, lt=1)]
 BatchSize = Annotated[int, Meta(ge=2, le=MAX_COUNT)]
+MAX_SIDE = 16_384
+Side = Annotated[int, Meta(ge=1, le=MAX_SIDE)]  # pixels of a picture
+JitterRange = Annotated[float, Meta(ge=0, le=100)]
+# One number, [height, width], or HEIGHTxWIDTH as on the command line; `resolving` makes numbers of it.
+Size = (
+    Side
+    | Annotated[list[int], Meta(min_length=2, max_length=2)]
+    | Annotated[str, Meta(pattern=r"^\d{1,5}[x×]\d{1,5}\Z")]
+)
+_SIZE_EXPECTED = f"[height, width] of 1 to {MAX_SIDE} pixels, such as 224x224"
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -81,14 +92,40 @@ class Normalize(Section, frozen=True):
     std: tuple[float, ...]
 
 
-class Augment(Section, frozen=True):
-    """The training-input pipeline of image points: pad the raw 0–1 pixels, crop at random, flip at random."""
+class Jitter(Section, frozen=True):
+    """Random changes of colour: a factor from max(0, 1 − x) to 1 + x of brightness, contrast and saturation, and a
+    shift of the hue from −hue to hue (of the whole circle), in random order."""
 
+    brightness: JitterRange = 0.0
+    contrast: JitterRange = 0.0
+    saturation: JitterRange = 0.0
+    hue: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+
+
+class Augment(Section, frozen=True):
+    """The training-input pipeline of image points: a random part of the original picture resized to `resized_crop`;
+    then of the raw 0–1 pixels pad, crop at random, flip at random, and jitter.
+
+    `scale` is the range of the part's share of the area, `ratio` that of its width to its height. A list in `jitter` is
+    brightness, contrast, saturation and hue.
+    """
+
+    resized_crop: Side | None = None
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
     pad: Annotated[int, Meta(ge=0, le=10_000)] = 0
     crop: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     flip: bool = False
     pad_value: float = 0.0
     pad_mode: Literal["constant", "reflect"] = "constant"
+    jitter: Annotated[
+        Jitter | tuple[JitterRange, JitterRange, JitterRange, JitterRange] | None,
+        Meta(
+            extra={
+                "expected": "{ brightness, contrast, saturation, hue }, of 0 to 100 (hue: to 0.5), or a list of these 4"
+            }
+        ),
+    ] = None
 
 
 class Split(Section, frozen=True):
@@ -192,6 +229,27 @@ class DataSection(Section, frozen=True):
             shown="group",
         ),
     ] = None
+    resize: Annotated[
+        Size | None,
+        setting(
+            "Resize the pictures of all sets, as in training: their shorter side (256), or all of it (256x256).",
+            "Data",
+            metavar="SIZE",
+            expected=f"the shorter side in pixels, such as 256, or {_SIZE_EXPECTED}",
+        ),
+    ] = None
+    crop: Annotated[
+        Size | None,
+        setting(
+            "Crop the centre of the pictures of all sets, after --resize: 224, or 224x224.",
+            "Data",
+            metavar="SIZE",
+            expected=f"a side in pixels, such as 224, or {_SIZE_EXPECTED}",
+        ),
+    ] = None
+    interpolation: Annotated[
+        Interpolation, setting("How pictures are resized: bilinear, bicubic or nearest.", "Data", metavar="NAME")
+    ] = "bilinear"
     channel_order: Annotated[ChannelOrder, setting("Order of the channels that the network takes.", "Data")] = "rgb"
     normalize: Annotated[
         Normalize | str | None,

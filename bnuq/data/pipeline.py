@@ -1,7 +1,9 @@
-"""What the training did to its inputs, done again: pad, crop and flip the raw pixels, and only then normalise."""
+"""What the training did to its inputs, done again: pad, crop, flip and jitter the raw pixels, and only then
+normalise."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -9,7 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from bnuq.config import Augment, Normalize
+from bnuq.config import Augment, Jitter, Normalize
+from bnuq.data.decoded import each
+from bnuq.data.resizing import Pixels
 from bnuq.errors import RequestError
 
 
@@ -93,3 +97,105 @@ def _padded(raw: NDArray[Any], augment: Augment) -> NDArray[Any]:
     if augment.pad_mode == "reflect":
         return np.pad(raw, around, mode="reflect")
     return np.pad(raw, around, mode="constant", constant_values=augment.pad_value)
+
+
+def check_ranges(augment: Augment) -> None:
+    """Raise RequestError for ranges of a random part that no picture has."""
+    for key, (low, high) in (("scale", augment.scale), ("ratio", augment.ratio)):
+        most = 1.0 if key == "scale" else 1e3
+        if not 0 < low <= high <= most:
+            raise RequestError(
+                f"data.augment.{key} is {[low, high]}; expected two numbers above 0 and up to {most:g}, the lower "
+                "first."
+            )
+
+
+def jitter_of(augment: Augment) -> Jitter:
+    """The ranges of the colours, which a list gives in their order."""
+    jitter = augment.jitter
+    if not isinstance(jitter, tuple):
+        return jitter or Jitter()
+    if jitter[3] > 0.5:
+        raise RequestError(f"data.augment.jitter is {list(jitter)}; expected a hue, the last, of at most 0.5.")
+    return Jitter(brightness=jitter[0], contrast=jitter[1], saturation=jitter[2], hue=jitter[3])
+
+
+def jittered(raw: NDArray[Any], jitter: Jitter, words: NDArray[np.uint64]) -> NDArray[Any]:
+    """Pictures (b, C, H, W) of pixels from 0 to 1, each with its brightness, contrast, saturation and hue changed by
+    its own five random words: that of the order, and those of the changes.
+
+    Grey pictures have no saturation and no hue. Raises RequestError for pixels that are not 0 to 1. Source:
+    torchvision's ColorJitter on tensors.
+    """
+    if raw.ndim != 4 or raw.shape[1] not in (1, 3):
+        raise RequestError(f"data.augment.jitter needs grey or RGB pictures; the points have shape {raw.shape[1:]}.")
+    if raw.min() < 0 or raw.max() > 1:
+        raise RequestError(
+            f"data.augment.jitter needs pixels from 0 to 1; those of the reference go from {raw.min():g} to "
+            f"{raw.max():g}."
+        )
+    uniform = (words[:, 1:] >> np.uint64(11)) * 2.0**-53
+    orders = tuple(itertools.permutations(range(4)))
+    changed = np.empty_like(raw)
+
+    def change(row: int) -> None:
+        picture = raw[row]
+        for number in orders[int(words[row, 0] % np.uint64(len(orders)))]:
+            name, function = _COLOURS[number]
+            if width := getattr(jitter, name):
+                low = -width if name == "hue" else max(0.0, 1 - width)
+                high = width if name == "hue" else 1 + width
+                picture = function(picture, low + uniform[row, number] * (high - low))
+        changed[row] = picture
+
+    for _ in each(change, range(len(raw)), parallel=True):
+        pass
+    return changed
+
+
+def with_brightness(picture: Pixels, factor: float) -> Pixels:
+    """A picture of 0 to 1 multiplied by `factor`."""
+    return _blend(picture, 0.0, factor)
+
+
+def with_contrast(picture: Pixels, factor: float) -> Pixels:
+    """Its contrast with its mean grey, multiplied by `factor`."""
+    return _blend(picture, _grey(picture).mean(), factor)
+
+
+def with_saturation(picture: Pixels, factor: float) -> Pixels:
+    """Its difference from its grey picture, multiplied by `factor`."""
+    return _blend(picture, _grey(picture), factor)
+
+
+def with_hue(picture: Pixels, shift: float) -> Pixels:
+    """An RGB picture whose hues are shifted by `shift` of the circle; value and saturation stay."""
+    if len(picture) == 1:
+        return picture
+    high, low = picture.max(0), picture.min(0)
+    spread = high - low
+    safe = np.where(spread > 0, spread, 1)
+    r, g, b = (high - picture) / safe
+    hue = np.where(picture[0] == high, b - g, np.where(picture[1] == high, 2 + r - b, 4 + g - r))
+    hue = (hue / 6 + shift) % 1
+    # f(n) = v − v·s·max(0, min(k, 4 − k, 1)) with k = (n + 6h) mod 6, for n = 5, 3, 1: HSV to RGB
+    k = (np.array([5, 3, 1], picture.dtype)[:, None, None] + 6 * hue) % 6
+    return (high - spread * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(picture.dtype, copy=False)
+
+
+def _blend(picture: Pixels, other: Any, factor: float) -> Pixels:
+    return np.clip(factor * picture + (1 - factor) * other, 0, 1).astype(picture.dtype, copy=False)
+
+
+def _grey(picture: Pixels) -> Pixels:
+    if len(picture) == 1:
+        return picture
+    return np.tensordot(np.array([0.2989, 0.587, 0.114], picture.dtype), picture, 1)[None]
+
+
+_COLOURS = (
+    ("brightness", with_brightness),
+    ("contrast", with_contrast),
+    ("saturation", with_saturation),
+    ("hue", with_hue),
+)

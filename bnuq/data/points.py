@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bnuq.data.decoded import Decoded, InArray
+from bnuq.data.resizing import Pixels, Size
 from bnuq.errors import DataError
 from bnuq.findings import Finding, note
 
@@ -49,8 +51,9 @@ class Points:
     """The points of one set, in order.
 
     `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
-    `group` tells which points are not independent of each other, by number; `group_names` are what the file has for
-    these numbers. `findings` say what was found out while reading; `target_by_position` is that of `Contents`.
+    `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
+    independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
+    found out while reading; `target_by_position` is that of `Contents`.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Points:
     findings: tuple[Finding, ...] = ()
     group_names: tuple[str, ...] = field(default=(), repr=False)
     target_by_position: bool = field(default=False, repr=False)
+    listed: bool = False
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -71,37 +75,61 @@ class Points:
         """The shape of one point: (channels, height, width) of a picture, (features,) of a row."""
         return tuple(self.inputs.shape[1:])
 
+    @property
+    def is_user_code(self) -> bool:
+        """Whether reading them runs the user's code, which may not be for threads."""
+        return isinstance(self.inputs, Decoded) and not self.inputs.source.parallel
+
+    @property
+    def decoded_in_threads(self) -> bool:
+        """Whether reading them takes time that a thread can use: pictures in files, and resized ones."""
+        return isinstance(self.inputs, Decoded) and self.inputs.source.parallel
+
     @cached_property
     def sha256(self) -> str:
         """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
 
-        Pictures in files count by their files' bytes: decoders differ in the last bit.
+        Pictures in files count by their files' bytes: decoders differ in the last bit. Of `listed` points count the
+        names and sizes of their files, or their numbers and the first of them.
         """
-        digest = hashlib.sha256()
-        encoded = getattr(self.inputs, "encoded", None)
-        if encoded is not None:
-            for content in encoded():
+        digest, inputs = hashlib.sha256(), self.inputs
+        if isinstance(inputs, Decoded) and isinstance(inputs.source, InArray):
+            inputs = inputs.source.array[inputs.rows]
+        if not isinstance(inputs, Decoded):
+            _update(digest, inputs)
+        elif self.listed:
+            if not inputs.source.encoded:
+                digest.update(f"{inputs.dtype.str}{inputs.shape}".encode() + inputs[0].tobytes())
+            for line in inputs.listing():
+                digest.update(line)
+        elif inputs.source.encoded:
+            for content in inputs.contents():
                 digest.update(len(content).to_bytes(8, "little") + content)
         else:
-            _update(digest, self.inputs)
+            _update(digest, inputs)
         if self.targets is not None:
             _update(digest, self.targets)
         return digest.hexdigest()
 
     def raw(self, indices: Any) -> NDArray[Any]:
         """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""
-        values = self.inputs[indices]
-        if values.dtype == np.uint8:
-            return np.divide(values, np.float32(255), dtype=np.float32, order="C")
-        return np.ascontiguousarray(values, dtype=np.float64 if values.dtype == np.float64 else np.float32)
+        return _scaled(self.inputs[indices])
+
+    def changed(self, indices: Any, size: Size, change: Callable[[int, Pixels], Pixels]) -> NDArray[Any]:
+        """The pictures at `indices` as they are stored, not resized, each made of this `size` by `change`, which is
+        also given its place among them; then as `raw`."""
+        inputs = self.inputs
+        if not isinstance(inputs, Decoded):
+            array = inputs[:]
+            inputs = Decoded(InArray(array, self.reference), np.arange(len(array)), array.shape[1:], array.dtype)
+        return _scaled(inputs.changed(indices, size, change))
 
     def subset(self, indices: Any) -> Points:
         """These points alone, in the order of `indices`."""
         at = np.asarray(indices)
-        picked = getattr(self.inputs, "picked", None)
         return replace(
             self,
-            inputs=self.inputs[at] if picked is None else picked(at),
+            inputs=self.inputs.picked(at) if isinstance(self.inputs, Decoded) else self.inputs[at],
             targets=None if self.targets is None else self.targets[at],
             group=None if self.group is None else self.group[at],
         )
@@ -126,11 +154,22 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     return Points(name, reference, inputs, targets, group, contents.classes, findings, group_names, by_position)
 
 
+def labelled(points: Points) -> Points:
+    """`points` with the labels of a Dataset that has no list of them, for which its items are read."""
+    inputs = points.inputs
+    if points.targets is not None or not isinstance(inputs, Decoded) or not hasattr(inputs.source, "labels"):
+        return points
+    if (labels := inputs.source.labels(inputs.rows)) is None:  # pyright: ignore[reportAttributeAccessIssue]
+        return points
+    return replace(points, targets=_common_targets(labels, len(points), points.reference))
+
+
 def check_labels(points: Points, classes: int) -> Points:
     """`points` with int64 labels in 0 … classes − 1; integral floats and one-hot rows of `classes` are converted.
 
     Raises DataError for labels that are missing, out of range or no whole numbers, and for masks (n, H, W).
     """
+    points = labelled(points)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
         raise DataError(f"{name} are missing; expected one whole number from 0 to {classes - 1} a point.")
@@ -171,6 +210,7 @@ def check_targets(points: Points, outputs: int) -> Points:
 
     Raises DataError for targets that are missing or of another shape.
     """
+    points = labelled(points)
     y = points.targets
     if y is None:
         raise DataError(f"{points.reference}: the targets of {points.name!r} are missing; expected numbers.")
@@ -185,6 +225,12 @@ def check_targets(points: Points, outputs: int) -> Points:
             f"hold; expected numbers below {_LARGEST_TARGET:g}. Scale them, or mend what is missing there."
         )
     return replace(points, targets=y.reshape(len(points), outputs).astype(np.float64))
+
+
+def _scaled(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype == np.uint8:
+        return np.divide(values, np.float32(255), dtype=np.float32, order="C")
+    return np.ascontiguousarray(values, dtype=np.float64 if values.dtype == np.float64 else np.float32)
 
 
 def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[Finding, ...]]:

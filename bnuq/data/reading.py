@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from bnuq.data.fitting import fitted
 from bnuq.data.known import known_set, known_sets, read_known
 from bnuq.data.points import Contents, Points, points_of
 from bnuq.data.readers.common import GROUP, readable
@@ -45,6 +46,8 @@ def load_points(
     target: str | None = None,
     beside: Collection[str] = (),
     room: int | None = None,
+    whole: bool = True,
+    look: bool = True,
 ) -> Points:
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
@@ -54,7 +57,8 @@ def load_points(
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
     the column of a table that holds the targets, which an `ood` set need not have. `beside` are
     the references of the run's other sets, none of which is suggested for what is not found. A factory may give no
-    more than half of `room` bytes.
+    more than half of `room` bytes; items of its Dataset that are not needed `whole` are read as they are needed.
+    Pictures in files are all looked at, unless that is left to `fitted`.
 
     Raises DataError for what cannot be found, read or used, RequestError for a name that will not do, and
     UntrustedCodeError where a found file names code (see `bnuq.code`).
@@ -67,7 +71,8 @@ def load_points(
 
     if exists(path):
         label, where = called(_stem(path)), str(path)
-        return points_of(_read_path(path, group or GROUP, target, ood), name=label, reference=reference, where=where)
+        points = points_of(_read_path(path, group or GROUP, target, ood), name=label, reference=reference, where=where)
+        return fitted(points) if look else points
     if known := known_set(reference):
         label = called(known.name)
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
@@ -75,15 +80,16 @@ def load_points(
     if names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference)):
         label = called(reference.rpartition(":")[2])
         factory = resolve_factory(reference, base=base, named_by=named_by, trust=trust_code)
-        return points_of(read_factory(reference, factory, room=room), name=label, reference=reference)
+        return points_of(read_factory(reference, factory, room=room, whole=whole), name=label, reference=reference)
     raise DataError(_not_found(reference, path, beside))
 
 
-def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None) -> Points:
+def points_in_memory(data: Any, *, name: str, ood: bool = False, room: int | None = None, whole: bool = True) -> Points:
     """The points that `data` holds: arrays or tensors (x, y), a Dataset, or an iterable of batches, such as a
-    DataLoader, which is read once. Errors are those of `load_points`."""
+    DataLoader, which is read once; `whole` and errors as for `load_points`."""
     label = set_name(name, reference="REF", reserved=True) if ood else name
-    return points_of(read_object(name, data, room=room), name=label, reference=label if ood else f"{name} (in memory)")
+    contents = read_object(name, data, room=room, whole=whole)
+    return points_of(contents, name=label, reference=label if ood else f"{name} (in memory)")
 
 
 def parse_reference(text: str, *, base: Path | None = None) -> tuple[str | None, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bnuq.config import Sampler
-from bnuq.data import Points
+from bnuq.data import Points, labelled
 from bnuq.errors import SamplingError
 from bnuq.sampling import counter_rng
 from bnuq.sampling.statistics import check_batch_size
@@ -76,7 +76,7 @@ def members_of(codes: Int64[np.ndarray, " point"]) -> tuple[Int64[np.ndarray, " 
 
 
 def _labels(train: Points) -> Int64[np.ndarray, " point"]:
-    y = train.targets
+    y = labelled(train).targets
     if y is not None and y.ndim == 2 and y.shape[1] > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(1) == 1):
         y = y.argmax(1)
     if y is not None and y.ndim == 2 and y.shape[1] == 1 and np.all(y == np.floor(y)):

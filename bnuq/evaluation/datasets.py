@@ -1,11 +1,11 @@
-"""The points of a run and their pipelines: the whole reference, and the evaluated sets, limited where the run says
-so."""
+"""The points of a run and their pipelines: the reference, and the evaluated sets, limited where the run says so."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,24 @@ from torch import Tensor
 
 from bnuq.catalogue import distinct
 from bnuq.config import Augment, Named, Normalize, Run, Split
-from bnuq.data import Points, augmented, load_points, normalized, parse_reference, points_in_memory
+from bnuq.data import (
+    WORDS,
+    Decoded,
+    Fit,
+    Points,
+    ahead,
+    augmented,
+    check_ranges,
+    fitted,
+    jitter_of,
+    jittered,
+    labelled,
+    load_points,
+    normalized,
+    parse_reference,
+    points_in_memory,
+    resized_crop,
+)
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import memory
 from bnuq.findings import Finding, about, note, warning
@@ -43,48 +60,72 @@ def load_material(run: Run) -> Material:
     """Read every set that `run` names; DataError or RequestError for sets that cannot be evaluated together."""
 
     assert run.test is not None
-    test = read_named(run, run.test, "test")
-    train = read_named(run, run.train, "train") if run.train else None
+    test = labelled(_opened(run, run.test, "test"))
+    train = _opened(run, run.train, "train", whole=False) if run.train else None
     ood: dict[str, Points] = {}
     for ref in run.ood:
-        points = read_named(run, ref, "test", ood=True)
+        points = _opened(run, ref, "test", ood=True)
         if points.name in ood:
             raise RequestError(
                 f"two OOD sets are called {points.name}; give them different names: --ood NAME={ref.text}."
             )
         ood[points.name] = points
-    for label, points in {"train": train, **ood}.items():
-        if points is not None:
-            _check_same_shape(label, points, test)
     validation, why = None, "no points held out of training were named"
     if isinstance(run.validation, Split):
         train, test, validation, why = _split(run.validation, train, test)
     elif run.validation is not None:
-        validation, why = read_named(run, run.validation, "validation"), ""
-    if validation is not None:
-        if validation.targets is None:
-            raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
-        _check_same_shape("validation", validation, test)
+        validation, why = _opened(run, run.validation, "validation"), ""
+    if validation is not None and (validation := labelled(validation)).targets is None:
+        raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
+    shared = tuple(_shared_points(train, test, validation))
+    test_points, limit = len(test), run.limit
+    if limit is not None:
+        test = limited(test, limit, run.seed)
+        ood = {name: limited(points, limit, run.seed) for name, points in ood.items()}
+        validation = None if validation is None else limited(validation, limit, run.seed)
+    test = in_shape(run, test)
+    train = None if train is None else in_shape(run, train, test, whole=False)
+    ood = {name: in_shape(run, points, test, adapt=True) for name, points in ood.items()}
+    validation = None if validation is None else in_shape(run, validation, test)
+    if train is not None:
+        check_same_shape(run, "train", train, test)
+    for label, points in {**ood, "validation": validation}.items():
+        if points is not None:
+            check_same_shape(run, label, points, test, reference=False)
     everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
     check_grouped(run, everything)
     findings = tuple(
         distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
     )
-    findings += tuple(_shared_points(train, test, validation))
-    test_points = len(test)
-    if run.limit is not None:
-        findings += (note("limited", limit=run.limit, seed=run.seed),)
-        test = limited(test, run.limit, run.seed)
-        ood = {name: limited(points, run.limit, run.seed) for name, points in ood.items()}
-        validation = None if validation is None else limited(validation, run.limit, run.seed)
+    findings += shared + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return Material(train, test, ood, validation, why, test_points, findings)
 
 
-def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points:
-    """The points of one set that `run` names; `split` is the default for a known data set named without a split.
-    DataError, RequestError or UntrustedCodeError where they cannot be read."""
+def read_named(run: Run, ref: Named, split: str, *, ood: bool = False, like: Points | None = None) -> Points:
+    """The points of one evaluated set that `run` names, as `in_shape` makes them; an `ood` set is adapted to those that
+    it is to be `like`. `split` is the default for a known data set named without a split. DataError, RequestError or
+    UntrustedCodeError where they cannot be read."""
+    return in_shape(run, _opened(run, ref, split, ood=ood), like, adapt=ood)
+
+
+def read_reference(run: Run) -> Points:
+    """The reference that `run` names, of which nothing is read that is not needed; errors as for `read_named`."""
+    assert run.train is not None
+    return in_shape(run, _opened(run, run.train, "train", whole=False), whole=False)
+
+
+def in_shape(
+    run: Run, points: Points, like: Points | None = None, *, whole: bool = True, adapt: bool = False
+) -> Points:
+    """`points` resized and cropped as the run says, see `fitted`."""
+    fit = Fit(run.resize, run.crop, run.interpolation)
+    return fitted(points, fit, whole=whole, like=None if like is None else like.point_shape, adapt=adapt)
+
+
+def _opened(run: Run, ref: Named, split: str, *, ood: bool = False, whole: bool = True) -> Points:
     if ref.data is not None:
-        return points_in_memory(ref.data, name=ref.text, ood=ood, room=memory.available(torch.device("cpu")))
+        room = memory.available(torch.device("cpu"))
+        return points_in_memory(ref.data, name=ref.text, ood=ood, room=room, whole=whole)
     name, text = parse_reference(ref.text, base=ref.base)
     return load_points(
         text,
@@ -99,14 +140,22 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False) -> Points
         target=run.target,
         beside=tuple(parse_reference(other.text, base=other.base)[1] for other in (run.train, run.test) if other),
         room=memory.available(torch.device("cpu")),
+        whole=whole,
+        look=False,
     )
 
 
-def _check_same_shape(label: str, points: Points, test: Points) -> None:
-    if points.point_shape != test.point_shape:
+def check_same_shape(run: Run, label: str, points: Points, test: Points, *, reference: bool = True) -> None:
+    """Raise DataError where points differ in shape from those of the test set; parts of a `reference`'s pictures may
+    have another size."""
+    first, second = points.point_shape, test.point_shape
+    cut = reference and run.augment is not None and run.augment.resized_crop is not None
+    if first != second and not (cut and first[:1] == second[:1]):
+        both = len(first) == len(second) == 3 and first[0] == second[0]
+        advice = " Make them one size: --resize 256 --crop 224, or resize and crop in [data]." if both else ""
         raise DataError(
-            f"{label} ({points.reference}) has points of shape {points.point_shape}, the test set of "
-            f"{test.point_shape}; expected the same."
+            f"{label} ({points.reference}) has points of shape {first}, the test set of {second}; expected the "
+            f"same.{advice}"
         )
 
 
@@ -128,7 +177,7 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     if len(source if source.group is None else np.unique(source.group)) < 2:
         raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
-    validation = replace(source.subset(rows), name="validation")
+    validation = replace(source.subset(rows), name="validation", listed=False)
     rest = source.subset(np.setdiff1d(np.arange(len(source)), rows))
     return (rest, test, validation, "") if split.split_of == "train" else (train, rest, validation, "")
 
@@ -202,6 +251,7 @@ def target_scale(run: Run, train: Points | None, outputs: int) -> Scale | None:
     if statistics is None:
         return None
     if statistics == "train":
+        train = None if train is None else labelled(train)
         if train is None or train.targets is None or train.targets.ndim > 2:
             raise RequestError(
                 'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
@@ -234,6 +284,8 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
             'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
             "or write normalize = { mean = [...], std = [...] }."
         )
+    if isinstance(train.inputs, Decoded) and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
+        return _streamed_statistics(train)
     values = train.raw(slice(None))
     return _statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
 
@@ -249,9 +301,26 @@ def _check_published(name: str, normalize: Normalize, points: Points) -> None:
         )
 
 
+_IN_MEMORY = 2**31  # bytes of a reference whose statistics are taken in one go
+
+
+def _streamed_statistics(train: Points) -> Normalize:
+    """`_statistics` of a reference that does not fit in memory: the parts' means and variances, merged."""
+    count, mean, squares = 0, np.zeros(train.point_shape[0]), np.zeros(train.point_shape[0])
+    for start in range(0, len(train), 256):
+        values = np.moveaxis(train.raw(slice(start, start + 256)), 1, -1).reshape(-1, train.point_shape[0])
+        part, delta = len(values), values.mean(0, dtype=np.float64) - mean
+        squares += values.var(0, dtype=np.float64) * part + delta**2 * (count * part / (count + part))
+        count, mean = count + part, mean + delta * part / (count + part)
+    return _normalize(mean, np.sqrt(squares / count))
+
+
 def _statistics(values: Float[np.ndarray, "row column"]) -> Normalize:
     """Mean and standard deviation (divisor n) of every column; 1 for the deviation of a constant column."""
-    mean, std = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+    return _normalize(values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64))
+
+
+def _normalize(mean: Float[np.ndarray, " column"], std: Float[np.ndarray, " column"]) -> Normalize:
     constant = std <= 1e-12 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
     return Normalize(mean=tuple(mean.tolist()), std=tuple(np.where(constant, 1.0, std).tolist()))
 
@@ -286,11 +355,55 @@ class Pipeline:
         """
         if self.integers:
             return self.evaluated(points, indices)
-        raw = points.raw(indices)
-        if self.run.augment is not None:
-            _check_padding_fits(raw, self.run.augment)
-            words = counter_rng.augmentation_words(self.run.seed, draw, len(indices), purpose=purpose, point=point)
-            raw = augmented(raw, self.run.augment, words)
+        raw = self.pixels(points, indices, draw=draw, purpose=purpose, point=point)
+        return self.augmented(raw, draw=draw, purpose=purpose, point=point)
+
+    def batches(
+        self, points: Points, rows: Iterable[Int64[np.ndarray, " _"]], *, draws: Iterable[int], purpose: int
+    ) -> Iterator[Tensor]:
+        """The reference batches with these rows and numbers, see `trained`; while one is in use, the pictures of the
+        next are decoded."""
+        makers = (
+            partial(self.trained, points, batch, draw=draw, purpose=purpose)
+            for draw, batch in zip(draws, rows, strict=True)
+        )
+        return ahead(makers) if points.decoded_in_threads else (make() for make in makers)
+
+    def pixels(
+        self,
+        points: Points,
+        indices: Int64[np.ndarray, " batch"],
+        *,
+        draw: int,
+        purpose: int,
+        point: int = 0,
+        first: int = 0,
+    ) -> np.ndarray:
+        """Raw reference points before augmentation, or random parts of the original pictures; they have the places
+        `first`, `first` + 1, … in their batch."""
+        augment = self.run.augment
+        if augment is None or augment.resized_crop is None:
+            return points.raw(indices)
+        if len(points.point_shape) != 3:
+            raise RequestError(f"data.augment.resized_crop needs pictures; the points have shape {points.point_shape}.")
+        check_ranges(augment)
+        places = first + np.arange(len(indices))
+        words = counter_rng.part_words(self.run.seed, draw, first + len(indices), WORDS, purpose, point=point)[places]
+        return points.changed(
+            indices,
+            (augment.resized_crop, augment.resized_crop),
+            lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
+        )
+
+    def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, point: int = 0) -> Tensor:
+        """A batch of `pixels`, padded, cropped, flipped, jittered and normalised."""
+        if (augment := self.run.augment) is not None:
+            _check_padding_fits(raw, augment)
+            words = counter_rng.augmentation_words(self.run.seed, draw, len(raw), purpose=purpose, point=point)
+            raw = augmented(raw, augment, words)
+            if augment.jitter is not None:
+                words = counter_rng.jitter_words(self.run.seed, draw, len(raw), purpose, point=point)
+                raw = jittered(raw, jitter_of(augment), words)
         return self._tensor(raw)
 
     def _tensor(self, raw: np.ndarray) -> Tensor:

@@ -103,7 +103,7 @@ def drawn(
     check_memory_of_draws(len(draws), layers, batch_size, title=title)
     rows_of = mini_batches(sampler, train, batch_size, seed=seed)
     indices = np.stack([rows_of(t, batch) for t in draws])
-    batches = (pipeline.trained(train, rows, draw=t, purpose=augment) for t, rows in zip(draws, indices, strict=True))
+    batches = pipeline.batches(train, indices, draws=draws, purpose=augment)
     with progress(title, len(draws)) as advance:
         free = memory.available(pipeline.device)
         omega = statistics_of(

@@ -66,13 +66,14 @@ class Passes:
 
     @contextmanager
     def feeding(self, points: Points) -> Iterator[Feed]:
-        """Loads rows of a set; on a GPU the next ones while the device works."""
+        """Loads rows of a set; the next ones meanwhile on a GPU, and where they are decoded."""
 
         def load(rows: slice) -> Tensor:
             return self._pipeline.evaluated(points, rows)
 
         with ExitStack() as closing:
-            yield Prefetch(load, len(points), closing) if self._pipeline.device.type == "cuda" else load
+            ahead = self._pipeline.device.type == "cuda" or points.decoded_in_threads
+            yield Prefetch(load, len(points), closing) if ahead and not points.is_user_code else load
 
     def blocks(self, engine: Engine, points: Points, rows: range, feed: Feed) -> Iterator[Tensor]:
         """The outputs (T, chunk, K) for these rows of a set, chunk by chunk."""

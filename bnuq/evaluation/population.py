@@ -261,8 +261,8 @@ class ReferenceBatches:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Tensor]:
-        for number, rows in enumerate(self.rows):
-            yield self.pipeline.trained(self.train, rows, draw=number, purpose=counter_rng.POPULATION_AUGMENT)
+        draws, purpose = range(len(self.rows)), counter_rng.POPULATION_AUGMENT
+        return self.pipeline.batches(self.train, self.rows, draws=draws, purpose=purpose)
 
 
 def reference_batches(pipeline: Pipeline, train: Points, *, points: int, batch_size: int) -> ReferenceBatches:

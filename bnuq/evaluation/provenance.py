@@ -44,7 +44,8 @@ def provenance(
     """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
 
     On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `precision`. Where
-    mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`.
+    mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`. The digest of a reference
+    that is not read whole is that of its listing, which "reference_digest" says.
     """
     codes = train.group if by_group and train is not None else None
     values = {
@@ -59,6 +60,7 @@ def provenance(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
+        "reference_digest": "listing" if train is not None and train.listed else None,
         "reference_groups_sha256": None if codes is None else _digest_of(codes),
         "git": _git_revision(checkpoint.parent),
     }

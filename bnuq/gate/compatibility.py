@@ -253,7 +253,7 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
         if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
             yield "the reference"
         if _pipeline(current.run) != _pipeline(baseline.run):
-            yield "the training pipeline (normalize, channel_order, augment)"
+            yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
     by = "mcbn" if method in SINGLE_SAMPLE_METHODS else method
     drawn = [_drawn_by(by, _sampler_of(sampler.run)) for sampler in (current, baseline)]
     yield from (f"sampling.{key}" for key in _differing(*drawn))
@@ -266,7 +266,8 @@ def _drawn_otherwise(method: str, current: Result, baseline: Result) -> Iterator
 
 def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
     data = run.get("data", {})
-    return data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
+    sizes = tuple(data.get(key) for key in ("resize", "crop", "interpolation"))
+    return *sizes, data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
 
 
 def _kind(result: Result) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -136,7 +136,7 @@ def domains(
 def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
     result: dict[str, Points] = {}
     for ref in named:
-        points = read_named(run, ref, "test", ood=True)
+        points = read_named(run, ref, "test", ood=True, like=train)
         if points.name in (RUNNING, MIXED):
             raise RequestError(
                 f"a domain is called {points.name}, which has a meaning here; give it another name: "
@@ -226,22 +226,13 @@ class _Source:
         shares = [
             (batch_size + (number + draw) % len(self.parts)) // len(self.parts) for number in range(len(self.parts))
         ]
-        raw = [
-            part.raw(
-                counter_rng.batch_indices(
-                    pipeline.run.seed, draw, population=len(part), batch_size=share, purpose=batches
-                )
-            )
-            for part, share in zip(self.parts, shares, strict=True)
-            if share
-        ]
-        return _trained(pipeline, self.parts[0], np.concatenate(raw), draw, augment)
-
-
-def _trained(pipeline: Pipeline, like: Points, raw: np.ndarray, draw: int, purpose: int) -> Tensor:
-    """Raw points through the training pipeline."""
-    points = replace(like, inputs=raw, targets=None, group=None)
-    return pipeline.trained(points, np.arange(len(raw)), draw=draw, purpose=purpose)
+        seed, first, raw = pipeline.run.seed, 0, []
+        for part, share in zip(self.parts, shares, strict=True):
+            if share:
+                rows = counter_rng.batch_indices(seed, draw, population=len(part), batch_size=share, purpose=batches)
+                raw.append(pipeline.pixels(part, rows, draw=draw, purpose=augment, first=first))
+                first += share
+        return pipeline.augmented(np.concatenate(raw), draw=draw, purpose=augment)
 
 
 @dataclass(frozen=True)
@@ -280,7 +271,7 @@ def _statistics(
         )
         parts = np.array_split(chosen, max(1, round(points / batch_size)))
         population_batches = [
-            lambda t=t, rows=rows: _trained(pipeline, first, first.raw(rows), t, counter_rng.POPULATION_AUGMENT)
+            lambda t=t, rows=rows: pipeline.trained(first, rows, draw=t, purpose=counter_rng.POPULATION_AUGMENT)
             for t, rows in enumerate(parts)
         ]
     purposes = counter_rng.DOMAIN, counter_rng.DOMAIN_AUGMENT

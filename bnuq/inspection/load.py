@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
-from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named
+from bnuq.evaluation.datasets import Pipeline, held_out_rows, input_normalize, read_named, read_reference
 from bnuq.evaluation.plan import device_and_notes
 from bnuq.evaluation.setup import network_of, takes_integers
 from bnuq.findings import Finding, about, note, warning
@@ -103,7 +103,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, 
     if run.train is None:
         return None, ()
     try:
-        train = read_named(run, run.train, "train")
+        train = read_reference(run)
     except UntrustedCodeError:
         raise
     except BnuqError as error:

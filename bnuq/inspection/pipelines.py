@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from bnuq.catalogue import text_of
-from bnuq.config import Augment, ChannelOrder, Normalize, Run
+from bnuq.config import Augment, ChannelOrder, Normalize, Run, as_toml
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.data import Points
 from bnuq.errors import SamplingError
@@ -456,8 +457,10 @@ class _Trials:
             self.run.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
         )
         rows = half[rows]
-        points = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
+        kept = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
         for setting in settings:
+            parts = setting.augment is not None and setting.augment.resized_crop is not None
+            points = self.train.subset(rows) if parts else kept  # of the original pictures, or of those as resized
             pipeline = setting.pipeline(self.run)
             yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
 
@@ -506,8 +509,10 @@ def _augment_words(augment: Augment | None, train: Points) -> str:
     if augment is None:
         return ""
     crop = str(augment.crop) if augment.crop is not None else "{}x{}".format(*train.point_shape[1:])
-    words = [f"pad {augment.pad}, crop {crop}"] if augment.pad else []
-    return ", ".join([*words, *(["flip"] if augment.flip else [])])
+    parts = augment.resized_crop is not None
+    words = [f"resized crop {augment.resized_crop}"] if parts else []
+    words += [f"pad {augment.pad}, crop {crop}"] if augment.pad else []
+    return ", ".join([*words, *(["flip"] * augment.flip), *(["jitter"] * (augment.jitter is not None))])
 
 
 def _undetermined(tied: Sequence[_Setting]) -> Iterator[str]:
@@ -571,5 +576,13 @@ def _normalize_line(setting: _Setting) -> str:
 def _augment_line(augment: Augment | None) -> str:
     if augment is None:
         return ""
-    keys = {"pad": augment.pad or None, "crop": augment.crop, "flip": "true" if augment.flip else None}
-    return f"augment = {{ {', '.join(f'{key} = {value}' for key, value in keys.items() if value is not None)} }}"
+    keys = msgspec.to_builtins(augment)  # without defaults
+    order = ("resized_crop", "pad", "crop", "flip", *keys)
+    return f"augment = {_inline({key: keys[key] for key in order if key in keys})}"
+
+
+def _inline(value: Any) -> str:
+    """A value as in a run file, tables on one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_inline(part)}' for key, part in value.items())} }}"
+    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else as_toml(value)

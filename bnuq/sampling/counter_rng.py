@@ -17,20 +17,22 @@ POPULATION, POPULATION_AUGMENT, NOISE, NOISE_AUGMENT, DOMAIN, DOMAIN_AUGMENT = r
 NOISE_MODEL, NOISE_MODEL_AUGMENT, NOISE_MODEL_NORMAL, NOISE_MODEL_CHI2 = range(16, 20)  # analytic noise models
 QUERY, QUERY_AUGMENT = range(20, 22)  # mini-batches of one query
 
+PART, JITTER = 1, 2  # streams of a purpose beside its first, 0: parts of pictures, and their colours
+
 TILE = 64  # consecutive points of a set that share their draws of a bank
 
 
 def words(
-    seed: int, draw: int, purpose: int, count: int, *, site: int = 0, block: int = 0
+    seed: int, draw: int, purpose: int, count: int, *, site: int = 0, block: int = 0, stream: int = 0
 ) -> UInt64[np.ndarray, " count"]:
     """`count` random 64-bit words of one key, starting at block `block` of four; a shorter result is a prefix of a
     longer one."""
-    return _philox(seed, draw, purpose, site, block).random_raw(count)
+    return _philox(seed, draw, purpose, site, block, stream).random_raw(count)
 
 
-def _philox(seed: int, draw: int, purpose: int, site: int, block: int) -> np.random.Philox:
+def _philox(seed: int, draw: int, purpose: int, site: int, block: int, stream: int = 0) -> np.random.Philox:
     key = np.array([seed, draw], dtype=np.uint64)
-    return np.random.Philox(key=key, counter=np.array([block, site, 0, purpose], dtype=np.uint64))
+    return np.random.Philox(key=key, counter=np.array([block, site, stream, purpose], dtype=np.uint64))
 
 
 def quarters(
@@ -148,3 +150,17 @@ def augmentation_words(
 ) -> UInt64[np.ndarray, "batch 3"]:
     """Three words for every image of draw `draw`: vertical offset, horizontal offset, flip."""
     return words(seed, draw, purpose, 3 * batch_size, site=point).reshape(batch_size, 3)
+
+
+def part_words(
+    seed: int, draw: int, batch_size: int, count: int, purpose: int = AUGMENT, *, point: int = 0
+) -> UInt64[np.ndarray, "batch count"]:
+    """`count` words for the random part of every image of draw `draw`."""
+    return words(seed, draw, purpose, count * batch_size, site=point, stream=PART).reshape(batch_size, count)
+
+
+def jitter_words(
+    seed: int, draw: int, batch_size: int, purpose: int = AUGMENT, *, point: int = 0
+) -> UInt64[np.ndarray, "batch 5"]:
+    """Five words for the colours of every image of draw `draw`: the order of the changes, and the four changes."""
+    return words(seed, draw, purpose, 5 * batch_size, site=point, stream=JITTER).reshape(batch_size, 5)

@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from bnuq import metrics
 from bnuq.config import DETERMINISTIC, POPULATION, Run, SweepSection, Task
-from bnuq.data import Points, check_labels, check_targets
+from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.errors import RequestError, SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.datasets import Scale, target_scale
@@ -285,13 +285,13 @@ class Network:
     def _training_points(self) -> tuple[Training | None, float | None, str]:
         """The training points of the ELBO's likelihood, τ of a regression, and why there is no ELBO."""
         train, run = self._train, self.run
-        if train.targets is None:
-            return None, None, "the reference has no labels"
         rows = np.arange(len(train))
         if len(train) > self._settings.train_points:
             size, purpose = self._settings.train_points, counter_rng.SUBSET
             rows = counter_rng.batch_indices(run.seed, 0, population=len(train), batch_size=size, purpose=purpose)
-        points = train.subset(np.sort(rows))
+        points = labelled(train.subset(np.sort(rows)))
+        if points.targets is None:
+            return None, None, "the reference has no labels"
         if self.todo.task == "classification":
             return Training(check_labels(points, self.todo.outputs), classification_likelihood), None, ""
         scale = target_scale(run, train, self.todo.outputs)

@@ -19,7 +19,7 @@ from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.estimates import Direction, Estimate
 from bnuq.evaluation import memory
 from bnuq.evaluation.completeness import check_complete
-from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_named
+from bnuq.evaluation.datasets import Material, check_grouped, held_out_rows, load_material, read_reference
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.exactness import check_mcbn
 from bnuq.evaluation.passes import deterministic_outputs
@@ -184,7 +184,7 @@ def _material(run: Run) -> Material:
     if run.test is not None and run.task != "segmentation":
         return load_material(replace(run, ood=(), validation=split))
     assert run.train is not None
-    train = read_named(run, run.train, "train")
+    train = read_reference(run)
     if run.test is None:  # a test set that is not read might have the groups
         check_grouped(run, [train])
     findings = about(train.name, train.findings)

@@ -106,7 +106,10 @@ def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> No
     )
     assert pairing(said, rgb).draws == ("mcbn",)
     (told,) = pairing(bgr, rgb).why_not
-    assert told == ("mcbn", "the training pipeline (normalize, channel_order, augment) differs")
+    assert told == (
+        "mcbn",
+        "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment) differs",
+    )
 
 
 def test_the_request_that_made_a_result_with_a_law_is_comparable_with_it(evaluated: Evaluated) -> None:

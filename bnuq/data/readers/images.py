@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from bnuq.data.decoded import Decoded
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import readable
+from bnuq.data.resizing import Size
 from bnuq.errors import DataError
 from bnuq.files.limits import check_memory, check_size
 from bnuq.findings import Finding, note
@@ -33,58 +35,53 @@ _COLOUR = frozenset({"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV", "R
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """Pictures of one size as uint8, channel-first; `read` gives a file's bytes by its name."""
+class PictureFiles:
+    """Pictures in files, as uint8; `read` gives a file's bytes by its name, `sizes` their number."""
 
     files: tuple[str, ...]
     read: Callable[[str], bytes]
+    sizes: Mapping[str, int]
     where: Path
-    mode: str
-    height: int
-    width: int
+    parallel = True
+    encoded = True
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.files), 3 if self.mode == "RGB" else 1, self.height, self.width)
+    def name(self, index: int, *, short: bool = False) -> str:
+        return self.files[index] if short else str(self.where / self.files[index])
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
-
-    def __getitem__(self, indices: Any) -> NDArray[np.uint8]:
-        at = np.arange(len(self.files))[indices]
-        if at.ndim == 0:
-            return self._decoded(self.files[at])
-        pixels = np.empty((len(at), *self.shape[1:]), np.uint8)
-        for row, index in enumerate(at):
-            pixels[row] = self._decoded(self.files[index])
-        return pixels
-
-    def picked(self, indices: NDArray[Any]) -> Pictures:
-        files = tuple(self.files[i] for i in np.arange(len(self.files))[indices])
-        return Pictures(files, self.read, self.where, self.mode, self.height, self.width)
-
-    def encoded(self) -> Iterator[bytes]:
-        """The bytes of the files, in order."""
-        for file in self.files:
-            with readable(self.where / file, "a picture"):
-                yield self.read(file)
-
-    def _decoded(self, file: str) -> NDArray[np.uint8]:
-        with readable(self.where / file, "a picture"), _opened(self.read(file)) as picture:
-            if picture.size != (self.width, self.height):
-                raise DataError(
-                    f"{self.where / file}: is {picture.width} × {picture.height} pixels, and was {self.width} × "
-                    f"{self.height} when it was looked at first. Run it again once nobody changes the pictures."
-                )
-            pixels = np.asarray(picture.convert(self.mode), dtype=np.uint8)
+    def item(self, index: int, channels: int | None) -> NDArray[np.uint8]:
+        path = self.where / self.files[index]
+        self._check(path, data := self.content(index))
+        with readable(path, "a picture"), _opened(data) as picture:
+            mode = {1: "L", 3: "RGB"}[channels or (1 if picture.mode in _GREY else 3)]
+            pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
         return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, 2, 0)
+
+    def looked_at(self, index: int) -> tuple[bool, Size]:
+        return self._check(self.where / self.files[index], self.content(index))
+
+    def _check(self, path: Path, data: bytes) -> tuple[bool, Size]:
+        """Whether the picture has colour, and its size, without decoding a pixel; DataError for a damaged one."""
+        with readable(path, "a picture"), _opened(data) as picture:
+            mode, (width, height) = picture.mode, picture.size
+            if len(data) > _BESIDE_PIXELS + 4 * width * height:
+                raise DataError(f"{path}: has {len(data):,} bytes for {width} × {height} pixels; it is damaged.")
+            picture.verify()  # a PNG's checksums, which decoding does not look at
+        if mode not in _GREY | _COLOUR:
+            raise DataError(f"{path}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
+        return mode in _COLOUR, (height, width)
+
+    def content(self, index: int) -> bytes:
+        with readable(self.where / self.files[index], "a picture"):
+            return self.read(self.files[index])
+
+    def listed(self, index: int) -> bytes:
+        return f"{self.files[index]}\0{self.sizes[self.files[index]]}\n".encode()
 
 
 def read_image_folder(path: Path) -> Contents:
     """The pictures in the class folders of `path`; the sorted names of the folders are the classes from 0."""
     with readable(path, "a folder of pictures"):
-        files = [file.relative_to(path).as_posix() for file in _files_below(path)]
+        files = dict(_files_below(path))
 
     def read(file: str) -> bytes:
         picture = path / file
@@ -96,23 +93,26 @@ def read_image_folder(path: Path) -> Contents:
     return _contents(path, files, read)
 
 
-def _files_below(path: Path) -> Iterator[Path]:
-    """All files in the folders of `path`, links followed; DataError for a loop or a picture that is no file."""
-    visited = set[str]()
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for folder, folders, names in os.walk(path, onerror=fail, followlinks=True):
-        if (real := os.path.realpath(folder)) in visited:
-            raise DataError(f"{folder}: is a link to a folder that is read already ({real}). Remove it.")
+def _files_below(path: Path) -> Iterator[tuple[str, int]]:
+    """Name, relative to `path`, and size of all files in its folders, links followed; DataError for a loop or a picture
+    that is no file."""
+    visited, folders = set[str](), [""]
+    while folders:
+        folder = folders.pop()
+        if (real := os.path.realpath(path / folder)) in visited:
+            raise DataError(f"{path / folder}: is a link to a folder that is read already ({real}). Remove it.")
         visited.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(folder, name) for name in names):
-            if not file.is_file() and _is_picture(PurePosixPath(file.relative_to(path).as_posix())):
-                reason = "a link to nothing" if file.is_symlink() and not file.exists() else "no regular file"
-                raise DataError(f"{file}: is {reason}; expected a picture. Mend or remove it.")
-            yield file
+        with os.scandir(path / folder) as entries:  # whole paths of many files would take long
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir():
+                    folders += [] if entry.name.startswith(".") else [name]
+                elif entry.is_file():
+                    yield name, entry.stat().st_size
+                elif _is_picture(name):
+                    broken = entry.is_symlink() and not Path(entry).exists()
+                    reason = "a link to nothing" if broken else "no regular file"
+                    raise DataError(f"{path / name}: is {reason}; expected a picture. Mend or remove it.")
 
 
 def _check_file_size(file: Path, size: int) -> None:
@@ -137,74 +137,50 @@ def read_image_zip(path: Path) -> Contents:
         check_size(path / info.filename, info.file_size, stored=info.compress_size, error=DataError, memory=False)
         _check_file_size(path / info.filename, info.file_size)
     check_memory(path, max((info.file_size for info in members), default=0), error=DataError)
-    return _contents(path, list(infos), read)
+    return _contents(path, {name: info.file_size for name, info in infos.items()}, read)
 
 
-def _contents(path: Path, files: Sequence[str], read: Callable[[str], bytes]) -> Contents:
-    pictures = sorted(file for file in files if _is_picture(PurePosixPath(file)))
+def _contents(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]) -> Contents:
+    pictures = sorted(filter(_is_picture, files))
     if not pictures:
         shown = ", ".join(sorted(files)[:5]) or "nothing"
         raise DataError(f"{path}: holds no pictures, but {shown}; expected class folders with .png or .jpg files.")
-    labels, classes, findings = _labels(path, [PurePosixPath(file) for file in pictures])
-    mode, (width, height) = _common_mode_and_size(path, pictures, read)
-    inputs = Pictures(tuple(pictures), read, path, mode, height, width)
-    findings = (*findings, note("picture-mode", mode=mode if mode == "RGB" else "grey"))
+    labels, classes, findings = _labels(path, pictures)
+    source = PictureFiles(tuple(pictures), read, files, path)
+    colour, first = source.looked_at(0)
+    inputs = Decoded(source, np.arange(len(pictures)), (3 if colour else 1, *first), np.dtype(np.uint8))
     return Contents(inputs, labels, classes=classes, findings=findings)
 
 
-def _is_picture(file: PurePosixPath) -> bool:
-    hidden = any(part.startswith((".", "__MACOSX")) for part in file.parts)
-    return file.suffix.lower() in _SUFFIXES and not hidden
+def _is_picture(file: str) -> bool:
+    if f".{file.rpartition('.')[2].lower()}" not in _SUFFIXES:
+        return False
+    return not any(part.startswith((".", "__MACOSX")) for part in file.split("/"))
 
 
 def _labels(
-    path: Path, files: Sequence[PurePosixPath]
+    path: Path, files: Sequence[str]
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None, tuple[Finding, ...]]:
-    above = {len(file.parts): file for file in reversed(files)}
+    above = {file.count("/"): file for file in reversed(files)}
     if len(above) > 1:
-        first, second = sorted(above.values())[:2]
+        first, second = sorted(map(PurePosixPath, above.values()))[:2]
         raise DataError(f"{path}: has pictures at different depths ({first}, {second}); expected folder/class/picture.")
-    if 1 in above:
+    if 0 in above:
         return None, None, (note("no-class-folders"),)
-    parents = sorted({file.parent.parent for file in files})
+    folders = {folder: PurePosixPath(folder) for folder in {file.rpartition("/")[0] for file in files}}
+    parents = sorted({folder.parent for folder in folders.values()})
     if len(parents) > 1:
         raise DataError(f"{path}: has class folders in several folders ({parents[0]}, {parents[1]}). Name one of them.")
-    classes = tuple(sorted({file.parent.name for file in files}))
-    number = {name: label for label, name in enumerate(classes)}
-    labels = np.array([number[file.parent.name] for file in files])
+    classes = tuple(sorted({folder.name for folder in folders.values()}))
+    number = {folder: classes.index(name.name) for folder, name in folders.items()}
+    labels = np.array([number[file.rpartition("/")[0]] for file in files])
     return labels, classes, (note("class-folders", count=len(classes)),)
-
-
-def _common_mode_and_size(
-    path: Path, files: Sequence[str], read: Callable[[str], bytes]
-) -> tuple[str, tuple[int, int]]:
-    """Without decoding a pixel: RGB where any picture has colour; one size or an error."""
-    size, colour = (0, 0), False
-    for file in files:
-        with readable(path / file, "a picture"), _opened(data := read(file)) as picture:
-            mode, shape = picture.mode, picture.size
-            if len(data) > _BESIDE_PIXELS + 4 * shape[0] * shape[1]:
-                raise DataError(
-                    f"{path / file}: has {len(data):,} bytes for {shape[0]} × {shape[1]} pixels; it is damaged."
-                )
-            picture.verify()  # a PNG's checksums, which decoding does not look at
-        if mode not in _GREY | _COLOUR:
-            raise DataError(f"{path / file}: has pixels of mode {mode}; expected 8 bits a channel, grey or RGB.")
-        if size not in ((0, 0), shape):
-            raise DataError(
-                f"{path / file}: is {shape[0]} × {shape[1]} pixels, and {files[0]} is {size[0]} × {size[1]}; "
-                "expected one size. Resize the pictures."
-            )
-        size, colour = shape, colour or mode in _COLOUR
-    return ("RGB" if colour else "L"), size
 
 
 @contextlib.contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
     """The picture in a file's bytes. Warnings about odd metadata are ignored; a decompression bomb is an error."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with _QUIET:
         try:
             opened = Image.open(io.BytesIO(data), formats=_FORMATS)
         except UnidentifiedImageError:  # whose text is of an object in memory
@@ -213,3 +189,30 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             if picture.format == "PNG" and _END_OF_PNG not in data:
                 raise ValueError("its end is missing")  # all pixels may still be there
             yield picture
+
+
+class _Quiet:
+    """Ignores Pillow's warnings while any thread is inside: the filters are the process's, so that the first to enter
+    sets them and the last to leave restores them."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()

@@ -20,7 +20,7 @@ _SAMPLING = DRAWN | {
     "precision": "precision",
 }
 _RUN_FILE = {  # what else changes estimates
-    "data": ("group", "channel_order", "normalize", "normalize_targets", "augment"),
+    "data": ("group", "resize", "crop", "interpolation", "channel_order", "normalize", "normalize_targets", "augment"),
     "model": ("arch_args",),
     "options": ("limit",),
     "scoring": ("pll", "crps", "fit", "tau", "tau_range"),

@@ -1,0 +1,106 @@
+"""Points of one shape: pictures in files looked at, resized and cropped as the run says, and OOD sets adapted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray
+from bnuq.data.points import Points
+from bnuq.data.resizing import Fit, Size
+from bnuq.errors import DataError, RequestError
+from bnuq.findings import note
+
+Shape = tuple[int, ...]
+
+
+def fitted(
+    points: Points, fit: Fit | None = None, *, whole: bool = True, like: Shape | None = None, adapt: bool = False
+) -> Points:
+    """`points` through `fit`. Of pictures in files that are evaluated `whole` every one is looked at: they are RGB
+    where any has colour, and of one size. `like` is the shape of the test set's points: a reference that is not read
+    whole has its channels, and a set that may `adapt` takes its shape, which a note says.
+
+    Raises DataError for pictures that are damaged or of several sizes, and RequestError for a fit of other points.
+    """
+    if fit is not None and fit != Fit(interpolation=fit.interpolation):
+        points = _with_fit(points, fit)
+    surveyed = isinstance(points.inputs, Decoded) and points.inputs.source.encoded
+    sizes: dict[Size, int] = {}
+    if surveyed:
+        points, sizes = _surveyed(points) if whole else (_unread(points, like), {})
+    if not whole and isinstance(points.inputs, Decoded) and not isinstance(points.inputs.source, InArray):
+        points = replace(points, listed=True)
+    before = points.point_shape
+    if adapt and like is not None and len(before) == len(like) == 3 and (before != like or len(sizes) > 1):
+        points, sizes = _adapted(points, like, fit or Fit(), len(sizes)), {}
+    if len(sizes) > 1:
+        inputs = points.inputs
+        assert isinstance(inputs, Decoded)
+        (first, a), (other, b) = list(sizes.items())[:2]
+        raise DataError(
+            f"{inputs.source.name(b)}: is {other[1]} × {other[0]} pixels{' then' * bool(inputs.fit)}, and "
+            f"{inputs.source.name(a, short=True)} is {first[1]} × {first[0]}; {OTHER_SIZE}"
+        )
+    if surveyed:
+        mode = "RGB" if points.point_shape[0] == 3 else "grey"
+        points = replace(points, findings=(*points.findings, note("picture-mode", mode=mode)))
+    return points
+
+
+def _with_fit(points: Points, fit: Fit) -> Points:
+    if len(points.point_shape) != 3:
+        raise RequestError(
+            f"data.{'resize' if fit.resize else 'crop'} needs pictures (channels, height, width); the points of "
+            f"{points.reference} have shape {points.point_shape}."
+        )
+    same = (fit.channels in (None, points.point_shape[0])) and fit.size_of(
+        *points.point_shape[1:]
+    ) == points.point_shape[1:]
+    if same and not isinstance(points.inputs, Decoded):
+        return points
+    inputs = points.inputs
+    if not isinstance(inputs, Decoded):
+        array = inputs[:]
+        inputs = Decoded(InArray(array, points.reference), np.arange(len(array)), array.shape[1:], array.dtype)
+    return replace(points, inputs=replace(inputs, fit=fit))
+
+
+def _surveyed(points: Points) -> tuple[Points, dict[Size, int]]:
+    """The points with the channels that all of them show, and the number of the first one of each size."""
+    inputs = points.inputs
+    assert isinstance(inputs, Decoded)
+    survey = inputs.survey()
+    channels = 3 if survey.colour else 1
+    inputs = replace(inputs, first_shape=(channels, *inputs.first_shape[1:]), surveyed=True)
+    sizes: dict[Size, int] = {}
+    for size, index in survey.sizes.items():
+        sizes.setdefault(inputs.fit.size_of(*size) if inputs.fit else size, index)
+    return replace(points, inputs=inputs), sizes
+
+
+def _unread(points: Points, like: Shape | None) -> Points:
+    """A reference, of which the first picture alone was looked at: the test set says whether it is in colour."""
+    inputs = points.inputs
+    assert isinstance(inputs, Decoded)
+    channels, *size = inputs.first_shape
+    if like is not None and (channels, like[0]) == (1, 3):
+        inputs = replace(inputs, first_shape=(3, *size))
+    return replace(points, inputs=inputs)
+
+
+def _adapted(points: Points, like: Shape, fit: Fit, sizes: int) -> Points:
+    before = points.point_shape
+    channels = like[0] if {before[0], like[0]} == {1, 3} else None
+    size = like[1:] if before[1:] != like[1:] or sizes > 1 else None
+    if channels is None and size is None:
+        return points
+    adapted = _with_fit(points, replace(fit, channels=channels, size=size))
+    finding = note(
+        "set-adapted",
+        channels=[before[0], channels or before[0]],
+        size=["several" if sizes > 1 else f"{before[2]} × {before[1]}", f"{like[2]} × {like[1]}"],
+        resized=size is not None,
+    )
+    return replace(adapted, findings=(*points.findings, finding))

@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from bnuq.config import CheckSection, InspectSection, Options, SweepSection, resolve_live, resolve_sweep, section_from
 from bnuq.config.resolving import SWEEP_SAMPLES
@@ -25,6 +23,9 @@ from bnuq.files.writing import write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.report.kinds import Kind, kind_named
 from bnuq.store.codec import kind_of_result
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _DTYPES = {"torch.float64": "float64"}  # of a network → its precision; all others are evaluated in float32
 
@@ -187,6 +188,8 @@ def sweep_batch_size(
 ) -> Result:
     """Sweep MCBN's mini-batch size: `bnuq sweep-batch-size` for one network. Arguments are those of `evaluate`;
     `settings` may also hold keys of [sweep]: batch_sizes, draw_sets, criterion, …"""
+    from torch import nn
+
     from bnuq.workflows.sweep import sweep
 
     sets = {"train": train, "test": test, "ood": ood, "validation": validation}
@@ -275,6 +278,8 @@ def _placed(out: str | Path | None) -> Iterator[tuple[Path, Path | None]]:
 def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The network in evaluation mode, restored afterwards, and the settings with its device and precision; a copy of it
     where they name others."""
+    from torch import nn
+
     if not isinstance(model, nn.Module):
         yield model, dict(settings)
         return

@@ -130,8 +130,8 @@ def test_help_and_lists_do_not_import_torch() -> None:
 
 
 def test_importing_bnuq_and_its_metrics_and_results_does_not_import_torch() -> None:
-    modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result")
-    assert "bnuq.records.evaluation" in modules
+    modules = loaded_by("import bnuq; bnuq.metrics; bnuq.Result; bnuq.open; bnuq.check")
+    assert "bnuq.api" in modules
     assert not modules & {"torch", "scipy.stats"}
 
 

@@ -228,10 +228,8 @@ def test_settings_out_of_range_are_refused_by_name(folder, settings, message):
 
 @pytest.mark.parametrize("suggest", [False, True])
 def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(folder, suggest, monkeypatch):
-    for name in ("batch_statistics", "suggest"):
-        monkeypatch.setattr(
-            import_module("bnuq.workflows.inspect"), name, lambda *_, **__: pytest.fail("something passed")
-        )
+    for module, name in (("bnuq.inspection.health", "batch_statistics"), ("bnuq.workflows.inspect", "suggest")):
+        monkeypatch.setattr(import_module(module), name, lambda *_, **__: pytest.fail("something passed"))
     settings = Settings(batch_size=49, suggest_pipeline=suggest)
     with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 points; expected at most 48, half"):
         inspect(resolved(folder), settings)

@@ -132,8 +132,8 @@ def test_the_record_names_files_by_absolute_paths_and_is_resolved_again_to_the_s
 # ── what a wrong run file is told ────────────────────────────────────────────────────────────────────────────────────
 
 WRONG = {
-    "[data]\nbatch = 1": "data.batch is not known. Known are: train, test, ood, validation, train_size, group, "
-    "resize, crop, interpolation, channel_order, normalize, normalize_targets, augment.",
+    "[data]\nbatch = 1": "data.batch is not known. Known are: train, test, ood, validation, train_size, "
+    "target, group, resize, crop, interpolation, channel_order, normalize, normalize_targets, augment.",
     "[data]\ntets = 'x'": "data.tets is not known. Did you mean test?",
     "[smapling]\nseed = 1": "smapling is not known. Did you mean sampling?",
     "[data]\ntrain = 5": "data.train is 5; expected a text.",
@@ -149,10 +149,8 @@ WRONG = {
     "[sampling]\nlayers = 3": "sampling.layers is 3; expected a text or a list.",
     "[data]\nnormalize = { mean = [1], st = [1] }": "data.normalize.st is not known. Did you mean std?",
     "[data]\nnormalize = { mean = [1] }": "data.normalize.std is missing; it has no default.",
-    '[data]\nnormalize = "cifar10"': 'data.normalize is "cifar10"; expected "train" (mean and std of the reference) or '
-    "numbers, as in { mean = [0.5], std = [0.25] }.",
-    "[data]\nnormalize_targets = 3": 'data.normalize_targets is 3; expected "train" (mean and std of the reference) or '
-    "numbers, as in { mean = [0.5], std = [0.25] }.",
+    "[data]\nnormalize_targets = 3": 'data.normalize_targets is 3; expected "train" (mean and std of the reference), '
+    'numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD".',
     "[data]\naugment = { flip = 1 }": "data.augment.flip is 1; expected true or false.",
     '[data]\naugment = { pad_mode = "wrap" }': 'data.augment.pad_mode is "wrap"; expected one of constant, reflect.',
     '[model]\ntask = "ranking"': 'model.task is "ranking"; expected one of classification, regression, segmentation.',

@@ -22,8 +22,8 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling.engine import Stochastic
 from bnuq.sampling import exactness
+from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable, deviation
 from bnuq.sampling.sites import find_sites
 

@@ -113,9 +113,8 @@ def _read_uci(path: Path, split: str, fold: int) -> Contents:
     if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
         raise DataError(f"{listed}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
     selected = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
-    return Contents(
-        x[selected], y[selected], findings=(*table.findings, note("split-file", split=fold, file=listed.name))
-    )
+    finding = note("split-file", split=fold, file=listed.name)
+    return Contents(x[selected], y[selected], findings=(*table.findings, finding), index=selected)
 
 
 def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:

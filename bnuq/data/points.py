@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ class Contents:
     """What a reader found, as it lay in the file; `classes` names the labels from 0 where the file does.
 
     `target_by_position` says that the last column of a table was taken for the target, and no name says that it is.
+    `index` are the points' numbers in the source, where they are not all of it; `names` what the source calls them.
     """
 
     inputs: Inputs
@@ -44,6 +45,8 @@ class Contents:
     classes: tuple[str, ...] | None = None
     findings: tuple[Finding, ...] = ()
     target_by_position: bool = False
+    index: NDArray[np.int64] | None = None
+    names: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,8 @@ class Points:
     `targets` are labels (int64: (n,), or (n, H, W) for segmentation) or floats (n, Q), or None where there are none;
     `listed` points are not read whole: their digest is that of the listing. `group` tells which points are not
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
-    found out while reading; `target_by_position` is that of `Contents`.
+    found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
+    (None: 0, 1, 2, …), and `names` their files or ids, where they have any.
     """
 
     name: str
@@ -66,6 +70,8 @@ class Points:
     group_names: tuple[str, ...] = field(default=(), repr=False)
     target_by_position: bool = field(default=False, repr=False)
     listed: bool = False
+    rows: NDArray[np.int64] | None = field(default=None, repr=False)
+    names: NDArray[np.object_] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -74,6 +80,11 @@ class Points:
     def point_shape(self) -> tuple[int, ...]:
         """The shape of one point: (channels, height, width) of a picture, (features,) of a row."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def index(self) -> NDArray[np.int64]:
+        """Each point's number in the source, from 0, also of a subset."""
+        return np.arange(len(self)) if self.rows is None else self.rows
 
     @property
     def is_user_code(self) -> bool:
@@ -132,6 +143,8 @@ class Points:
             inputs=self.inputs.picked(at) if isinstance(self.inputs, Decoded) else self.inputs[at],
             targets=None if self.targets is None else self.targets[at],
             group=None if self.group is None else self.group[at],
+            rows=self.index[at],
+            names=None if self.names is None else self.names[at],
         )
 
 
@@ -150,8 +163,19 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     if targets is not None and targets.dtype.kind == "f":
         _check_finite(targets, "y", where)
     findings = (*contents.findings, *findings)
-    by_position = contents.target_by_position
-    return Points(name, reference, inputs, targets, group, contents.classes, findings, group_names, by_position)
+    return Points(
+        name,
+        reference,
+        inputs,
+        targets,
+        group,
+        contents.classes,
+        findings,
+        group_names,
+        contents.target_by_position,
+        rows=contents.index,
+        names=None if contents.names is None else np.array(contents.names, dtype=np.object_),
+    )
 
 
 def labelled(points: Points) -> Points:

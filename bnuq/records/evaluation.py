@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64, Num
+from jaxtyping import Float, Int64, Num, Shaped
 
 from bnuq.estimates import Axis, ByHand, Coordinate, Estimate, MetricName, Prefix, Size, Unit
 from bnuq.findings import Finding
@@ -48,7 +48,8 @@ class Samples(Protocol):
 class EvaluatedSet:
     """A set as it was evaluated: after --limit, in its own order. `kind` is "test", "validation" or "ood".
 
-    `labels` are those of a classification, `targets` those of a regression, in their own unit.
+    `labels` are those of a classification, `targets` those of a regression, in their own unit. `index` are the points'
+    numbers in `reference`, `names` their files or ids there.
     """
 
     name: str
@@ -60,6 +61,8 @@ class EvaluatedSet:
     targets: TargetUnits | None = None
     group: Int64[np.ndarray, " point"] | None = None
     classes: tuple[str, ...] = ()
+    index: Int64[np.ndarray, " point"] | None = None
+    names: Shaped[np.ndarray, " point"] | None = None
 
 
 @dataclass(frozen=True)

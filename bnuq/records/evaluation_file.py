@@ -1,6 +1,7 @@
 """The file of an evaluation: what `store.codec` writes of a Result, and beside it what ArviZ reads.
 
-    /sets/SET                        labels(point), or targets(point, output); group(point)
+    /sets/SET                        labels(point), or targets(point, output); group(point); index(point) in the source,
+                                     and names(point) of files or ids
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point)
     /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank)
     /reference_check                 mean, log_variance, expected (layer)
@@ -220,8 +221,11 @@ def _check_complete(result: Result) -> None:
     elif test.targets is None and result.model["task"] == "regression":
         raise ValueError("the truth about the test set is missing")
     for evaluated in result.sets.values():
-        if any(len(v) != evaluated.n for v in (evaluated.labels, evaluated.targets, evaluated.group) if v is not None):
-            raise ValueError(f"the labels, targets or groups of {evaluated.name} are not as many as its points")
+        of_points = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
+        if any(len(values) != evaluated.n for values in of_points if values is not None):
+            raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
+        if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
+            raise ValueError(f"the names of the points of {evaluated.name} are no texts")
     for method, method_result in result.methods.items():
         single_sample = method in SINGLE_SAMPLE_METHODS or result.sampling["samples"] == 1
         if set(method_result.sets) != evaluated_sets or set(method_result.ood) != ood_sets:

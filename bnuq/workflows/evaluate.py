@@ -317,4 +317,6 @@ def _described(name: str, points: Points, task: str) -> EvaluatedSet:
         targets=None if labels else targets,
         group=points.group,
         classes=tuple(points.classes or ()),
+        index=points.index,
+        names=points.names,
     )

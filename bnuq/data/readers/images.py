@@ -149,7 +149,7 @@ def _contents(path: Path, files: Mapping[str, int], read: Callable[[str], bytes]
     source = PictureFiles(tuple(pictures), read, files, path)
     colour, first = source.looked_at(0)
     inputs = Decoded(source, np.arange(len(pictures)), (3 if colour else 1, *first), np.dtype(np.uint8))
-    return Contents(inputs, labels, classes=classes, findings=findings)
+    return Contents(inputs, labels, classes=classes, findings=findings, names=pictures)
 
 
 def _is_picture(file: str) -> bool:

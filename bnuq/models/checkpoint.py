@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import types
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, NoReturn, TypeGuard
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -277,7 +279,35 @@ def _survey_of_legacy(path: Path, data: bytes) -> Survey:
 # what it is given; paths of any system become pure ones, which cannot touch a file.
 _PATHS = {"PosixPath": PurePosixPath, "PurePosixPath": PurePosixPath, "WindowsPath": PureWindowsPath,
           "PureWindowsPath": PureWindowsPath, "Path": PurePath, "PurePath": PurePath}  # fmt: skip
+
+
+class _NumpyDtype:
+    """Stands for the dtype of a pickled NumPy scalar."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        self._code, self._order = code, "="
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        if state[1] not in ("<", ">", "|", "="):
+            raise ValueError("it holds a NumPy scalar without a byte order")
+        self._order = state[1]
+
+    def value(self, data: bytes) -> complex | str | bytes | None:
+        """The number or text whose bytes these are; None for anything else, such as a date."""
+        if not re.fullmatch(r"[biufcSU]\d{1,9}", self._code):
+            return None
+        dtype = np.dtype(self._order + self._code)
+        if len(data) != dtype.itemsize:
+            raise ValueError(f"a NumPy scalar has {len(data)} bytes; expected {dtype.itemsize}")
+        return np.frombuffer(data, dtype)[0].item()
+
+
+_NUMPY_SCALAR: tuple[Any, ...] = (
+    (_NumpyDtype, "numpy.dtype"),
+    *((_NumpyDtype.value, f"numpy.{core}.multiarray.scalar") for core in ("_core", "core")),
+)
 _PLAIN_OBJECTS: list[Any] = [
+    *_NUMPY_SCALAR,
     argparse.Namespace,
     types.SimpleNamespace,
     *(getattr(datetime, name) for name in ("datetime", "date", "time", "timedelta", "timezone")),

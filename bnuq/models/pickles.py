@@ -25,7 +25,7 @@ _HARMLESS = re.compile(
     r"|torch\.(b?float|u?int|qu?int|complex|bool|half|double|long)\w*"
     r"|collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
     r"|argparse\.Namespace|types\.SimpleNamespace|pathlib(\._local)?\.(Pure)?(Posix|Windows)?Path"
-    r"|datetime\.(datetime|date|time|timedelta|timezone)"
+    r"|datetime\.(datetime|date|time|timedelta|timezone)|numpy\.(dtype|_?core\.multiarray\.scalar)"
 )
 _TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)")  # checkpoints name them, as types
 

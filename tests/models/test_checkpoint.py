@@ -2,10 +2,12 @@
 
 import datetime
 import os
+import pickle
 from argparse import Namespace
 from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hostile_pickles import zip_of
@@ -150,6 +152,56 @@ def test_plain_objects_of_the_standard_library_beside_the_weights_need_no_trust(
     checkpoint = read_checkpoint(saved(tmp_path / "m.pt", holds, legacy=legacy))
     assert_is_state(checkpoint.state)
     assert checkpoint.train_batch_size == 32 and checkpoint.metadata == {"args.batch_size": 32}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_scalars_of_numpy_beside_the_weights_need_no_trust_and_are_plain_values(tmp_path, legacy):
+    scalars = {
+        "best_acc": np.float64(91.2),
+        "epoch": np.int64(7),
+        "batch_size": np.array([32], ">i2")[0],
+        "loss": np.float32(0.5),
+        "half": np.float16(-2),
+        "finished": np.bool_(True),
+        "name": np.str_("rün"),
+    }
+    others = {"when": np.datetime64("2026-01-01"), "wave": np.complex64(1j), "raw": np.bytes_(b"x")}
+    checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE)} | scalars | others, legacy=legacy))
+    assert_is_state(checkpoint.state)
+    assert checkpoint.metadata == scalars and checkpoint.train_batch_size == 32
+    assert {type(value) for value in checkpoint.metadata.values()} == {float, int, bool, str}
+
+
+@pytest.mark.parametrize("core", [b"numpy._core.multiarray", b"numpy.core.multiarray"])
+@pytest.mark.parametrize(
+    ("code", "state", "message"),
+    [
+        (b"X\x02\x00\x00\x00f8", b"(K\x03X\x01\x00\x00\x00<tb", "a NumPy scalar has 3 bytes; expected 8"),
+        (b"X\x05\x00\x00\x00U9999", b"", "a NumPy scalar has 3 bytes; expected 39996"),
+        (b"X\x02\x00\x00\x00f8", b"(K\x03X\x01\x00\x00\x00xtb", "a NumPy scalar without a byte order"),
+        (b"K\x08", b"", "expected string or bytes-like object"),
+    ],
+    ids=["short", "longer than the file", "byte order", "code"],
+)
+def test_a_forged_scalar_of_numpy_is_refused(tmp_path, core, code, state, message):
+    scalar = b"c%b\nscalar\n(cnumpy\ndtype\n(%btR%bc_codecs\nencode\n(X\x03\x00\x00\x00abcX\x06\x00\x00\x00latin1tRtR."
+    with pytest.raises(ModelError, match=message):
+        read_checkpoint(zip_of(tmp_path / "m.pt", b"\x80\x02" + scalar % (core, code, state)))
+
+
+def test_a_pickle_inside_a_scalar_of_numpy_is_not_opened(tmp_path):
+    class Loud:
+        def __reduce__(self) -> tuple:
+            return Path.touch, (tmp_path / "mark",)
+
+    inside = np.array([Loud()], dtype=object)
+    with pytest.raises(UntrustedCodeError):
+        read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE), "more": inside}))
+    data = pickle.dumps(Loud(), protocol=0).decode("latin1").encode()
+    scalar = b"cnumpy._core.multiarray\nscalar\n(cnumpy\ndtype\n(X\x02\x00\x00\x00O8tRX%b%btR."
+    with pytest.raises(ModelError, match="expected a PyTorch checkpoint"):
+        read_checkpoint(zip_of(tmp_path / "n.pt", b"\x80\x02" + scalar % (len(data).to_bytes(4, "little"), data)))
+    assert not (tmp_path / "mark").exists()
 
 
 def test_paths_of_paths_are_refused_before_they_double_without_end(tmp_path):

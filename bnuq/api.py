@@ -301,9 +301,9 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
 def _progress(shown: bool) -> Progress:
     if not shown:
         return silent
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
 
-    return bars
+    return Bars()
 
 
 def _library(*names: str) -> Any:

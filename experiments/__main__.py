@@ -381,10 +381,10 @@ def _ascending(sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def _progress(printing: Printing) -> Any:
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.progress import silent
 
-    return silent if printing.quiet else bars
+    return silent if printing.quiet else Bars()
 
 
 def _written(record: Any, out: Path) -> Any:

@@ -49,7 +49,7 @@ def command(
 
         drawing.check()
         drawing.make_folder(figures)
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.records.inspection import summary
@@ -59,7 +59,7 @@ def command(
 
     inspect_settings = Settings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
     with threads(run.threads):
-        result = inspect(run, inspect_settings, progress=silent if printing.quiet else bars)
+        result = inspect(run, inspect_settings, progress=silent if printing.quiet else Bars())
     drawn = () if figures is None else draw_pictures(report(result), figures)
 
     def show(record: Any, stream: TextIO) -> None:

@@ -50,7 +50,7 @@ def command(
     """Write a copy of a checkpoint with the BatchNorm statistics of its training data, for running averages that lag or
     were never computed. Prints what changed and, with a test set, whether it improved the network."""
     run = resolve(model, Options(options | {"out": out}), folder=Path.cwd())
-    from bnuq.cli.progress import bars
+    from bnuq.cli.progress import Bars
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silent
     from bnuq.records.precise_bn import summary
@@ -58,7 +58,7 @@ def command(
     from bnuq.report.render import print_record
     from bnuq.workflows.precise_bn import precise_bn
 
-    progress = silent if printing.quiet else bars
+    progress = silent if printing.quiet else Bars()
     with threads(run.threads):
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress

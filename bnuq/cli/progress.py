@@ -1,21 +1,23 @@
-"""Progress bars on standard error, silent where that is not a terminal, and warnings of work that takes days."""
+"""Progress on standard error: bars on a terminal, lines elsewhere, and warnings of work that takes days."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from bnuq import stopping
-from bnuq.progress import Forecast, ForecastListener, silent
+from bnuq.progress import Forecast, ForecastListener
 
 _MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
 _DAY = 86_400.0
+_BETWEEN_LINES = 30.0  # seconds
+Clock = Callable[[], float]
 
 
 class _Rate(ProgressColumn):
@@ -27,13 +29,13 @@ class _Rate(ProgressColumn):
 class _DurationWarning:
     """Announces once that the work will take longer than a day, estimated from its first steps."""
 
-    def __init__(self, title: str, total: int) -> None:
-        self._title, self._total, self._done, self._begin = title, total, 0, time.monotonic()
+    def __init__(self, title: str, total: int, clock: Clock) -> None:
+        self._title, self._total, self._done, self._clock, self._begin = title, total, 0, clock, clock()
         self._ended = False
 
     def __call__(self, steps: int) -> None:
         self._done += steps
-        elapsed = time.monotonic() - self._begin
+        elapsed = self._clock() - self._begin
         if self._ended or elapsed < _MIN_ELAPSED or not self._done:
             return
         self._ended = elapsed > _MAX_ELAPSED
@@ -44,10 +46,14 @@ class _DurationWarning:
 
 class Bars:
     """A Progress that shows a bar while work runs, and a permanent line where it takes longer than a day. A duration
-    that was announced before the work starts is not announced again."""
+    that was announced before the work starts is not announced again.
 
-    def __init__(self) -> None:
-        self._announced = False
+    Where standard error is no terminal, there is a line every 30 s in place of bars, over all pieces of work: how much
+    of the current one is done, and the time left for it.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._announced, self._clock, self._last_line = False, clock, clock()
 
     @property
     def forecast_listener(self) -> ForecastListener:
@@ -61,15 +67,18 @@ class Bars:
 
     @contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Callable[[int], object]]:
-        watch = (lambda _: None) if self._announced else _DurationWarning(title, total)
+        watch = (lambda _: None) if self._announced else _DurationWarning(title, total, self._clock)
         if not sys.stderr.isatty():
-            with silent(title, total) as advance:
+            begin, done = self._clock(), 0
 
-                def count(steps: int) -> None:
-                    advance(steps)
-                    watch(steps)
+            def count(steps: int) -> None:
+                nonlocal done
+                stopping.check()
+                done += steps
+                watch(steps)
+                self._write_line(title, done, total, begin)
 
-                yield count
+            yield count
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -82,10 +91,20 @@ class Bars:
 
             yield advance_bar
 
+    def _write_line(self, title: str, done: int, total: int, begin: float) -> None:
+        now = self._clock()
+        if now - self._last_line < _BETWEEN_LINES or not 0 < done <= total:
+            return
+        self._last_line = now
+        left = (now - begin) * (total - done) / done
+        time_left = f", about {_in_words(left)} left" if done < total else ""
+        _write(f"{title}: {100 * done // total} % done{time_left}.")
 
-def bars(title: str, total: int) -> AbstractContextManager[Callable[[int], object]]:
-    """The bar of one piece of work: a Progress without forecasts."""
-    return Bars()(title, total)
+
+def _in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _in_days(seconds: float) -> str:

@@ -178,7 +178,7 @@ def test_data_that_never_end_are_cut_off_with_the_points_that_were_read(tmp_path
 def forecast_warning(monkeypatch, capsys, *, total: int, seconds_a_step: float, steps: int) -> str:
     clock = itertools.count(0, seconds_a_step)
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    with progress.bars("Evaluating 60 points", total) as advance:
+    with progress.Bars()("Evaluating 60 points", total) as advance:
         for _ in range(steps):
             advance(1)
     return capsys.readouterr().err

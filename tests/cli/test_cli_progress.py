@@ -1,0 +1,82 @@
+"""Progress of long work where there is no terminal: a line now and then on standard error."""
+
+from __future__ import annotations
+
+import pytest
+
+from bnuq import stopping
+from bnuq.cli import progress
+from bnuq.cli.progress import Bars
+
+
+class FakeClock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def worked(bars: Bars, clock: FakeClock, *, steps: int, seconds: float, title: str = "Drawing") -> None:
+    """A piece of work of so many steps, each of which takes so long."""
+    with bars(title, steps) as advance:
+        for _ in range(steps):
+            clock.now += seconds
+            advance(1)
+
+
+def test_a_line_every_30_seconds_says_what_is_done_and_the_time_left(clock, capsys):
+    worked(Bars(clock), clock, steps=20, seconds=12.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["bnuq: Drawing: 15 % done, about 3 min left.", "bnuq: Drawing: 30 % done, about 3 min left."]
+    assert len(lines) == 6 and lines[-1] == "bnuq: Drawing: 90 % done, about 24 s left."
+
+
+def test_work_of_less_than_30_seconds_writes_nothing(clock, capsys):
+    worked(Bars(clock), clock, steps=29, seconds=1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_many_short_pieces_of_work_have_a_line_every_30_seconds_between_them(clock, capsys):
+    bars = Bars(clock)
+    for number in range(10):
+        worked(bars, clock, steps=2, seconds=5.0, title=f"Set {number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"bnuq: Set {number}: 100 % done." for number in (2, 5, 8)]
+
+
+def test_the_time_left_is_in_hours_where_it_is_long(clock, capsys):
+    with Bars(clock)("Evaluating", 1000) as advance:
+        clock.now += 36
+        advance(1)
+    assert capsys.readouterr().err == "bnuq: Evaluating: 0 % done, about 10.0 h left.\n"
+
+
+def test_no_line_is_written_on_a_terminal(clock, capsys, monkeypatch):
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    worked(Bars(clock), clock, steps=5, seconds=40.0)
+    assert "% done" not in capsys.readouterr().err
+
+
+def test_a_signal_still_ends_the_work(clock, monkeypatch):
+    def check() -> None:
+        raise stopping.Terminated
+
+    with pytest.raises(stopping.Terminated), Bars(clock)("Drawing", 5) as advance:
+        monkeypatch.setattr(stopping, "check", check)
+        advance(1)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.usefixtures("small")
+def test_a_command_writes_lines_unless_it_is_quiet(cli, monkeypatch, quiet):
+    monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)
+    outcome = cli("evaluate", "run.toml", "--method", "mcbn", "--limit", "8", "--json", *(["--quiet"] if quiet else []))
+    assert outcome.code == 0 and ("Drawing 8 mini-batches of 16: 100 % done." in outcome.err) is not quiet

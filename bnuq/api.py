@@ -126,6 +126,18 @@ class Result:
         return path
 
 
+class Evaluation(Result):
+    """The result of an evaluation of one network, with its points."""
+
+    def points(self, set: str = "test", method: str | None = None) -> Any:  # noqa: A002 - as on the command line
+        """A DataFrame of the points of a set under a method, the first sampled one by default: their numbers in the
+        source (`index`), their names there, what is known and predicted of them, and their scores. RequestError for a
+        set or a method that the result lacks. Needs pandas."""
+        from bnuq.records.points import points_table
+
+        return _library("pandas").DataFrame(dict(points_table(self.record, set=set, method=method)))
+
+
 class Figure:
     """A picture, which a notebook shows; `save` writes it as SVG or PNG."""
 
@@ -154,7 +166,7 @@ def evaluate(
     out: str | Path | None = None,
     progress: bool = False,
     **settings: Any,
-) -> Result:
+) -> Evaluation:
     """Evaluate the uncertainty of `model`: `bnuq evaluate` on a network in memory, which is left as it was, or on a
     checkpoint or a run file.
 
@@ -172,7 +184,7 @@ def evaluate(
     sets = {"train": train, "test": test, "ood": ood, "validation": validation}
     with _placed(out) as (target, folder), _at_rest(model, settings) as (network, placed):
         run = replace(resolve_live(network, sets, placed, folder=Path.cwd()), out=target)
-        return Result(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
+        return Evaluation(run_evaluation(run, progress=_progress(progress)), kind_named("evaluate"), folder=folder)
 
 
 def sweep_batch_size(
@@ -251,8 +263,9 @@ def check(current: Result | str | Path, baseline: Result | str | Path | None = N
 
 def open(path: str | Path) -> Result:  # noqa: A001 - bnuq.open, like PIL.Image.open
     """The result in a file that a command wrote. ResultError for any other file."""
-    kind = kind_named(kind_of_result(Path(path)))
-    return Result(kind.read(Path(path)), kind)
+    name = kind_of_result(Path(path))
+    kind = kind_named(name)
+    return (Evaluation if name == "evaluate" else Result)(kind.read(Path(path)), kind)
 
 
 def _record(result: Result | str | Path) -> Any:
@@ -317,4 +330,4 @@ def _library(*names: str) -> Any:
     return modules[0]
 
 
-__all__: Sequence[str] = ("Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size")
+__all__: Sequence[str] = ("Evaluation", "Figure", "Result", "check", "evaluate", "inspect", "open", "sweep_batch_size")

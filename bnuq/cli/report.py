@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import AsJson, Debug, Full
 from bnuq.cli.output import print_line, stdout
 from bnuq.cli.paths import checked_target
+from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
 
 if TYPE_CHECKING:
+    from bnuq.report.document import Section as ReportSection
     from bnuq.report.kinds import Kind
 
 AsMarkdown = Annotated[
@@ -44,8 +48,34 @@ Figures = Annotated[
 Form = Annotated[
     str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
 ]
+_CSV = rb"set,method,index,"  # the header of a file of points
+_POINTS: Panel = "Points of bnuq evaluate"
 
 
+class Points(Section, frozen=True):
+    """Which evaluated points are listed, and the file that all of them are written to."""
+
+    points: Annotated[Positive | None, setting("List so many points, those of the largest score.", _POINTS)] = None
+    by: Annotated[
+        str | None,
+        setting(
+            "The score; another name lists those there are.",
+            _POINTS,
+            metavar="SCORE",
+            shown="mutual_information, or variance",
+        ),
+    ] = None
+    set: Annotated[str, setting("Of this set: test, or the name of an OOD set.", _POINTS, metavar="NAME")] = "test"
+    method: Annotated[
+        str | None, setting("By this method.", _POINTS, metavar="NAME", shown="the first sampled one")
+    ] = None
+    csv: Annotated[
+        str | None,
+        setting("Write all points of all sets and methods, with their scores.", _POINTS, metavar="FILE", shown="none"),
+    ] = None
+
+
+@with_options(points=SectionOptions(Points))
 def command(
     results: Annotated[
         list[str],
@@ -63,9 +93,20 @@ def command(
     form: Form = None,
     full: Full = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
+    *,
+    points: Points,
 ) -> None:
     """Show the report of a result file, as originally printed; several are shown side by side."""
-    show(lambda: _read(results), as_json=as_json, markdown=markdown, html=html, figures=figures, form=form, full=full)
+    show(
+        lambda: _read(results),
+        as_json=as_json,
+        markdown=markdown,
+        html=html,
+        figures=figures,
+        form=form,
+        full=full,
+        points=points,
+    )
 
 
 def show(
@@ -77,8 +118,10 @@ def show(
     figures: Path | None,
     form: str | None,
     full: bool = False,
+    points: Points = Points(),  # noqa: B008 - it is frozen
 ) -> None:
     """Print and write the requested forms of the record that `read` returns."""
+    _check_points(points, as_json)
     if form is not None and form not in ("svg", "png"):
         raise RequestError(f"--format is {form}; expected svg or png.")
     if form is not None and figures is None:
@@ -87,20 +130,24 @@ def show(
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = None if html is None else checked_target(html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = None if markdown in (None, "-") else checked_target(Path(markdown), "--markdown", "report", b"# bnuq ")
+    table = None if points.csv is None else checked_target(Path(points.csv), "--csv", "table of points", _CSV)
     kind, record = read()
+    from bnuq.files.writing import write_bytes
     from bnuq.report.document import PathLine
-    from bnuq.report.render import draw_pictures, print_paths, print_record, write_page
+    from bnuq.report.render import draw_pictures, print_paths, print_record, print_report, write_page
     from bnuq.report.render import markdown as in_markdown
 
     report = kind.report(record, columns=100)
+    listed, rows = _points_of(record, points)
+    report = replace(report, sections=(*listed, *report.sections))
     if figures is not None and not report.pictures:
         raise RequestError(f"--figures: this result of {kind.of} has no pictures.")
     drawn = () if figures is None else draw_pictures(report, expanded(figures), "png" if form == "png" else "svg")
     if page is not None:
         write_page(page, report)
+    if table is not None:
+        write_bytes(table, rows)
     if document is not None:
-        from bnuq.files.writing import write_bytes
-
         write_bytes(document, in_markdown(report, level=1).encode("utf-8", "backslashreplace"))
     if as_json:
         print_line(json.dumps(kind.summary(record), allow_nan=False, indent=2))
@@ -108,10 +155,44 @@ def show(
     if markdown == "-":
         print_line(in_markdown(report, level=1), nl=False)
         return
-    print_record(kind.report, record, stdout(), full=full)
+    if listed:
+        from bnuq.report.points import alone
+
+        print_report(alone(report, listed[0]), stdout())
+    else:
+        print_record(kind.report, record, stdout(), full=full)
     print_figures(drawn)
-    written = ((page, "Page"), (document, "Markdown"))
+    written = ((page, "Page"), (document, "Markdown"), (table, "Points"))
     print_paths([PathLine(path, name) for path, name in written if path is not None], stdout())
+
+
+def _check_points(points: Points, as_json: bool) -> None:
+    """Raise RequestError for options that would have no effect."""
+    if points.points is None:
+        given = [name for name in ("by", "set", "method") if getattr(points, name) != getattr(Points(), name)]
+        if given:
+            raise RequestError(f"--{given[0]} says which points are listed, and none are; add --points N.")
+    elif as_json:
+        raise RequestError(
+            "--json prints the summary, which has no points; write them with --csv FILE, and leave out --points."
+        )
+
+
+def _points_of(record: Any, points: Points) -> tuple[tuple[ReportSection, ...], bytes]:
+    """The section that lists points, if it is requested, and the CSV file of all points; RequestError for a record that
+    has none."""
+    if points.points is None and points.csv is None:
+        return (), b""
+    from bnuq.records.evaluation import Result
+    from bnuq.records.points import points_csv
+    from bnuq.report.points import points_section
+
+    if not isinstance(record, Result):
+        option = "--csv" if points.points is None else "--points"
+        raise RequestError(f"{option} is of the points of one result of bnuq evaluate; name one such file.")
+    chosen = {"by": points.by, "set": points.set, "method": points.method}
+    section = () if points.points is None else (points_section(record, points=points.points, **chosen),)
+    return section, b"" if points.csv is None else points_csv(record)
 
 
 def print_figures(paths: Sequence[Path]) -> None:

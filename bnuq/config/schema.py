@@ -46,6 +46,7 @@ Panel = Literal[  # of the help, in this order
     "Regression",
     "ELBO",
     "Tolerances",
+    "Points of bnuq evaluate",
     "Output",
     "Computation",
     "Safety",

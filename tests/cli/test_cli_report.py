@@ -194,3 +194,56 @@ def test_matplotlib_is_loaded_for_pictures_alone_and_torch_for_none(there, tmp_p
     assert loaded() == set()
     assert loaded("--markdown", "-") == set()
     assert loaded("--figures", str(tmp_path)) == {"matplotlib"}
+
+
+# ── points ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_points_of_largest_score_are_listed(cli):
+    outcome = cli("report", RESULT, "--points", "3", "--by", "squared_error")
+    title, header, *rows = outcome.out.splitlines()[2:7]
+    assert (outcome.code, title) == (0, "3 points of test with the largest squared error, mcbn")
+    assert header.split() == ["target", "mean", "sd", "error", "squared", "error"]
+    errors = [[float(word.replace("−", "-")) for word in row.split()[-2:]] for row in rows]
+    assert all(error**2 == pytest.approx(squared, rel=1e-2) for error, squared in errors)
+    squares = [squared for _, squared in errors]
+    assert squares == sorted(squares, reverse=True) and "In short" not in outcome.out
+
+
+def test_the_points_are_a_section_of_a_page(cli):
+    outcome = cli("report", RESULT, "--points", "2", "--markdown", "-")
+    assert "## 2 points of test with the largest variance of samples, mcbn" in outcome.out
+    assert "## In short" in outcome.out
+
+
+def test_all_points_are_written_as_csv_beside_the_report_and_replaced(cli, tmp_path):
+    path = tmp_path / "points.csv"
+    outcomes = [cli("report", RESULT, "--csv", path) for _ in range(2)]
+    assert [outcome.code for outcome in outcomes] == [0, 0] and str(path) in outcomes[0].out
+    header, *rows = path.read_text().splitlines()
+    assert header.startswith("set,method,index,target,mean,sd,error,") and len(rows) % 2 == 0
+    assert json.loads(cli("report", RESULT, "--csv", path, "--json").out)["command"] == "evaluate"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--points", "3", "--by", "entropy"),
+            "the score 'entropy' is not known of these points; expected one of vari",
+        ),
+        (("--points", "3", "--set", "svhn"), "the points of 'svhn' are not in the result; expected one of test, far."),
+        (("--points", "3", "--method", "laplace"), "the method 'laplace' is not in the result; expected one of"),
+        (("--points", "0"), "--points is 0; expected"),
+        (("--by", "pll"), "--by says which points are listed, and none are; add --points N."),
+        (("--points", "3", "--json"), "--json prints the summary, which has no points; write them with --csv FILE"),
+        (("--csv", RESULT), f"--csv {RESULT} exists and is not a table of points written by bnuq; name another file."),
+        (("--csv", "none/points.csv"), "--csv none/points.csv: its folder does not exist. Make the folder first."),
+        ((f"again={RESULT}", "--points", "3"), "--points is of the points of one result of bnuq evaluate; name one"),
+    ],
+)
+def test_points_that_cannot_be_shown_are_refused_in_one_message(cli, tmp_path, arguments, message):
+    copy = shutil.copy(RESULT, tmp_path / "other.h5") if arguments[0].startswith("again") else RESULT
+    page = tmp_path / "page.md"
+    outcome = cli("report", copy, *arguments, *(() if "--json" in arguments else ("--markdown", page)))
+    assert outcome.code == 2 and message in outcome.message and outcome.out == "" and not page.exists()

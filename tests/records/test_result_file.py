@@ -43,6 +43,7 @@ def tree(path: Path) -> dict[str, tuple[int, ...]]:
 def test_the_tree_is_the_documented_one(written):
     found = tree(written.path)
     expected = {"sets/test/labels": (60,), "sets/test/point": (60,), "observed_data/test": (60,)}
+    expected |= {f"sets/{name}/index": (n,) for name, n in SETS.items()}
     for name, n in SETS.items():
         for method in METHODS:
             scores = ("predictive_entropy", "expected_entropy", "max_probability")

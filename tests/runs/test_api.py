@@ -196,6 +196,16 @@ def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(
         worse.to_xarray()
 
 
+def test_the_points_of_a_result_are_a_data_frame(result: bnuq.Result, sets: dict[str, Any], tmp_path: Path) -> None:
+    points = result.points()
+    assert points["label"].tolist() == sets["test"][1].tolist() and points["index"].tolist() == list(range(len(points)))
+    stored = result.methods["mcdo"].sets["other"].points["mutual_information"]
+    again = bnuq.open(result.save(tmp_path / "again.h5"))
+    assert again.points("other", method="mcdo")["mutual_information"].tolist() == stored.tolist()
+    with pytest.raises(RequestError, match="the points of 'svhn' are not in the result; expected one of test, other"):
+        result.points("svhn")
+
+
 def test_a_sweep_and_an_inspection_of_a_network_in_memory(model: nn.Module, sets: dict[str, Any]) -> None:
     sweep = bnuq.sweep_batch_size(model, **sets, batch_sizes=[8, 32], draw_sets=2, samples=3, train_points=20)
     assert [point.batch_size for point in sweep.points] == [8, 32] and "Recommended" in str(sweep)

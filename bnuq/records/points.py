@@ -1,0 +1,108 @@
+"""The evaluated points of a result as tables: where each comes from, what is predicted for it, and its scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from jaxtyping import Int64, Shaped
+
+from bnuq.config import SINGLE_SAMPLE_METHODS
+from bnuq.errors import RequestError
+from bnuq.records.evaluation import Result
+
+Columns = Mapping[str, Shaped[np.ndarray, " point"]]
+_PREFERRED = ("mutual_information", "variance", "predictive_entropy", "squared_error")
+
+
+def points_table(result: Result, *, set: str = "test", method: str | None = None) -> Columns:  # noqa: A002
+    """The points of a set by column, in their order: index, name, what is known and predicted, and every score.
+
+    Of a classification label and prediction, by name where the data name their classes; of a regression target, mean,
+    sd and error (mean − target), numbered from 0 where there are several outputs. A column is left out where nothing is
+    known of it. Without a `method` it is `default_method`. RequestError for a set or a method that the result lacks.
+    """
+    scored = result.methods[chosen_method(result, method)].sets
+    if set not in scored:
+        raise RequestError(f"the points of {set!r} are not in the result; expected one of {', '.join(scored)}.")
+    evaluated, values = result.sets[set], scored[set]
+    columns: dict[str, np.ndarray] = {
+        "index": np.arange(evaluated.n) if evaluated.index is None else evaluated.index,
+        **({} if evaluated.names is None else {"name": evaluated.names}),
+    }
+    if result.model.get("task") == "regression":
+        moments = {"target": evaluated.targets, "mean": values.predicted, "sd": values.sigma}
+        if evaluated.targets is not None:
+            moments["error"] = values.predicted - evaluated.targets
+        columns |= {key: part for name, array in moments.items() for key, part in _by_output(name, array)}
+    else:
+        classes = result.sets["test"].classes
+        columns |= {} if evaluated.labels is None else {"label": _class_names(evaluated.labels, classes)}
+        columns["prediction"] = _class_names(values.predicted, classes)
+    return columns | dict(values.points)
+
+
+def scores_of(result: Result, *, set: str = "test", method: str | None = None) -> tuple[str, ...]:  # noqa: A002
+    """The names of the scores that the result has for each point of a set."""
+    return tuple(result.methods[chosen_method(result, method)].sets[set].points)
+
+
+def chosen_method(result: Result, method: str | None) -> str:
+    """`method`, or without one the first sampled method (or the deterministic one); RequestError for one that the
+    result lacks."""
+    if method is None:
+        return next((name for name in result.methods if name not in SINGLE_SAMPLE_METHODS), next(iter(result.methods)))
+    if method not in result.methods:
+        raise RequestError(f"the method {method!r} is not in the result; expected one of {', '.join(result.methods)}.")
+    return method
+
+
+def chosen_score(scores: Iterable[str], by: str | None) -> str:
+    """`by`, or without one the score that points are ordered by; RequestError for one that is not among `scores`."""
+    known = tuple(scores)
+    if by is None:
+        return next((name for name in _PREFERRED if name in known), known[0])
+    if by not in known:
+        raise RequestError(f"the score {by!r} is not known of these points; expected one of {', '.join(known)}.")
+    return by
+
+
+def largest_first(scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " point"]:
+    """The points by descending score; those of equal score in their order, those without one (NaN) last."""
+    return np.argsort(-scores, kind="stable")
+
+
+def points_csv(result: Result) -> bytes:
+    """All points of all sets under all methods as CSV (UTF-8), a row each; a field is empty where nothing is known."""
+    tables = {
+        (name, method): points_table(result, set=name, method=method)
+        for method, method_result in result.methods.items()
+        for name in method_result.sets
+    }
+    header = list(dict.fromkeys(column for table in tables.values() for column in table))
+    if "name" in header:  # it may be of a later set alone
+        header = ["index", "name", *(column for column in header if column not in ("index", "name"))]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("set", "method", *header))
+    for (name, method), table in tables.items():
+        n = len(table["index"])
+        columns = [table[column].astype(str) if column in table else [""] * n for column in header]
+        writer.writerows((name, method, *values) for values in zip(*columns, strict=True))
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _by_output(name: str, values: np.ndarray | None) -> Iterable[tuple[str, np.ndarray]]:
+    if values is None:
+        return
+    for output, column in enumerate(values.T):
+        yield (name if len(values.T) == 1 else f"{name}_{output}"), column
+
+
+def _class_names(labels: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    if not classes:
+        return labels
+    named = dict(enumerate(classes))
+    return np.array([named.get(label, str(label)) for label in labels.tolist()], dtype=np.object_)

@@ -1,0 +1,47 @@
+"""The points of largest score, as a section of an evaluation's report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from bnuq.records.evaluation import Result
+from bnuq.records.points import chosen_method, chosen_score, largest_first, points_table, scores_of
+from bnuq.report.document import Cell, Report, Section, Table
+from bnuq.report.numbers import count, decimals, named, number
+
+_LONGEST_NAME = 48  # letters of a name in the table; the CSV file has all of them
+
+
+def points_section(result: Result, *, points: int, by: str | None, set: str, method: str | None) -> Section:  # noqa: A002
+    """At most so many points of a set, those of the largest score; RequestError for what the result lacks."""
+    method = chosen_method(result, method)
+    table = points_table(result, set=set, method=method)
+    score = chosen_score(scores_of(result, set=set, method=method), by)
+    rows = largest_first(table[score])[:points]
+    of_scores = {*scores_of(result, set=set, method=method)} - {"max_probability"}
+    columns = {name: column[rows] for name, column in table.items() if name not in of_scores}
+    columns |= {score: table[score][rows]}
+    first = "name" if "name" in columns else "index"  # what rows are called
+    labels = [_shortened(str(value)) if first == "name" else f"point {value}" for value in columns.pop(first)]
+    cells = zip(*map(_cells, columns.values()), strict=True)
+    header = tuple("confidence" if name == "max_probability" else named(name) for name in columns)
+    title = f"{count(len(rows), 'point')} of {set} with the largest {named(score)}, {method}"
+    return Section(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
+
+
+def alone(report: Report, section: Section) -> Report:
+    """The report with nothing but this section, and the path of its result."""
+    return replace(report, facts=(), summary=(), sections=(section,), warnings=(), notes=(), one_screen=None)
+
+
+def _cells(values: np.ndarray) -> list[Cell]:
+    if values.dtype.kind != "f":
+        return [Cell(str(value)) for value in values]
+    digits = decimals(values.tolist())
+    return [Cell(number(float(value), digits)) for value in values]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -175,12 +176,40 @@ def _imported(arch: str, library: str) -> ModuleType:
             return importlib.import_module(library)
     except ModuleNotFoundError as error:
         raise RequestError(
-            f"{arch}: {error.name} is not installed. Install it with: pip install 'bnuq[{library}]'"
+            f"{arch}: {error.name} is not installed. Install it with: {_installation(str(error.name))}"
         ) from error
     except Exception as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise RequestError(
             f"{arch}: {library} cannot be imported ({type(error).__name__}: {reason}). The torchvision here is "
-            f"probably not the one that belongs to torch {torch.__version__}. Install the matching one "
-            f"(the paired version, the same CPU or CUDA build), then: pip install 'bnuq[{library}]'"
+            f"probably not the one that belongs to torch {torch.__version__}. Install the matching one with: "
+            f"{_installation('torchvision')}"
         ) from error
+
+
+def _installation(missing: str) -> str:
+    """The command that installs the missing module, and leaves the installed torch alone: every torchvision requires
+    one version of torch, and timm requires torchvision."""
+    missing = missing.partition(".")[0]
+    if missing not in _WEIGHT_ARGUMENTS:  # another dependency, which requires no torch
+        return f"pip install {_DISTRIBUTIONS.get(missing, missing)}"
+    first = "pip install huggingface_hub pyyaml && " if missing == "timm" else ""
+    packages = ["timm"] if missing == "timm" else []
+    if missing == "torchvision" or importlib.util.find_spec("torchvision") is None:
+        packages.append(_matching_torchvision())
+    return f"{first}pip install --no-deps {' '.join(packages)}"
+
+
+_DISTRIBUTIONS = {"yaml": "pyyaml"}  # by module, where the name is another
+
+
+def _matching_torchvision() -> str:
+    """The torchvision of the installed torch, for pip: 0.15 came with torch 2.0, 0.16 with 2.1, and so on."""
+    version, _, build = torch.__version__.partition("+")
+    if (minor := re.match(r"2\.(\d+)\.", version)) is None:
+        return "torchvision"
+    index = f" --extra-index-url https://download.pytorch.org/whl/{build}" if _BUILD.fullmatch(build) else ""
+    return f"'torchvision==0.{15 + int(minor[1])}.*'{index}"
+
+
+_BUILD = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")

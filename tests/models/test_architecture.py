@@ -93,11 +93,45 @@ def test_building_leaves_the_global_generators_alone(folder):
     assert before[2] == random.getstate()
 
 
-@pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_a_library_that_is_missing_is_told_with_the_extra(monkeypatch, library):
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(RequestError, match=rf"{library}:resnet18: .*pip install 'bnuq\[{library}\]'"):
-        build(f"{library}:resnet18")
+@pytest.mark.parametrize(
+    ("torch_version", "torchvision"),
+    [  # https://github.com/pytorch/vision#installation
+        ("2.6.0+cu124", "'torchvision==0.21.*' --extra-index-url https://download.pytorch.org/whl/cu124"),
+        ("2.9.1+cpu", "'torchvision==0.24.*' --extra-index-url https://download.pytorch.org/whl/cpu"),
+        ("2.10.0", "'torchvision==0.25.*'"),
+        ("2.7.0a0+git1234", "'torchvision==0.22.*'"),
+        ("3.0.0", "torchvision"),
+    ],
+)
+def test_a_library_that_is_missing_is_told_with_the_command_that_leaves_torch_alone(
+    monkeypatch, torch_version, torchvision
+):
+    monkeypatch.setattr(torch, "__version__", torch_version)
+    for library in ("torchvision", "timm"):
+        monkeypatch.setitem(sys.modules, library, None)
+    commands = {
+        "torchvision": f"pip install --no-deps {torchvision}",
+        "timm": f"pip install huggingface_hub pyyaml && pip install --no-deps timm {torchvision}",
+    }
+    for library, command in commands.items():
+        with pytest.raises(RequestError) as refusal:
+            build(f"{library}:resnet18")
+        assert str(refusal.value) == f"{library}:resnet18: {library} is not installed. Install it with: {command}"
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("torchvision.transforms", "pip install --no-deps 'torchvision=="), ("yaml", "pip install pyyaml")],
+)
+def test_a_dependency_of_timm_that_is_missing_is_told_with_its_command(tmp_path, monkeypatch, module, command):
+    (tmp_path / "timm.py").write_text(f"import {module}")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("torchvision", "yaml"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(RequestError) as refusal:
+        build("timm:resnet18")
+    assert f"timm:resnet18: {module} is not installed. Install it with: {command}" in str(refusal.value)
 
 
 def test_a_torchvision_of_another_build_is_told_as_such(tmp_path, monkeypatch):
@@ -105,7 +139,10 @@ def test_a_torchvision_of_another_build_is_told_as_such(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(RequestError, match=r"cannot be imported \(RuntimeError: operator .*the paired version"):
+    with pytest.raises(
+        RequestError,
+        match=r"cannot be imported \(RuntimeError: operator .*Install the matching one with: pip install --no-deps",
+    ):
         build("torchvision:resnet18")
 
 

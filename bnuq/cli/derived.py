@@ -98,17 +98,20 @@ def option(section: type[Section], name: str, helps: Mapping[str, Help] | None =
         f"--{long}/--no-{long}" if "no" in extra else f"--{long}",
         help=text,
         show_default=f"{default:g}" if isinstance(default, float) else str(default) or False,
-        metavar=extra.get("metavar") or _metavar(setting.type),
+        metavar=extra.get("metavar") or _metavar(setting.type, long),
         rich_help_panel=extra["panel"],
     )
 
 
-def _metavar(kind: Any) -> str | None:
-    parts, choices = tuple(parts_of(kind)), choices_of(kind)
+_WIDEST = 30  # letters of an option with its values in a help of 80 columns
+
+
+def _metavar(kind: Any, long: str) -> str | None:
+    parts, values = tuple(parts_of(kind)), "|".join(choices_of(kind))
     if bool in parts:
         return None
-    if choices:
-        return "|".join(choices) if len(choices) == 2 else "NAME"
+    if values:
+        return values if len(f"--{long} {values}") <= _WIDEST else "NAME"
     return "LIST" if any(get_origin(part) is tuple for part in parts) else "INTEGER" if int in parts else "NUMBER"
 
 

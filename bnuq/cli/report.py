@@ -45,9 +45,7 @@ Figures = Annotated[
     Path | None,
     typer.Option(help="Draw its pictures into this folder; needs matplotlib.", metavar="DIR", show_default="none"),
 ]
-Form = Annotated[
-    str | None, typer.Option("--format", help="Of the pictures: svg or png.", show_default="svg", metavar="NAME")
-]
+Form = Annotated[str | None, typer.Option("--format", help="Of the pictures.", show_default="svg", metavar="svg|png")]
 _CSV = rb"set,method,index,"  # the header of a file of points
 _POINTS: Panel = "Points of bnuq evaluate"
 

@@ -51,8 +51,9 @@ def command(
     settings: dict[str, Any],
     printing: Printing,
 ) -> None:
-    """Sweep the mini-batch size of MCBN: where does the uncertainty vanish, does it still separate unfamiliar data, and
-    which size does the ELBO select? Writes one HDF5 file and prints a report."""
+    """Sweep the mini-batch size of Monte Carlo Batch Normalization (MCBN): where does the uncertainty vanish, does it
+    still separate unfamiliar data, and which size does the evidence lower bound (ELBO) select? Writes one HDF5 file and
+    prints a report."""
     runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     if figures is not None:
         from bnuq.report import drawing

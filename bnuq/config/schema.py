@@ -249,7 +249,7 @@ class DataSection(Section, frozen=True):
         ),
     ] = None
     interpolation: Annotated[
-        Interpolation, setting("How pictures are resized: bilinear, bicubic or nearest.", "Data", metavar="NAME")
+        Interpolation, setting("How pictures are resized: bilinear, bicubic or nearest.", "Data")
     ] = "bilinear"
     channel_order: Annotated[ChannelOrder, setting("Order of the channels that the network takes.", "Data")] = "rgb"
     normalize: Annotated[
@@ -476,7 +476,7 @@ class SweepSection(Section, frozen=True):
     ] = "elbo"
     prior: Annotated[
         PriorKind,
-        setting("p(ω): unit (one value's information), gaussian, weight_decay, flat or gamma.", "ELBO", metavar="NAME"),
+        setting("p(ω): unit (one value's information), gaussian, weight_decay, flat or gamma.", "ELBO"),
     ] = "unit"
     prior_mean: Annotated[
         tuple[Finite, PositiveNumber] | None,
@@ -644,16 +644,16 @@ class RecordedOptions(Section, frozen=True):
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?|mps)\Z")] | None,
         setting(
-            "auto, cpu, cuda, cuda:N or mps.",
+            "What computes; auto is CUDA where there is one.",
             "Computation",
-            metavar="NAME",
+            metavar="auto|cpu|cuda[:N]|mps",
             shown="auto",
             expected="auto, cpu, cuda, cuda:N or mps",
         ),
     ] = None
     precision: Annotated[
         Precision | None,
-        setting("Arithmetic: float32, tf32, bfloat16 or float64.", "Computation", metavar="NAME", shown="float32"),
+        setting("Arithmetic: float32, tf32, bfloat16 or float64.", "Computation", shown="float32"),
     ] = None
     chunk_size: Annotated[
         Positive | None,

@@ -145,7 +145,10 @@ def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
         if not isinstance(kind, str) or "bnuq" not in file.attrs:
             raise ResultError(f"{path} is not a result file of bnuq; expected one that bnuq wrote.")
         if kind not in known:
-            raise ResultError(f"{path} is a result of bnuq {command}; expected one written by bnuq evaluate.")
+            raise ResultError(
+                f"{path} is a result of bnuq {command}; expected one of a kind that this version reads "
+                f"({', '.join(known)})."
+            )
         return kind
 
 

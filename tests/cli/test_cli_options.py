@@ -84,6 +84,22 @@ def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(
     assert not cut and len(panels) == len(set(panels))
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("sweep-batch-size", "--criterion elbo|pll|auroc "),
+        ("evaluate", "--device auto|cpu|cuda[:N]|mps "),
+        ("evaluate", "--fit crps|pll "),
+        ("evaluate", "--mutual-information NAME "),
+        ("report", "--format svg|png "),
+        ("", "Monte Carlo Batch Normalization (MCBN)"),
+        ("", "evidence lower bound (ELBO)"),
+    ],
+)
+def test_help_shows_values_that_fit_and_spells_out_abbreviations(cli: Any, command: str, shown: str) -> None:
+    assert shown in " ".join(cli(*command.split(), "--help").out.split())
+
+
 def test_help_goes_to_a_stream_of_ascii_without_question_marks_for_lines(cli: Any, monkeypatch: Any) -> None:
     import io
     import sys
